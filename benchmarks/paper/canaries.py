@@ -17,16 +17,19 @@ from statistics import mean, stdev
 import numpy as np
 import torch
 
-from benchmarks.paper.feature_injection import resident_of
 from benchmarks.performance.unlearn import device_name
+from model_store.base.base import Base
 from model_store.build import BuiltModel, build_model
 from model_store.datasets.load import Split, default_data_dirs, load_dataset
+from model_store.versions import SpanArrays, VersionState
 from projector.forgetting.batch import Removal
 from projector.forgetting.canaries import Canaries, new_tag
 from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
+from service.unlearning.placement import Placement
+from service.unlearning.resident import Resident
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def measure(graph: Graph, spec: ModelSpec, accuracy_without: float, *, cohorts: 
     """Trains on `graph` with canaries drawn by `spec.seed`, and deletes one cohort after another."""
     larger, canaries = add_canaries(graph, cohorts, nodes=nodes, seed=spec.seed, tag=new_tag())
     built = _built(larger, spec, canaries, device)
-    resident = resident_of(built, device, RepairPolicy.ALWAYS)
+    resident = _resident_of(built, device)
     falls = []
     for cohort in range(1, cohorts + 1):
         rows = resident.committed.node_ids.rows_of(canaries.cohort_ids(cohort))
@@ -79,6 +82,20 @@ def accuracy_of(built: BuiltModel) -> float:
 
 def _built(graph: Graph, spec: ModelSpec, canaries: Canaries | None, device: str) -> BuiltModel:
     return build_model(graph, spec, name="canaries", dataset="canaries", split="full", canaries=canaries, device=device)
+
+
+def _resident_of(built: BuiltModel, device: str) -> Resident:
+    """The model as the service holds it, of version 0."""
+    everyone = np.ones(built.graph.nodes, dtype=np.bool_)
+    version = VersionState(
+        features=SpanArrays.untouched(built.weights),
+        labels=SpanArrays.untouched(built.label_weights),
+        live=everyone,
+        featured=everyone,
+        rank=built.manifest.rank,
+    )
+    base = Base(built.graph, built.beta, built.label_beta, built.public)
+    return Resident.load(built.manifest, base, version, 0, Placement(device, RepairPolicy.ALWAYS))
 
 
 def report(found: Mapping[str, Sequence[Result]], graphs: Mapping[str, Graph]) -> str:

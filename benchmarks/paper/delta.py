@@ -12,7 +12,7 @@ import scipy.sparse.linalg as spla
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.paper.unchanged_weights import nodes_losing_a_direction
+from benchmarks.paper.identity import nodes_losing_a_direction
 from benchmarks.paper.units import Cases, Unit
 from projector.forgetting.gram import factorise
 from projector.graph.features import FeatureMatrix

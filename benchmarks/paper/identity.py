@@ -1,15 +1,18 @@
 """Of how many deletions, of single nodes and of random shares of all nodes, the projection takes nothing."""
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from benchmarks.paper.unchanged_weights import directions_lost, nodes_losing_a_direction
 from benchmarks.paper.units import Cases, Unit
-from projector.forgetting.gram import factorise
+from projector.forgetting.gram import LEVERAGE_MARGIN, Gram, factorise
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph
 
 #: Random deletions of each share in one unit.
 _DRAWS = 10
+#: Nodes whose support is computed at a time.
+_CHUNK = 2_048
 
 
 def identity(graph: Graph, unit: Unit) -> Cases:
@@ -24,3 +27,48 @@ def identity(graph: Graph, unit: Unit) -> Cases:
         draws = [random.choice(graph.nodes, nodes, replace=False) for _ in range(_DRAWS)]
         unchanged = sum(directions_lost(features, gram, np.sort(each)) == 0 for each in draws)
         yield f"{share:g}", {"draws": _DRAWS, "unchanged": unchanged, "nodes": nodes}
+
+
+def nodes_losing_a_direction(features: FeatureMatrix, gram: Gram) -> NDArray[np.int64]:
+    """The nodes whose deletion, each alone, takes a direction of the span with it: the rule of `gram.downdate`.
+
+    A candidate has leverage x M+ x^T near 1; its direction is lost when no other row has a part along it.
+    """
+    every = np.arange(features.nodes, dtype=np.int64)
+    lost: list[NDArray[np.int64]] = []
+    cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+    for start in range(0, features.nodes, _CHUNK):
+        chunk = every[start : start + _CHUNK]
+        X = features.dense_rows(chunk)
+        Y = X @ gram.M_pinv
+        near = ((X * Y).sum(dim=1) >= 1.0 - LEVERAGE_MARGIN).cpu().numpy()
+        candidates = chunk[near]
+        if not candidates.size:
+            continue
+        along = Y[torch.from_numpy(near).to(Y.device)]
+        along = along / torch.linalg.vector_norm(along, dim=1, keepdim=True)
+        support = features.matmul(along.T)
+        support[torch.from_numpy(candidates).to(support.device), torch.arange(len(candidates))] = 0.0
+        alone = torch.linalg.vector_norm(support, dim=0) <= cutoff
+        lost.append(candidates[alone.cpu().numpy()])
+    return np.concatenate(lost) if lost else every[:0]
+
+
+def directions_lost(features: FeatureMatrix, gram: Gram, deleted: NDArray[np.int64]) -> int:
+    """How many directions of the span go with the rows `deleted` (m,), without updating anything.
+
+    The candidates of `gram.downdate`, decided as in `nodes_losing_a_direction`.
+    """
+    X_D = features.dense_rows(deleted)
+    # R instead of X_D has the same leverages beside zeros, and the same directions.
+    rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
+    Y = rows @ gram.M_pinv
+    eigenvalues, vectors = torch.linalg.eigh(Y @ rows.T)
+    candidates = Y.T @ vectors[:, eigenvalues >= 1.0 - LEVERAGE_MARGIN]
+    if candidates.shape[1] == 0:
+        return 0
+    support = features.matmul(torch.linalg.qr(candidates).Q)
+    support[torch.from_numpy(deleted).to(support.device)] = 0.0
+    sigma = torch.linalg.svdvals(support)
+    cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
+    return int((sigma <= cutoff).sum())

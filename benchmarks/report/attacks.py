@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from benchmarks.report.results import NAMES, Results, percent, spread
+from benchmarks.report.results import Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
 _TOLD = (("exact", "exact"), ("3", "3 decimals"), ("2", "2"), ("1", "1"))
@@ -155,5 +155,5 @@ def _tables(results: Results, experiment: str, parts: dict[str, dict[str, Column
                     # Where only chance has a figure, or none has, there is nothing to show.
                     if any(found for found, _ in values[1:]):
                         rows.append([f"{method}: {case}", *(write(found) for found, write in values)])
-            made.append((f"{NAMES.get(dataset, dataset)}: {title}", Table(("", *columns), rows)))
+            made.append((f"{called(dataset)}: {title}", Table(("", *columns), rows)))
     return made

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.paper.lira import RETRAINED_QUESTION
 from benchmarks.report.claims.judging import Finding, Verdict
-from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number
 
 #: Of claims: the sentence where one is reproduced, and where it is refuted.
 _SENTENCES = {
@@ -87,7 +87,7 @@ def _identity(verdict: Verdict, results: Results) -> Line:
         key = ("identity", dataset, LETHE, "single")
         draws, unchanged = results.mean(*key, "draws"), results.mean(*key, "unchanged")
         if draws and unchanged is not None:
-            shares.append(f"{NAMES.get(dataset, dataset)} {unchanged / draws:.2%}")
+            shares.append(f"{called(dataset)} {unchanged / draws:.2%}")
     return Line(
         verdict,
         "It is not guaranteed that nothing of the deleted is left: where the other nodes support every direction of "
@@ -104,7 +104,7 @@ def _lira(results: Results) -> Line:
         words = [f"{100 * area:.1f} % with {method}" for method, area in areas.items() if area is not None]
         absent = [method for method, area in areas.items() if area is None]
         words += [f"not measured yet with {' and '.join(absent)}"] * bool(absent)
-        told.append(f"{NAMES.get(dataset, dataset)}: {', '.join(words)}.")
+        told.append(f"{called(dataset)}: {', '.join(words)}.")
     return _ours(
         "An attacker who knows nearly everything, and is still answered about a deleted node, is measured by how well "
         "it tells models that unlearned it from retrained ones (U-LiRA; guessing is 50 %).",
@@ -117,7 +117,7 @@ def _repair(results: Results) -> Line:
     for dataset in results.datasets("closeness"):
         means = [results.mean("closeness", dataset, method, "0.01", "weights") for method in (LETHE, REPAIRED)]
         if None not in means:
-            told.append(f"{NAMES.get(dataset, dataset)} {number(means[0])} and {number(means[1])}")
+            told.append(f"{called(dataset)} {number(means[0])} and {number(means[1])}")
     return _ours(
         "Lethe’s repair goes on from the projection to the weights of retraining.",
         "Relative distance to these after 1 % of the training nodes, of the projection alone and with repair: "

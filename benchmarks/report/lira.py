@@ -2,7 +2,7 @@
 
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION
-from benchmarks.report.results import NAMES, Results
+from benchmarks.report.results import Results, called
 from benchmarks.report.section import Section, Table
 
 _COLUMNS = {
@@ -30,7 +30,7 @@ def sections(results: Results) -> list[Section]:
             "unlearned others by the same method, where only what the node itself left can help. Retraining is the "
             "control; a sharded model differs from a retrained one whatever it forgot. Where an interval holds "
             "chance, this attacker with this many models found nothing; no more is claimed.",
-            [(NAMES.get(each, each), _table(results, each)) for each in results.datasets("lira")],
+            [(called(each), _table(results, each)) for each in results.datasets("lira")],
         )
     ]
 

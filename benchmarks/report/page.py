@@ -1,28 +1,23 @@
 """The report: one HTML file of what was measured, which names what was not."""
 
 import re
-from math import log10
 from pathlib import Path
-from statistics import fmean
 
 import jinja2
 from markupsafe import Markup
 
-from benchmarks.baselines.protocol import LAMBDAS
 from benchmarks.paper.experiments import EXCLUDED
-from benchmarks.paper.setting import CERTIFIED, CERTIFIED_LAMBDA
+from benchmarks.report import tables
 from benchmarks.report.attacks import sections as attack_sections
 from benchmarks.report.claims.every import CLAIMS
-from benchmarks.report.claims.judging import Verdict, best_lambda, found
+from benchmarks.report.claims.judging import Verdict, found
 from benchmarks.report.first_page import lines
 from benchmarks.report.lira import sections as lira_sections
 from benchmarks.report.paper_parts import index
 from benchmarks.report.paper_tables import TABLES, Row, shown
-from benchmarks.report.pictures.curves import closeness_curves
-from benchmarks.report.pictures.svg import Point, distance_against_time
-from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
+from benchmarks.report.results import LETHE, Results, called, number
 from benchmarks.report.robustness_tables import sections as robustness_sections
-from benchmarks.report.section import Picture, Table
+from benchmarks.report.section import Table
 from benchmarks.report.stream import stream_table
 from benchmarks.report.theory_page import sections as theory_sections
 
@@ -108,12 +103,12 @@ def page(results: Results) -> str:
         findings=findings,
         parts=index(findings),
         tables=[(table, [_paper_row(row, results) for row in table.rows]) for table in TABLES],
-        identity=_identity(results),
-        repair=_repair(results),
-        injection=[(_name(each), _injection(results, each)) for each in results.datasets("injection")],
-        regularization=_regularization(results),
-        closeness=[(_name(each), _closeness(results, each)) for each in results.datasets("closeness")],
-        accuracy=_accuracy(results),
+        identity=tables.identity(results),
+        repair=tables.repair(results),
+        injection=[(called(each), tables.injection(results, each)) for each in results.datasets("injection")],
+        regularization=tables.regularization(results),
+        closeness=[(called(each), tables.closeness(results, each)) for each in results.datasets("closeness")],
+        accuracy=tables.accuracy(results),
         stream=stream_table(results),
         sections=[
             *robustness_sections(results),
@@ -124,7 +119,7 @@ def page(results: Results) -> str:
         methods=Table(("method", "what it does"), _METHODS, prose=True),
         settings=Table(("", "the paper", "here"), _SETTINGS, prose=True),
         excluded=Table(("what", "why"), EXCLUDED, prose=True),
-        missing=[(experiment, _name(dataset), methods) for experiment, dataset, methods in results.missing()],
+        missing=[(experiment, called(dataset), methods) for experiment, dataset, methods in results.missing()],
         unfinished=results.unfinished,
         made=_made(results),
         machines=_machines(results),
@@ -146,134 +141,13 @@ def _paper_row(row: Row, results: Results) -> list[str]:
     return [row.dataset, row.label, *(words for paper, ours in row.cells for words in (paper, shown(ours, results)))]
 
 
-def _name(dataset: str) -> str:
-    return NAMES.get(dataset, dataset)
-
-
-def _called(method: str) -> str:
-    """A method's name, with its lambda where that is not the others'."""
-    return f"{method} (lambda 1e{log10(CERTIFIED_LAMBDA):.0f})" if method in CERTIFIED else method
-
-
-def _identity(results: Results) -> Table:
-    """Share of deletions in which no direction is lost; draws of all seeds together."""
-    rows = []
-    for dataset in results.datasets("identity"):
-        size = results.size(dataset)
-        sizes = [f"{size[each]:,}" for each in ("nodes", "features")] if size else ["–", "–"]
-        cells = []
-        for case in ("single", "0.01", "0.05", "0.1"):
-            key = ("identity", dataset, LETHE, case)
-            draws, unchanged = sum(results.values(*key, "draws")), sum(results.values(*key, "unchanged"))
-            if case == "single" and draws:
-                cells.append(f"{unchanged / draws:.2%}")
-            else:
-                cells.append(f"{unchanged:.0f} of {draws:.0f}" if draws else "–")
-        rows.append([_name(dataset), *sizes, *cells])
-    return Table(("dataset", "nodes", "features", "each node alone", "random 1 %", "random 5 %", "random 10 %"), rows)
-
-
-def _repair(results: Results) -> Table:
-    """Distance to retraining of the projection alone and with repair."""
-    rows = []
-    for dataset in results.datasets("closeness"):
-        for case in results.cases("closeness", dataset):
-            cells = [results.values("closeness", dataset, each, case, "weights") for each in (LETHE, REPAIRED)]
-            times = [results.mean("closeness", dataset, each, case, "seconds") for each in (LETHE, REPAIRED, RETRAINED)]
-            if all(cells):
-                rows.append([_name(dataset), f"{float(case):.0%}", *map(spread, cells), *map(number, times)])
-    head = ("dataset", "deleted", "projection", "with repair", "projection, s", "with repair, s", "retraining, s")
-    return Table(head, rows)
-
-
-def _injection(results: Results, dataset: str) -> Table:
-    """Every method's line of the feature injection test."""
-    rows = []
-    for method in results.methods("injection", dataset):
-        for case in results.cases("injection", dataset):
-            key = ("injection", dataset, method, case)
-            if not results.values(*key, "seconds"):
-                continue
-            away = results.values("closeness", dataset, method, case, "weights")
-            rows.append(
-                [
-                    _called(method),
-                    f"{float(case):.0%}",
-                    spread(results.values(*key, "channel_norm_before")),
-                    spread(results.values(*key, "channel_norm_after")),
-                    percent(results.values(*key, "accuracy_before")),
-                    percent(results.values(*key, "accuracy_after")),
-                    spread(away),
-                    spread(results.values(*key, "seconds")),
-                    spread(results.values(*key, "times_lethe")),
-                    str(len(results.values(*key, "seconds"))),
-                ]
-            )
-    head = ("method", "deleted", "channel before", "after", "accuracy before, %", "after, %")
-    return Table((*head, "distance to retraining", "time, s", "ratio to Lethe's", "seeds"), rows)
-
-
-def _regularization(results: Results) -> Table:
-    """Each method's accuracies after the deletion at every lambda, and the lambda that validation nodes choose."""
-    lambdas = [f"{each:g}" for each in LAMBDAS]
-    rows = []
-    for dataset in results.datasets("regularization"):
-        for method in results.methods("regularization", dataset):
-            key = ("regularization", dataset, method)
-            cells = [percent(results.values(*key, each, "accuracy_after")) for each in lambdas]
-            rows.append([method, _name(dataset), *cells, best_lambda(results, dataset, method) or "–"])
-    return Table(("method", "dataset", *lambdas, "chosen"), rows)
-
-
-def _closeness(results: Results, dataset: str) -> Table:
-    """Every method's distances, the picture of one share, and that of all."""
-    rows, points = [], []
-    cases = results.cases("closeness", dataset)
-    share = "0.01" if "0.01" in cases else cases[0]
-    for place, method in enumerate(results.methods("closeness", dataset), start=1):
-        for case in cases:
-            key = ("closeness", dataset, method, case)
-            away, seconds = (results.values(*key, each) for each in ("weights", "seconds"))
-            if not seconds:
-                continue
-            figures = [
-                spread(results.values(*key, each)) for each in ("weights", "deleted", "remaining", "test", "seconds")
-            ]
-            ratios = results.values(*key, "times_lethe")
-            rows.append(
-                [f"{place}. {_called(method)}", f"{float(case):.0%}", *figures, spread(ratios), str(len(seconds))]
-            )
-            if case == share and ratios and away:
-                points.append(Point(place, _called(method), _family(method), fmean(ratios), fmean(away)))
-    title = f"{_name(dataset)}, {float(share):.0%} deleted: distance of the weights to retraining against time"
-    against_time = [Picture(Markup(distance_against_time(points, title)), title)] if points else []
-    told = ("weights", "deleted nodes", "remaining", "test", "time, s", "ratio to Lethe's", "seeds")
-    return Table(("method", "deleted", *told), rows, pictures=(*against_time, *closeness_curves(results, dataset)))
-
-
-def _family(method: str) -> str:
-    """The colour of a method."""
-    return next((each for each in ("lethe", "projector", "eraser", "retraining") if each in method), "newton")
-
-
-def _accuracy(results: Results) -> Table:
-    """Test accuracies, a line for each model."""
-    datasets = results.datasets("accuracy")
-    methods = dict.fromkeys(method for each in datasets for method in results.methods("accuracy", each))
-    rows = [
-        [method, *(percent(results.values("accuracy", each, method, "all", "accuracy")) for each in datasets)]
-        for method in methods
-    ]
-    return Table(("model", *map(_name, datasets)), rows)
-
-
 def _machines(results: Results) -> str:
     """How much the same took on one day and another."""
     slower = []
     for dataset in results.datasets("injection"):
         seconds = results.values("injection", dataset, LETHE, "0.1", "seconds")
         if len(seconds) > 1:
-            slower.append((max(seconds) / min(seconds), _name(dataset)))
+            slower.append((max(seconds) / min(seconds), called(dataset)))
     if not slower:
         return ""
     ratio, dataset = max(slower)

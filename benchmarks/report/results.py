@@ -114,6 +114,11 @@ class Results:
         return rows
 
 
+def called(dataset: str) -> str:
+    """A dataset's name in `NAMES`, or its own."""
+    return NAMES.get(dataset, dataset)
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Three digits or so many, thousands as they are, or a power of ten where that is shorter."""
     if value is None:

@@ -3,7 +3,7 @@
 from benchmarks.paper.robustness import DENSE, SPARSE
 from benchmarks.report.claims.robustness import curves, largest_change, largest_step, pooled
 from benchmarks.report.pictures.curves import robustness_curves
-from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results, number, percent, spread
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number, percent, spread
 from benchmarks.report.section import Section, Table
 
 #: (phase of the paper's Table 5, method, before or after).
@@ -24,7 +24,7 @@ def sections(results: Results) -> list[Section]:
             "Percent of test nodes classified rightly after 1 to 20 % of the training nodes were deleted at random; "
             "every method but Lethe’s is trained anew. The paper’s Figure 4 is of ogbn-arxiv, whose features are not "
             "at hand.",
-            [(NAMES.get(each, each), _robustness(results, each)) for each in results.datasets("robustness")],
+            [(called(each), _robustness(results, each)) for each in results.datasets("robustness")],
         ),
         Section(
             "Dense and sparse nodes deleted",
@@ -85,7 +85,7 @@ def _degrees(results: Results) -> Table:
                     spread(results.values(*key, case, "seconds")),
                 )
             ]
-            rows.append([f"{NAMES.get(dataset, dataset)}, {method}", percent(before), *after, str(len(before))])
+            rows.append([f"{called(dataset)}, {method}", percent(before), *after, str(len(before))])
     head = ("", "before", "largest degree deleted", "time, s", "smallest degree deleted", "time, s", "seeds")
     return Table(head, rows)
 
@@ -96,7 +96,7 @@ def _membership(results: Results) -> Table:
         for phase, method, when in _PHASES:
             found = [pooled(results, dataset, method, f"{each}_{when}") for each in (*_COLUMNS, "accuracy")]
             if found[0]:
-                name = f"{NAMES.get(dataset, dataset)}, {phase}"
+                name = f"{called(dataset)}, {phase}"
                 rows.append([name, *map(percent, found), str(len(found[0]))])
     head = ("", "deleted as untrained", "kept as trained", "others as untrained", "balanced")
     return Table((*head, "accuracy of the model on others", "splits"), rows)
@@ -110,7 +110,7 @@ def _sequential(results: Results) -> Table:
                 key = ("sequential", dataset, method, case)
                 if results.values(*key, "apart"):
                     told = ("apart", "at_once", "one_by_one", "seconds_at_once", "seconds")
-                    name = f"{NAMES.get(dataset, dataset)}, {float(case):.0%}, {method}"
+                    name = f"{called(dataset)}, {float(case):.0%}, {method}"
                     counts = [number(results.mean(*key, each)) for each in ("nodes", "requests")]
                     rows.append([name, *counts, *(spread(results.values(*key, each)) for each in told)])
     head = ("", "nodes", "requests", "apart", "at once to retraining", "one by one to retraining")
@@ -128,7 +128,7 @@ def _svm(results: Results) -> list[tuple[str, Table]]:
             for case in results.cases("svm", dataset):
                 key = ("svm", dataset, method, case)
                 if results.values(*key, "outside_span"):
-                    name = f"{NAMES.get(dataset, dataset)}, {float(case):.0%}, {method}"
+                    name = f"{called(dataset)}, {float(case):.0%}, {method}"
                     told = ("outside_span", "imbalance", *channel, *distances)
                     weights.append([name, *(spread(results.values(*key, each)) for each in told)])
                     shares.append([name, *(percent(results.values(*key, each)) for each in accuracies)])

@@ -1,6 +1,6 @@
 """Chien et al.'s deletions one after another, beside what they publish."""
 
-from benchmarks.report.results import NAMES, Results, number, percent, spread
+from benchmarks.report.results import Results, called, number, percent, spread
 from benchmarks.report.section import Table
 
 #: Figures of a stream, and how they are written.
@@ -33,7 +33,7 @@ def stream_table(results: Results) -> Table:
 
 def _removed(results: Results, dataset: str, case: str) -> str:
     removals = results.mean("stream", dataset, "certified removal", case, "removals")
-    return f"{NAMES.get(dataset, dataset)}, {number(removals)} {case}"
+    return f"{called(dataset)}, {number(removals)} {case}"
 
 
 def _streamed(results: Results, dataset: str, case: str) -> dict[str, str]:

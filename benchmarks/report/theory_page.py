@@ -3,7 +3,7 @@
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.theory_judging import stage_words
 from benchmarks.report.pictures.curves import fine_tuning_curves
-from benchmarks.report.results import NAMES, Results, number, percent, spread
+from benchmarks.report.results import Results, called, number, percent, spread
 from benchmarks.report.section import Section, Table
 
 
@@ -32,7 +32,7 @@ def sections(results: Results) -> list[Section]:
             "distance are to the repaired weights, where F is least; the rate is what the proof of Theorem 1 allows. "
             "The curves of accuracy are the paper’s Figure 6, which is of ogbn-arxiv; they begin after 10 steps, and "
             "what was before stands in the table.",
-            [(NAMES.get(each, each), _fine_tuning(results, each)) for each in results.datasets("fine-tuning")],
+            [(called(each), _fine_tuning(results, each)) for each in results.datasets("fine-tuning")],
         ),
         Section(
             "Expressiveness",
@@ -58,7 +58,7 @@ def _delta(results: Results) -> Table:
             key = ("delta", dataset, scaling, "all")
             alone, nodes = results.mean(*key, "alone"), results.mean(*key, "nodes")
             figures = [number(results.mean(*key, each)) for each in ("delta", "mean_row", "longest_row")]
-            rows.append([NAMES.get(dataset, dataset), scaling, *figures, f"{alone:,.0f} of {nodes:,.0f}"])
+            rows.append([called(dataset), scaling, *figures, f"{alone:,.0f} of {nodes:,.0f}"])
     return Table(("dataset", "rows", "delta", "norm of the mean row", "longest row", "nodes alone"), rows)
 
 
@@ -75,7 +75,7 @@ def _theorem(results: Results) -> Table:
             limit = spread([B_x * P_s for B_x, P_s in sides])
             rows.append(
                 [
-                    NAMES.get(dataset, dataset),
+                    called(dataset),
                     taken,
                     distance,
                     number(results.mean(*key, "bound")),
@@ -113,7 +113,7 @@ def _expressiveness(results: Results) -> Table:
                 for each in ("repeats", "missed")
             ]
             zero = _count(results.mean(*key, "decomposed", "zero_rows"))
-            rows.append([NAMES.get(dataset, dataset), loops, *told, *both, zero])
+            rows.append([called(dataset), loops, *told, *both, zero])
     head = ("dataset", "P", "nodes", "components", "same neighbours", "eigenvalues that repeat: proven; all")
     return Table((*head, "dimensions missed: proven; all", "zero rows of UᵀX"), rows)
 
@@ -125,7 +125,7 @@ def _duals(results: Results) -> Table:
             key = ("duals", dataset, "retraining", case)
             told = ("smallest_dual", "largest_dual", "least_change", "mean_change", "change_at_smallest")
             figures = [spread(results.values(*key, each)) for each in told]
-            rows.append([f"{NAMES.get(dataset, dataset)}, {case}", _count(results.mean(*key, "pairs")), *figures])
+            rows.append([f"{called(dataset)}, {case}", _count(results.mean(*key, "pairs")), *figures])
     head = ("", "pairs", "smallest dual variable", "largest", "least change of w", "mean change")
     return Table((*head, "change without the smallest"), rows)
 

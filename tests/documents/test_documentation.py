@@ -14,7 +14,7 @@ import pytest
 import typer
 from prometheus_client import CollectorRegistry
 
-from docs import figures_table, observer_table, settings_table
+from docs import figures_table, observer_table, reproduce_table, settings_table
 from model_store.store import Store
 from service.api.application import build
 from service.cli.main import build as build_command_line
@@ -33,7 +33,9 @@ def document(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-@pytest.mark.parametrize("table", [settings_table, figures_table, observer_table], ids=lambda table: table.__name__)
+@pytest.mark.parametrize(
+    "table", [settings_table, figures_table, observer_table, reproduce_table], ids=lambda table: table.__name__
+)
 def test_a_table_that_is_made_is_current(table: ModuleType) -> None:
     page = table.PAGE.read_text()
     assert page == table.with_current_table(page), f"run: python -m {table.__name__}"

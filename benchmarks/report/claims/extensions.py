@@ -6,7 +6,7 @@ from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.experiments import SEEDS
 from benchmarks.report.claims.judging import Case, Claim, accuracies, better_on_most, costs
-from benchmarks.report.results import NAMES, Results, by
+from benchmarks.report.results import Results, by, called
 
 #: (with an MLP, without).
 _WITH_MLP = (
@@ -26,7 +26,7 @@ def deviation_with_mlp(results: Results) -> list[Case]:
         for pair in _WITH_MLP:
             deep, plain = (results.values("accuracy", dataset, each, "all", "accuracy") for each in pair)
             if min(len(deep), len(plain)) >= SEEDS and stdev(plain) > 0:
-                words = f"{NAMES.get(dataset, dataset)}, {by(len(plain))}: {100 * stdev(deep):.2f} with {pair[0]}, "
+                words = f"{called(dataset)}, {by(len(plain))}: {100 * stdev(deep):.2f} with {pair[0]}, "
                 cases.append(Case(stdev(deep) - stdev(plain), f"{words}{100 * stdev(plain):.2f} with {pair[1]}."))
     return cases
 

@@ -3,7 +3,7 @@
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.lira import NEVER_THERE_QUESTION
 from benchmarks.report.claims.judging import Case, Claim, all_of
-from benchmarks.report.results import LETHE, NAMES, Results
+from benchmarks.report.results import LETHE, Results, called
 
 
 def never_unchanged(results: Results) -> list[Case]:
@@ -14,7 +14,7 @@ def never_unchanged(results: Results) -> list[Case]:
         for share in (each for each in results.cases("identity", dataset) if each != "single"):
             key = ("identity", dataset, LETHE, share)
             unchanged, draws = (sum(results.values(*key, each)) for each in ("unchanged", "draws"))
-            words = f"{NAMES.get(dataset, dataset)}, {float(share):.0%}: {unchanged:,.0f} of {draws:,.0f} deletions "
+            words = f"{called(dataset)}, {float(share):.0%}: {unchanged:,.0f} of {draws:,.0f} deletions "
             cases.append(Case((0.5 - unchanged) / draws, f"{words}left every weight as it was."))
     return cases
 
@@ -26,9 +26,7 @@ def untold(results: Results) -> list[Case]:
         for case in (each for each in results.cases("lira", dataset) if each.endswith(NEVER_THERE_QUESTION)):
             key = ("lira", dataset, LETHE, case)
             for area, low in zip(results.values(*key, "auc"), results.values(*key, "auc_low"), strict=True):
-                words = (
-                    f"{NAMES.get(dataset, dataset)}, U-LiRA, {case}: area {100 * area:.1f} %, from {100 * low:.1f} on."
-                )
+                words = f"{called(dataset)}, U-LiRA, {case}: area {100 * area:.1f} %, from {100 * low:.1f} on."
                 cases.append(Case(CHANCE["auc"] - low, words))
     return cases
 

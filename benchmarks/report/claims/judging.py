@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 
-from benchmarks.report.results import NAMES, Results, apart, by
+from benchmarks.report.results import Results, apart, by, called
 
 #: A channel whose weight fell below this share of what it was is gone; rounding leaves about 1e-15.
 GONE = 1e-6
@@ -171,7 +171,7 @@ def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]
                     worst = min(graphs, key=lambda each: graphs[each][0] - graphs[each][1])
                     *means, seeds = graphs[worst]
                     words = f"{pair[0]} on {ahead} of {len(graphs)} graphs ahead of {pair[1]}{_where(case)}; least on "
-                    words += f"{NAMES.get(worst, worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
+                    words += f"{called(worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
                     there.append(Case(ahead / len(graphs) - 0.5, words))
         return there
 
@@ -229,7 +229,7 @@ def smaller(first: float, second: float) -> float:
 
 def place(dataset: str, case: str) -> str:
     """A dataset and a case, as words begin."""
-    return NAMES.get(dataset, dataset) + _where(case)
+    return called(dataset) + _where(case)
 
 
 def _where(case: str) -> str:

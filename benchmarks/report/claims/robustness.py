@@ -9,7 +9,7 @@ from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.robustness import DENSE
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
 from benchmarks.report.claims.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
-from benchmarks.report.results import LETHE, NAMES, RETRAINED, Results, apart, by, number
+from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number
 
 #: Between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
 _DENSE_GRAPH = 30
@@ -61,7 +61,7 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
                 *made, seeds = curves(results, dataset, LETHE, network)
                 if seeds:
                     ours, theirs = map(measure, made)
-                    words = f"{NAMES.get(dataset, dataset)}, {by(seeds)}: {100 * ours:.2f} points with {LETHE}, "
+                    words = f"{called(dataset)}, {by(seeds)}: {100 * ours:.2f} points with {LETHE}, "
                     words += f"{100 * theirs:.2f} with {network}{', as much' * isclose(ours, theirs)}, "
                     words += f"up to {float(made[0][-1][0]):.0%} deleted."
                     cases.append(Case(theirs - ours, words))
@@ -82,7 +82,7 @@ def dense_nodes(results: Results) -> list[Case]:
                 before, after = map(fmean, found)
                 degree = 2 * size["edges"] / size["nodes"]
                 figures = " to ".join(apart((100 * before, 100 * after)))
-                where = f"{NAMES.get(dataset, dataset)}, of average degree {number(degree)}, {method}"
+                where = f"{called(dataset)}, of average degree {number(degree)}, {method}"
                 words = f"{where}, {by(len(found[0]))}: from {figures} %."
                 cases.append(Case((after - before) * (1 if degree > _DENSE_GRAPH else -1), words))
     return cases
@@ -106,7 +106,7 @@ def told(
                 before, after = (pooled(results, dataset, method, f"{figure}_{each}") for each in ("before", "after"))
                 if before:
                     means = fmean(before), fmean(after)
-                    where = f"{NAMES.get(dataset, dataset)}, {method}, {len(before)} splits"
+                    where = f"{called(dataset)}, {method}, {len(before)} splits"
                     words = f"{where}: {100 * means[0]:.1f} % before, {100 * means[1]:.1f} % after."
                     cases.append(Case(margin(*means), words))
         return cases
@@ -121,7 +121,7 @@ def hidden_as_well(results: Results) -> list[Case]:
         ours, theirs = (pooled(results, dataset, method, "deleted_after") for method in (LETHE, RETRAINED))
         if ours and theirs:
             means = fmean(ours), fmean(theirs)
-            words = f"{NAMES.get(dataset, dataset)}, {len(ours)} splits: {100 * means[0]:.1f} % with {LETHE}, "
+            words = f"{called(dataset)}, {len(ours)} splits: {100 * means[0]:.1f} % with {LETHE}, "
             words += f"{100 * means[1]:.1f} % with "
             cases.append(Case(means[0] - means[1] + _AS_WELL, f"{words}{RETRAINED}."))
     return cases
@@ -151,7 +151,7 @@ def of_machines(
                     if values and whole is not None:
                         found = fmean(values)
                         share = f"{number(found / whole)}{'' if beside is None else ' of what it was'}"
-                        where = f"{NAMES.get(dataset, dataset)}, {float(case):.0%}, {method}"
+                        where = f"{called(dataset)}, {float(case):.0%}, {method}"
                         words = f"{where}, {by(len(values))}: {share}."
                         cases.append(Case(margin(found / whole), words))
         return cases

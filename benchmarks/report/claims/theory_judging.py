@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.paper.delta import SCALINGS
 from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Case
-from benchmarks.report.results import NAMES, Results, apart, by, number, paired
+from benchmarks.report.results import Results, apart, by, called, number, paired
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
@@ -29,7 +29,7 @@ def delta_beside_the_mean(results: Results) -> list[Case]:
         for scaling in results.methods("delta", dataset):
             found, mean = (results.mean("delta", dataset, scaling, "all", each) for each in ("delta", "mean_row"))
             if found is not None and mean is not None:
-                words = f"{_name(dataset)}, {scaling}: delta {number(found)}, norm of the mean row {number(mean)}."
+                words = f"{called(dataset)}, {scaling}: delta {number(found)}, norm of the mean row {number(mean)}."
                 cases.append(Case(mean - found, words))
     return cases
 
@@ -45,7 +45,7 @@ def delta_as_printed(results: Results) -> list[Case]:
                 far.append(max(abs((ours or 0.0) / its - 1) for ours, its in zip(found, printed, strict=True)))
                 told.append(f"{number(found[0])} and {number(found[1])} ({scaling})")
         if far:
-            words = f"{_name(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(told)}."
+            words = f"{called(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(told)}."
             cases.append(Case(_AS_PRINTED - min(far), words))
     return cases
 
@@ -58,7 +58,7 @@ def delta_of_cora(results: Results) -> list[Case]:
         cora = found.pop("cora", None)
         for dataset, other in found.items():
             if cora is not None and other is not None:
-                words = f"{_name(dataset)}, {scaling}: {number(other)}, and {number(cora)} of Cora."
+                words = f"{called(dataset)}, {scaling}: {number(other)}, and {number(cora)} of Cora."
                 cases.append(Case(cora - other, words))
     return cases
 
@@ -74,7 +74,7 @@ def bound_against(figure: str, words: str, ahead: Callable[[float, float], float
                 bounds, others = (results.values(*key, each) for each in ("bound", figure))
                 if bounds:
                     bound, other = min(zip(bounds, others, strict=True), key=lambda pair: ahead(*pair))
-                    told = f"{_name(dataset)}, T = {taken}: Delta is {number(bound)}, {words} {number(other)}."
+                    told = f"{called(dataset)}, T = {taken}: Delta is {number(bound)}, {words} {number(other)}."
                     cases.append(Case(ahead(bound, other), told))
         return cases
 
@@ -90,7 +90,7 @@ def rows_as_bounded(results: Results) -> list[Case]:
         pairs = [(longest, B_x * P_s) for longest, B_x, P_s in zip(*figures, strict=True)]
         if pairs:
             longest, limit = min(pairs, key=lambda pair: pair[1] - pair[0])
-            words = f"{_name(dataset)}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
+            words = f"{called(dataset)}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
             # Rows of one node alone are as long as B_x, but for rounding.
             cases.append(Case(limit * (1 + 1e-9) - longest, words))
     return cases
@@ -104,7 +104,7 @@ def condition(results: Results) -> list[Case]:
             key = ("theorem", dataset, PLAIN, taken)
             limits, deltas = (results.values(*key, each) for each in ("condition", "delta"))
             if deltas:
-                words = f"{_name(dataset)}, T = {taken}: delta {number(max(deltas))}, limit {number(min(limits))}."
+                words = f"{called(dataset)}, T = {taken}: delta {number(max(deltas))}, limit {number(min(limits))}."
                 cases.append(Case(min(limits) - max(deltas), words))
     return cases
 
@@ -124,7 +124,7 @@ def fine_tuned(
                 if seeds:
                     figures = zip((first, second), _figures(first[1], means), strict=True)
                     told = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
-                    where = f"{_name(dataset)}{', with diffusion' * (method == DIFFUSED)}"
+                    where = f"{called(dataset)}{', with diffusion' * (method == DIFFUSED)}"
                     words = f"{where}, {by(seeds)}: {', '.join(told)}."
                     cases.append(Case(ahead(*means), words))
         return cases
@@ -149,7 +149,7 @@ def exactly_none(
                         least = "at least " if case == "proven" else ""
                         words = ", ".join(f"{least}{value:,.0f} {words}" for words, value in counts)
                         nodes = results.mean(*key, "nodes") or 0
-                        words = f"{_name(dataset)}, {method}: {words} of {nodes:,.0f}."
+                        words = f"{called(dataset)}, {method}: {words} of {nodes:,.0f}."
                         total = sum(value for _, value in counts)
                         if total or case == "decomposed":  # a lower bound of 0 proves nothing
                             cases.append(Case(0.5 - total, words))
@@ -168,15 +168,11 @@ def dual_variables(results: Results) -> list[Case]:
         changes = [change for each in ("least_change", "change_at_smallest") for change in results.values(*key, each)]
         if duals and changes:
             words = (
-                f"{_name(dataset)}: their smallest dual variable is {number(min(duals))}; without that one, or one of "
+                f"{called(dataset)}: their smallest dual variable is {number(min(duals))}; without that one, or one of "
                 f"five drawn for each seed, the weights change by {number(min(changes))} at least."
             )
             cases.append(Case(_UNCHANGED - min(changes), words))
     return cases
-
-
-def _name(dataset: str) -> str:
-    return NAMES.get(dataset, dataset)
 
 
 def stage_words(stage: str) -> str:

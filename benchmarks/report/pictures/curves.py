@@ -8,7 +8,7 @@ from benchmarks.baselines.nonlinear import Kind
 from benchmarks.paper.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
 from benchmarks.report.pictures.axes import Scale
 from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
-from benchmarks.report.results import LETHE, NAMES, REPAIRED, RETRAINED, Results
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called
 from benchmarks.report.section import Picture
 
 #: What is drawn of Figure 3, and how: one colour for each idea, as where distance is drawn against time.
@@ -59,7 +59,7 @@ def _distances(results: Results, dataset: str, figure: str, methods: Sequence[st
         ]
         # A logarithm has no place for what is as retraining to the last digit.
         lines.append(Line(method, [(share, away) for share, away in found if away], _CLOSE[method]))
-    title = f"{_name(dataset)} by the share deleted: {words}"
+    title = f"{called(dataset)} by the share deleted: {words}"
     return _picture(lines, title, "training nodes deleted, %", "distance to retraining", x=Scale.EVEN)
 
 
@@ -72,7 +72,7 @@ def robustness_curves(results: Results, dataset: str) -> Sequence[Picture]:
         none = (0.0, results.mean(*key, shares[0], "accuracy_before"))
         found = [none, *((100 * float(share), results.mean(*key, share, "accuracy_after")) for share in shares)]
         lines.append(Line(method, [(share, 100 * there) for share, there in found if there is not None], look))
-    title = f"{_name(dataset)}: test accuracy by the share deleted"
+    title = f"{called(dataset)}: test accuracy by the share deleted"
     return _picture(lines, title, "training nodes deleted, %", "test accuracy, %", x=Scale.EVEN, y=Scale.EVEN)
 
 
@@ -82,8 +82,8 @@ def fine_tuning_curves(results: Results, dataset: str) -> Sequence[Picture]:
         picture
         for method, words in ((PLAIN, ""), (DIFFUSED, ", with diffusion"))
         for picture in (
-            *_gaps(results, dataset, method, f"{_name(dataset)}{words}"),
-            *_accuracies(results, dataset, method, f"{_name(dataset)}{words}"),
+            *_gaps(results, dataset, method, f"{called(dataset)}{words}"),
+            *_accuracies(results, dataset, method, f"{called(dataset)}{words}"),
         )
     ]
 
@@ -121,7 +121,3 @@ def _picture(
     if not there:
         return ()
     return (Picture(Markup(lines_by_size(there, title, across, upwards, x=x, y=y, sheet=IN_PAGE)), title),)
-
-
-def _name(dataset: str) -> str:
-    return NAMES.get(dataset, dataset)

@@ -24,8 +24,7 @@ from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import blpa
 from benchmarks.baselines.protocol import accuracy, choose_regularization
-from benchmarks.paper.accuracy import VARIANTS
-from benchmarks.paper.accuracy import accuracy as accuracy_of
+from benchmarks.paper.accuracies import VARIANTS, variant_accuracy
 from benchmarks.paper.delta import SCALINGS, delta
 from benchmarks.paper.descent import Problem
 from benchmarks.paper.fine_tuning import ITERATIONS, fine_tuning
@@ -198,8 +197,8 @@ def test_adaptive_diffusion_sees_no_degrees() -> None:
     """Two stars with centres of class 1. P X has degrees in it; means of ones are ones, however they are weighted."""
     stars = ((0, 1), (0, 2), (0, 3), (4, 5), (4, 6), (4, 7))
     graph = made(np.ones((8, 1)), [1, 0, 0, 0] * 2, stars, training=range(4), test=range(4, 8))
-    assert accuracy_of(graph, VARIANTS["linear"], 0, graph.features) == 1
-    assert accuracy_of(graph, VARIANTS["+ diffusion"], 0, graph.features) == 0.75
+    assert variant_accuracy(graph, VARIANTS["linear"], 0, graph.features) == 1
+    assert variant_accuracy(graph, VARIANTS["+ diffusion"], 0, graph.features) == 0.75
 
 
 DIFFUSED_SPEC = replace(OVR, diffusion=True)
@@ -239,8 +238,8 @@ def test_an_mlp_forgets_the_words_that_no_public_node_has(monkeypatch: pytest.Mo
 def test_an_mlp_need_not_make_accuracy_vary(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any half of the training nodes that has both classes, it learns both features."""
     monkeypatch.setattr("projector.training.mlp._EPOCHS", 120)
-    with_mlp = {accuracy_of(PLAIN, VARIANTS["+ MLP, 50 % public"], seed, PLAIN.features) for seed in range(5)}
-    assert with_mlp == {accuracy_of(PLAIN, VARIANTS["linear"], 0, PLAIN.features)} == {1}
+    with_mlp = {variant_accuracy(PLAIN, VARIANTS["+ MLP, 50 % public"], seed, PLAIN.features) for seed in range(5)}
+    assert with_mlp == {variant_accuracy(PLAIN, VARIANTS["linear"], 0, PLAIN.features)} == {1}
 
 
 def test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is() -> None:

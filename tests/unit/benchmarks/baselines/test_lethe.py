@@ -1,4 +1,4 @@
-"""Lethe with adaptive diffusion, beside training anew."""
+"""Lethe, alone and with adaptive diffusion, beside training anew."""
 
 from dataclasses import replace
 
@@ -6,11 +6,22 @@ import numpy as np
 
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.linear import remaining
+from benchmarks.baselines.retraining import Retraining
 from projector import fit
 from tests.support.mathematics.baselines import OVR, small_graph
 
 SPEC = replace(OVR, diffusion=True)
 NODES = np.array([1, 7])
+
+
+def test_without_a_lost_direction_the_weights_stay_and_are_not_those_of_retraining() -> None:
+    graph = small_graph()
+    before = Lethe(OVR, repair=False).fit(graph)
+    after = before.unlearn(NODES)
+    assert after.report is not None
+    assert after.report.directions_removed == 0
+    np.testing.assert_array_equal(after.weights, before.weights)
+    assert not np.allclose(after.weights, Retraining(OVR).fit(graph).unlearn(NODES).weights, atol=1e-3)
 
 
 def test_retraining_with_diffusion_is_the_librarys_on_what_remains() -> None:

@@ -1,0 +1,131 @@
+"""The tables of what was measured: one line for a dataset, a share or a method."""
+
+from math import log10
+from statistics import fmean
+
+from markupsafe import Markup
+
+from benchmarks.baselines.protocol import LAMBDAS
+from benchmarks.paper.setting import CERTIFIED, CERTIFIED_LAMBDA
+from benchmarks.report.claims.judging import best_lambda
+from benchmarks.report.pictures.curves import closeness_curves
+from benchmarks.report.pictures.svg import Point, distance_against_time
+from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number, percent, spread
+from benchmarks.report.section import Picture, Table
+
+
+def identity(results: Results) -> Table:
+    """Share of deletions in which no direction is lost; draws of all seeds together."""
+    rows = []
+    for dataset in results.datasets("identity"):
+        size = results.size(dataset)
+        sizes = [f"{size[each]:,}" for each in ("nodes", "features")] if size else ["–", "–"]
+        cells = []
+        for case in ("single", "0.01", "0.05", "0.1"):
+            key = ("identity", dataset, LETHE, case)
+            draws, unchanged = sum(results.values(*key, "draws")), sum(results.values(*key, "unchanged"))
+            if case == "single" and draws:
+                cells.append(f"{unchanged / draws:.2%}")
+            else:
+                cells.append(f"{unchanged:.0f} of {draws:.0f}" if draws else "–")
+        rows.append([called(dataset), *sizes, *cells])
+    return Table(("dataset", "nodes", "features", "each node alone", "random 1 %", "random 5 %", "random 10 %"), rows)
+
+
+def repair(results: Results) -> Table:
+    """Distance to retraining of the projection alone and with repair."""
+    rows = []
+    for dataset in results.datasets("closeness"):
+        for case in results.cases("closeness", dataset):
+            cells = [results.values("closeness", dataset, each, case, "weights") for each in (LETHE, REPAIRED)]
+            times = [results.mean("closeness", dataset, each, case, "seconds") for each in (LETHE, REPAIRED, RETRAINED)]
+            if all(cells):
+                rows.append([called(dataset), f"{float(case):.0%}", *map(spread, cells), *map(number, times)])
+    head = ("dataset", "deleted", "projection", "with repair", "projection, s", "with repair, s", "retraining, s")
+    return Table(head, rows)
+
+
+def injection(results: Results, dataset: str) -> Table:
+    """Every method's line of the feature injection test."""
+    rows = []
+    for method in results.methods("injection", dataset):
+        for case in results.cases("injection", dataset):
+            key = ("injection", dataset, method, case)
+            if not results.values(*key, "seconds"):
+                continue
+            away = results.values("closeness", dataset, method, case, "weights")
+            rows.append(
+                [
+                    _with_lambda(method),
+                    f"{float(case):.0%}",
+                    spread(results.values(*key, "channel_norm_before")),
+                    spread(results.values(*key, "channel_norm_after")),
+                    percent(results.values(*key, "accuracy_before")),
+                    percent(results.values(*key, "accuracy_after")),
+                    spread(away),
+                    spread(results.values(*key, "seconds")),
+                    spread(results.values(*key, "times_lethe")),
+                    str(len(results.values(*key, "seconds"))),
+                ]
+            )
+    head = ("method", "deleted", "channel before", "after", "accuracy before, %", "after, %")
+    return Table((*head, "distance to retraining", "time, s", "ratio to Lethe's", "seeds"), rows)
+
+
+def regularization(results: Results) -> Table:
+    """Each method's accuracies after the deletion at every lambda, and the lambda that validation nodes choose."""
+    lambdas = [f"{each:g}" for each in LAMBDAS]
+    rows = []
+    for dataset in results.datasets("regularization"):
+        for method in results.methods("regularization", dataset):
+            key = ("regularization", dataset, method)
+            cells = [percent(results.values(*key, each, "accuracy_after")) for each in lambdas]
+            rows.append([method, called(dataset), *cells, best_lambda(results, dataset, method) or "–"])
+    return Table(("method", "dataset", *lambdas, "chosen"), rows)
+
+
+def closeness(results: Results, dataset: str) -> Table:
+    """Every method's distances, the picture of one share, and that of all."""
+    rows, points = [], []
+    cases = results.cases("closeness", dataset)
+    share = "0.01" if "0.01" in cases else cases[0]
+    for place, method in enumerate(results.methods("closeness", dataset), start=1):
+        for case in cases:
+            key = ("closeness", dataset, method, case)
+            away, seconds = (results.values(*key, each) for each in ("weights", "seconds"))
+            if not seconds:
+                continue
+            figures = [
+                spread(results.values(*key, each)) for each in ("weights", "deleted", "remaining", "test", "seconds")
+            ]
+            ratios = results.values(*key, "times_lethe")
+            rows.append(
+                [f"{place}. {_with_lambda(method)}", f"{float(case):.0%}", *figures, spread(ratios), str(len(seconds))]
+            )
+            if case == share and ratios and away:
+                points.append(Point(place, _with_lambda(method), _family(method), fmean(ratios), fmean(away)))
+    title = f"{called(dataset)}, {float(share):.0%} deleted: distance of the weights to retraining against time"
+    against_time = [Picture(Markup(distance_against_time(points, title)), title)] if points else []
+    told = ("weights", "deleted nodes", "remaining", "test", "time, s", "ratio to Lethe's", "seeds")
+    return Table(("method", "deleted", *told), rows, pictures=(*against_time, *closeness_curves(results, dataset)))
+
+
+def _family(method: str) -> str:
+    """The colour of a method."""
+    return next((each for each in ("lethe", "projector", "eraser", "retraining") if each in method), "newton")
+
+
+def accuracy(results: Results) -> Table:
+    """Test accuracies, a line for each model."""
+    datasets = results.datasets("accuracy")
+    methods = dict.fromkeys(method for each in datasets for method in results.methods("accuracy", each))
+    rows = [
+        [method, *(percent(results.values("accuracy", each, method, "all", "accuracy")) for each in datasets)]
+        for method in methods
+    ]
+    return Table(("model", *map(called, datasets)), rows)
+
+
+def _with_lambda(method: str) -> str:
+    """A method's name, with its lambda where that is not the others'."""
+    return f"{method} (lambda 1e{log10(CERTIFIED_LAMBDA):.0f})" if method in CERTIFIED else method

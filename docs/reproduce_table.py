@@ -1,0 +1,51 @@
+"""The tables of benchmarks.md that are of `./lethe reproduce`, made from the results that are committed.
+
+python -m docs.reproduce_table     writes them anew; a test fails while they are out of date
+"""
+
+from pathlib import Path
+
+from benchmarks.report import tables
+from benchmarks.report.results import LETHE, Results, called, percent, spread
+from benchmarks.report.section import Table
+from benchmarks.reproduce import RESULTS
+from docs.settings_table import between_marks
+
+PAGE = Path(__file__).parent / "benchmarks.md"
+
+
+def with_current_table(page: str) -> str:
+    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    results = Results.of(RESULTS)
+    for name, table in (
+        ("injection", _injection(results)),
+        ("accuracy", tables.accuracy(results)),
+        ("identity", tables.identity(results)),
+        ("repair", tables.repair(results)),
+    ):
+        page = between_marks(page, name, _markdown(table))
+    return page
+
+
+def _injection(results: Results) -> Table:
+    """The feature injection test of the projection, a line for each dataset and share."""
+    rows = []
+    for dataset in results.datasets("injection"):
+        for case in results.cases("injection", dataset):
+            key = ("injection", dataset, LETHE, case)
+            nodes, before, after = (
+                results.values(*key, figure) for figure in ("nodes", "channel_norm_before", "channel_norm_after")
+            )
+            if nodes:
+                accuracies = [percent(results.values(*key, f"accuracy_{when}")) for when in ("before", "after")]
+                rows.append([called(dataset), f"{float(case):.0%}", spread(before), spread(after), *accuracies])
+    return Table(("dataset", "deleted", "channel norm before", "after", "test accuracy before, %", "after, %"), rows)
+
+
+def _markdown(table: Table) -> str:
+    lines = [table.head, ["---", *["---:"] * (len(table.head) - 1)], *table.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_current_table(PAGE.read_text()))
