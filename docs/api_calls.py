@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.performance.lethe_process import KEY, LetheProcess
+from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from tests.support.documents.newcomer import Newcomer, checkout
 from tests.support.documents.shown import Command, commands
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import ViewportSize, sync_playwright
 
-from benchmarks.performance.lethe_process import KEY, LetheProcess
+from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 
 PICTURE = Path(__file__).parent / "images" / "dashboard.png"
 #: Deleted one after another, so that the charts have points; 1703 alone supports a direction of the feature space.

@@ -25,7 +25,7 @@ from projector.solvers.class_curvature import curvature_bytes
 #: Bytes of a float64, and of an int64 index.
 _WORD = 8
 #: d x d matrices while the Gram matrix is decomposed: itself, its eigenvectors, and twice that as workspace of LAPACK's
-#: divide and conquer, rounded up. [coauthor_cs, d = 6,805: 4.14 by `benchmarks/performance/large_gram.py`.]
+#: divide and conquer, rounded up. [coauthor_cs, d = 6,805: 4.14 by `benchmarks/performance/batches/large_gram.py`.]
 FACTORISING = 5
 #: d x d matrices of the committed state, in use while a batch is computed beside it.
 RESIDENT = 2

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from benchmarks.baselines.certified_removal import CertifiedRemoval
-from benchmarks.baselines.fisher import Fisher
 from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser
-from benchmarks.baselines.influence import Affected, Influence
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
+from benchmarks.baselines.newton.certified_removal import CertifiedRemoval
+from benchmarks.baselines.newton.fisher import Fisher
+from benchmarks.baselines.newton.influence import Affected, Influence
+from benchmarks.baselines.newton.scalegun import scalegun
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import Partition, bekm, blpa, metis
 from benchmarks.baselines.printed import Printed, PrintedProjector
 from benchmarks.baselines.protocol import Baseline
 from benchmarks.baselines.retraining import Retraining
 from benchmarks.baselines.saint import SampledNetwork
-from benchmarks.baselines.scalegun import scalegun
 from projector import ModelSpec
 
 #: Deviation of the noise of the methods that publish a level (Chien et al.: 0.1, at their lambda of 1e-2) and, for lack

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.baselines.linear import probabilities
-from benchmarks.baselines.logistic import against_rest, minima
+from benchmarks.baselines.newton.logistic import against_rest, minima
 from benchmarks.baselines.protocol import Array, Nodes
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind

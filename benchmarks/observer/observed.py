@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.baselines.protocol import Array, Nodes
-from benchmarks.performance.lethe_process import KEY, LetheProcess
+from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from lethe_client import LetheClient
 from projector import ModelSpec
 from service.domain.scopes import Scope

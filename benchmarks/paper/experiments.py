@@ -4,21 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.baselines.catalogue import METHODS, NETWORKS
-from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
-from benchmarks.paper.closeness import closeness
-from benchmarks.paper.delta import SCALINGS, delta
-from benchmarks.paper.duals import duals
-from benchmarks.paper.edges import edges
-from benchmarks.paper.expressiveness import LOOPS, expressiveness
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN, fine_tuning
-from benchmarks.paper.identification import identification
-from benchmarks.paper.identity import identity
-from benchmarks.paper.injection import injection, regularization
-from benchmarks.paper.lira import lira
-from benchmarks.paper.membership import membership
-from benchmarks.paper.reconstruction import reconstruction
-from benchmarks.paper.robustness import degrees, robustness
-from benchmarks.paper.sequential import sequential
+from benchmarks.paper.forgetting.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
+from benchmarks.paper.forgetting.closeness import closeness
+from benchmarks.paper.forgetting.identity import identity
+from benchmarks.paper.forgetting.injection import injection, regularization
+from benchmarks.paper.forgetting.robustness import degrees, robustness
+from benchmarks.paper.forgetting.sequential import sequential
+from benchmarks.paper.forgetting.stream import stream
+from benchmarks.paper.forgetting.svm import svm
+from benchmarks.paper.inference.edges import edges
+from benchmarks.paper.inference.identification import identification
+from benchmarks.paper.inference.lira import lira
+from benchmarks.paper.inference.membership import membership
+from benchmarks.paper.inference.reconstruction import reconstruction
+from benchmarks.paper.inference.versions import PLANTED
 from benchmarks.paper.setting import (
     ARXIV,
     CERTIFIED,
@@ -29,11 +28,12 @@ from benchmarks.paper.setting import (
     Experiment,
     is_network,
 )
-from benchmarks.paper.stream import stream
-from benchmarks.paper.svm import svm
-from benchmarks.paper.theorem import theorem
+from benchmarks.paper.theory.delta import SCALINGS, delta
+from benchmarks.paper.theory.duals import duals
+from benchmarks.paper.theory.expressiveness import LOOPS, expressiveness
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN, fine_tuning
+from benchmarks.paper.theory.theorem import theorem
 from benchmarks.paper.units import Unit
-from benchmarks.paper.versions import PLANTED
 
 _LINEAR = tuple(name for name in METHODS if not is_network(name))
 #: A network that is retrained is as close to itself as can be; of its erasers there is one.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.paper.lira import RETRAINED_QUESTION
+from benchmarks.paper.inference.lira import RETRAINED_QUESTION
 from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number
 

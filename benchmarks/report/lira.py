@@ -1,7 +1,7 @@
 """The report's part on U-LiRA: what an attacker of each node's own tells of it after it was unlearned."""
 
 from benchmarks.attacks.lira import CHANCE
-from benchmarks.paper.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION
 from benchmarks.report.results import Results, called
 from benchmarks.report.section import Section, Table
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.paper.accuracies import DIFFUSED_MLP
-from benchmarks.paper.delta import SCALINGS
-from benchmarks.paper.fine_tuning import DIFFUSED
+from benchmarks.paper.forgetting.accuracies import DIFFUSED_MLP
 from benchmarks.paper.setting import ARXIV
+from benchmarks.paper.theory.delta import SCALINGS
+from benchmarks.paper.theory.fine_tuning import DIFFUSED
 from benchmarks.report.claims.robustness import pooled
 from benchmarks.report.results import LETHE, RETRAINED, Results, number, percent
 

@@ -1,6 +1,6 @@
 """The report's parts on robustness, membership inference, requests one after another and support vector machines."""
 
-from benchmarks.paper.robustness import DENSE, SPARSE
+from benchmarks.paper.forgetting.robustness import DENSE, SPARSE
 from benchmarks.report.claims.robustness import curves, largest_change, largest_step, pooled
 from benchmarks.report.pictures.curves import robustness_curves
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number, percent, spread

@@ -1,6 +1,6 @@
 """The report's parts on delta, the theorems, fine-tuning and expressiveness."""
 
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.theory_judging import stage_words
 from benchmarks.report.pictures.curves import fine_tuning_curves
 from benchmarks.report.results import Results, called, number, percent, spread

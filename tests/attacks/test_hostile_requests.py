@@ -58,8 +58,8 @@ def lethe(
 def unharmed(lethe: LetheProcess) -> Iterator[None]:
     """Ask for a prediction all the while: each must be answered, and the log must hold no traceback.
 
-    A process that stalls for seconds loses its lease, and predictions are 503. (`benchmarks.performance.attacks` says
-    how long a client waits.)
+    A process that stalls for seconds loses its lease, and predictions are 503. (How long a client waits is measured by
+    `benchmarks.performance.service.attacks`.)
     """
     stop = threading.Event()
     statuses: set[int] = set()

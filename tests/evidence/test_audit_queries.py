@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
-from benchmarks.performance.audit_events import MODEL as GENERATED
-from benchmarks.performance.audit_events import NotEmpty, generate
+from benchmarks.performance.audit.events import MODEL as GENERATED
+from benchmarks.performance.audit.events import NotEmpty, generate
 from projector.forgetting.status import RepairStatus
 from service.audit import merkle
 from service.audit_records.file import COLUMNS

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.performance.audit_events import MODEL
+from benchmarks.performance.audit.events import MODEL
 from service.audit_records.notable import MOST_NAMED
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus

@@ -1,7 +1,7 @@
 """The paper's first claim, that nothing of the deleted is left by construction, and how results judge it."""
 
 from benchmarks.attacks.lira import CHANCE
-from benchmarks.paper.lira import NEVER_THERE_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.report.claims.judging import Case, Claim, all_of
 from benchmarks.report.results import LETHE, Results, called
 

@@ -6,7 +6,7 @@ from math import isclose
 from statistics import fmean
 
 from benchmarks.baselines.catalogue import NETWORKS
-from benchmarks.paper.robustness import DENSE
+from benchmarks.paper.forgetting.robustness import DENSE
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
 from benchmarks.report.claims.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
 from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number

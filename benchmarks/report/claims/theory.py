@@ -1,7 +1,7 @@
 """What the paper's theorems, propositions and Table 3 claim, and what it says about fine-tuning."""
 
-from benchmarks.paper.expressiveness import LOOPS
-from benchmarks.paper.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
+from benchmarks.paper.theory.expressiveness import LOOPS
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
 from benchmarks.report.claims.judging import POINT, Claim, all_of
 from benchmarks.report.claims.theory_judging import (
     bound_against,

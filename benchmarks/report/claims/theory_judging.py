@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.paper.delta import SCALINGS
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
+from benchmarks.paper.theory.delta import SCALINGS
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Case
 from benchmarks.report.results import Results, apart, by, called, number, paired
 

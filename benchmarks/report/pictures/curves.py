@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from benchmarks.baselines.nonlinear import Kind
-from benchmarks.paper.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, FROM_ZERO, ITERATIONS, PLAIN
 from benchmarks.report.pictures.axes import Scale
 from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from benchmarks.performance.audit_events import MODEL, generate
+from benchmarks.performance.audit.events import MODEL, generate
 from service.audit_records.queries import AuditEntry, AuditFilters, Order
 from service.audit_records.search import Page, count, search
 from service.db.engine import Engine, create_engine

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from benchmarks.attacks.knowledge import Known
 from benchmarks.baselines.linear import LinearModel, stacked
 from benchmarks.baselines.retraining import Retraining
-from benchmarks.paper.versions import leaking
+from benchmarks.paper.inference.versions import leaking
 from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind

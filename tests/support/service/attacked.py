@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import psutil
 
-from benchmarks.performance import attackers
+from benchmarks.performance.service import attackers
 from tests.support.processes.lethe_process import KEY, LetheProcess
 
 

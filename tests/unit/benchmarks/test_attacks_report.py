@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from benchmarks.paper.experiments import EXPERIMENTS
+from benchmarks.paper.inference.versions import AUDITED, PLANTED, SEEN, averaged, pairs, victim_of
 from benchmarks.paper.setting import SOFTMAX, spec_of
 from benchmarks.paper.units import Figures, Unit, graph_of
-from benchmarks.paper.versions import AUDITED, PLANTED, SEEN, averaged, pairs, victim_of
 from benchmarks.report.page import page
 from benchmarks.report.results import REPAIRED, RETRAINED, Results
 from projector.network.spec import LossKind

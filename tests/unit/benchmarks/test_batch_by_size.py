@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from benchmarks.performance.batch_by_size import (
+from benchmarks.performance.scale.batch_by_size import (
     IDLE,
     PARTS,
     PRODUCT,
@@ -42,7 +42,7 @@ def test_every_part_of_a_batch_is_timed_and_the_nodes_are_gone() -> None:
 
 def test_a_part_is_without_the_parts_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(np.array([[1.0, 0.5], [3.0, 1.0], [7.0, 2.0], [12.0, 5.0]]))
-    monkeypatch.setattr("benchmarks.performance.batch_by_size._now", lambda: next(ticks))
+    monkeypatch.setattr("benchmarks.performance.scale.batch_by_size._now", lambda: next(ticks))
     watch = Stopwatch()
     with watch.part("outside"), watch.part("inside"):
         pass

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.page import page
 from benchmarks.report.pictures.axes import Axis, Scale
 from benchmarks.report.pictures.curves import closeness_curves, fine_tuning_curves, robustness_curves

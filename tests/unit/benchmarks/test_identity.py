@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.paper.identity import directions_lost, nodes_losing_a_direction
+from benchmarks.paper.forgetting.identity import directions_lost, nodes_losing_a_direction
 from projector.forgetting.gram import downdate, factorise
 from projector.graph.features import FeatureMatrix
 from tests.support.models.structures import STRUCTURES, Rows

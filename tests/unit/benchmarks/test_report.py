@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import EXCLUDED
-from benchmarks.paper.lira import RETRAINED_QUESTION
+from benchmarks.paper.inference.lira import RETRAINED_QUESTION
 from benchmarks.paper.units import DIED, OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
 from benchmarks.report.claims.judging import Verdict, found

@@ -17,11 +17,11 @@ from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.linear import logits, probabilities, remaining, stacked, train_linear
 from benchmarks.baselines.nonlinear import Kind, Layers, tensors
 from benchmarks.baselines.protocol import accuracy
-from benchmarks.paper.membership import Attack, Split, membership, split_of, told
-from benchmarks.paper.robustness import DENSE, SPARSE, by_degree, degrees, robustness
-from benchmarks.paper.sequential import sequential
+from benchmarks.paper.forgetting.robustness import DENSE, SPARSE, by_degree, degrees, robustness
+from benchmarks.paper.forgetting.sequential import sequential
+from benchmarks.paper.forgetting.svm import Machine, svm
+from benchmarks.paper.inference.membership import Attack, Split, membership, split_of, told
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE, spec_of
-from benchmarks.paper.svm import Machine, svm
 from benchmarks.paper.units import Unit, graph_of
 from projector import ModelSpec, fit, from_arrays
 from projector.graph.graph import Graph
@@ -85,7 +85,7 @@ def test_dense_nodes_are_those_of_largest_degree_and_the_seed_decides_between_eq
         def predict(self) -> Matrix:
             return np.eye(3)[graph.labels]
 
-    monkeypatch.setattr("benchmarks.paper.robustness.build", lambda *_: Recorded())
+    monkeypatch.setattr("benchmarks.paper.forgetting.robustness.build", lambda *_: Recorded())
     assert {case: each["accuracy_after"] for case, each in measured(degrees, "any").items()} == {DENSE: 1, SPARSE: 1}
     dense, sparse = deleted
     training = np.sort(degree[graph.train_mask])
@@ -157,7 +157,7 @@ def test_the_four_columns_are_shares_of_deleted_kept_and_others() -> None:
 
 
 def test_membership_inference_has_splits_that_are_the_same_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.paper.membership._SPLITS", 2)
+    monkeypatch.setattr("benchmarks.paper.inference.membership._SPLITS", 2)
     found = {each: measured(membership, each) for each in ("retraining", "lethe, projection and repair")}
     assert all(list(each) == [f"split {number}" for number in range(2)] for each in found.values())
     for one, other in zip(*(each.values() for each in found.values()), strict=True):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.robustness import DENSE, SPARSE
+from benchmarks.paper.forgetting.robustness import DENSE, SPARSE
 from benchmarks.paper.setting import SMOOTHED_HINGE
 from benchmarks.report.claims.judging import Verdict
 from benchmarks.report.claims.robustness import largest_change, largest_step, pooled

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.performance.gpu import PRODUCTS, graph_called, measured
-from benchmarks.performance.scale_graph import Shape
+from benchmarks.performance.scale.gpu import PRODUCTS, graph_called, measured
+from benchmarks.performance.scale.graph import Shape
 
 SMALL = Shape(nodes=400, edges=4000, features=6, classes=3, training=100)
 
 
 @pytest.mark.parametrize("block", [1 << 22, 1000])
 def test_a_made_up_graph_has_the_shape_asked_for(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.performance.scale_graph._BLOCK", block)
+    monkeypatch.setattr("benchmarks.performance.scale.graph._BLOCK", block)
     graph = graph_called(PRODUCTS, [], SMALL, torch.device("cpu"))
     assert (graph.nodes, graph.edges, graph.num_features, graph.num_classes) == (400, 4000, 6, 3)
     assert int(graph.train_mask.sum()) == 100

@@ -18,20 +18,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.baselines.catalogue import build
-from benchmarks.baselines.certified_removal import CertifiedRemoval, standardised
 from benchmarks.baselines.graph_eraser import GraphEraser
 from benchmarks.baselines.linear import remaining
+from benchmarks.baselines.newton.certified_removal import CertifiedRemoval, standardised
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import blpa
 from benchmarks.baselines.protocol import accuracy, choose_regularization
-from benchmarks.paper.accuracies import VARIANTS, variant_accuracy
-from benchmarks.paper.delta import SCALINGS, delta
-from benchmarks.paper.descent import Problem
-from benchmarks.paper.fine_tuning import ITERATIONS, fine_tuning
-from benchmarks.paper.membership import Attack, Split, told
-from benchmarks.paper.robustness import by_degree
+from benchmarks.paper.forgetting.accuracies import VARIANTS, variant_accuracy
+from benchmarks.paper.forgetting.robustness import by_degree
+from benchmarks.paper.inference.membership import Attack, Split, told
 from benchmarks.paper.setting import spec_of
-from benchmarks.paper.theorem import bounded
+from benchmarks.paper.theory.delta import SCALINGS, delta
+from benchmarks.paper.theory.descent import Problem
+from benchmarks.paper.theory.fine_tuning import ITERATIONS, fine_tuning
+from benchmarks.paper.theory.theorem import bounded
 from benchmarks.paper.units import Unit
 from benchmarks.report.claims.judging import APPROXIMATE, GONE, POINT
 from benchmarks.report.claims.robustness import largest_change, largest_step

@@ -12,15 +12,15 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from benchmarks.baselines.linear import propagation, remaining, within_hops
-from benchmarks.baselines.logistic import OneAgainstRest
-from benchmarks.paper.closeness import closeness
-from benchmarks.paper.delta import SCALINGS, delta, own_parts, scaled
-from benchmarks.paper.descent import Problem, descend, largest_change, largest_row, longest_features
-from benchmarks.paper.duals import change_without, dual_variables, duals
-from benchmarks.paper.expressiveness import decomposed, expressiveness, proven
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN, fine_tuning
+from benchmarks.baselines.newton.logistic import OneAgainstRest
+from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.setting import drawn
-from benchmarks.paper.theorem import bounded
+from benchmarks.paper.theory.delta import SCALINGS, delta, own_parts, scaled
+from benchmarks.paper.theory.descent import Problem, descend, largest_change, largest_row, longest_features
+from benchmarks.paper.theory.duals import change_without, dual_variables, duals
+from benchmarks.paper.theory.expressiveness import decomposed, expressiveness, proven
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN, fine_tuning
+from benchmarks.paper.theory.theorem import bounded
 from benchmarks.paper.units import Unit, graph_of
 from projector import ModelSpec, fit, from_arrays
 from projector.graph.graph import Graph

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.expressiveness import LOOPS
-from benchmarks.paper.fine_tuning import DIFFUSED, PLAIN
+from benchmarks.paper.theory.expressiveness import LOOPS
+from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Verdict
 from benchmarks.report.page import page
 from benchmarks.report.paper_tables import DELTA, FINETUNING, shown

@@ -11,14 +11,14 @@ import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
 from benchmarks.baselines.protocol import BaselineError
-from benchmarks.paper.accuracies import accuracies
-from benchmarks.paper.closeness import closeness, retraining_of
 from benchmarks.paper.experiments import EXPERIMENTS, LIMITS, plan
-from benchmarks.paper.identity import identity
-from benchmarks.paper.injection import injection, regularization
+from benchmarks.paper.forgetting.accuracies import accuracies
+from benchmarks.paper.forgetting.closeness import closeness, retraining_of
+from benchmarks.paper.forgetting.identity import identity
+from benchmarks.paper.forgetting.injection import injection, regularization
+from benchmarks.paper.forgetting.stream import stream
 from benchmarks.paper.runner import Runner, UnitError, reproduce
 from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, is_network
-from benchmarks.paper.stream import stream
 from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of
 from projector import ModelSpec
 from projector.network.spec import LossKind
@@ -68,7 +68,7 @@ def test_every_lambda_is_tried_and_one_at_which_training_does_not_end_gives_noth
     def no_minimum(*_: object) -> None:
         raise BaselineError("The minimum was not reached.", "Choose a larger lambda.")
 
-    monkeypatch.setattr("benchmarks.paper.injection.build", no_minimum)
+    monkeypatch.setattr("benchmarks.paper.forgetting.injection.build", no_minimum)
     assert set(map(str, dict(regularization(graph_of(unit), unit)).values())) == {"{}"}
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.performance import workers_formulas as formulas
-from benchmarks.performance.gpu import PRODUCTS, graph_called, spec_of
-from benchmarks.performance.mapped_graph import store, stored
-from benchmarks.performance.scale_graph import Shape
-from benchmarks.performance.workers import agree, measured, report
+from benchmarks.performance.scale import workers_formulas as formulas
+from benchmarks.performance.scale.gpu import PRODUCTS, graph_called, spec_of
+from benchmarks.performance.scale.graph import Shape
+from benchmarks.performance.scale.mapped_graph import store, stored
+from benchmarks.performance.scale.workers import agree, measured, report
 from projector.network.sizes import Sizes
 from tests.support.models.small_graphs import dense, sparse_features
 

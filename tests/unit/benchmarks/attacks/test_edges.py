@@ -12,9 +12,9 @@ from benchmarks.attacks.edges import by_change, by_similarity, by_trend
 from benchmarks.attacks.ranking import auc
 from benchmarks.baselines.linear import fitted, train_linear
 from benchmarks.baselines.protocol import Nodes
-from benchmarks.paper.edges import drawn_pairs, edges
+from benchmarks.paper.inference.edges import drawn_pairs, edges
+from benchmarks.paper.inference.versions import AUDITED, SEEN, leaking
 from benchmarks.paper.units import Unit, graph_of
-from benchmarks.paper.versions import AUDITED, SEEN, leaking
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked
 

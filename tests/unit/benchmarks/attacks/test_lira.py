@@ -14,7 +14,7 @@ from benchmarks.baselines.lethe import Held, Lethe
 from benchmarks.baselines.linear import logits, probabilities
 from benchmarks.baselines.protocol import Array, Baseline, BaselineError, Nodes
 from benchmarks.baselines.retraining import Retraining
-from benchmarks.paper.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION, Shadows, lira, shadows_of
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION, Shadows, lira, shadows_of
 from benchmarks.paper.units import Unit
 from benchmarks.report.lira import sections
 from benchmarks.report.page import page

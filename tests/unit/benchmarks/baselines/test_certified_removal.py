@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import aslinearoperator
 
-from benchmarks.baselines.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
 from benchmarks.baselines.linear import remaining, stacked
-from benchmarks.baselines.logistic import normal
+from benchmarks.baselines.newton.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
+from benchmarks.baselines.newton.logistic import normal
 from benchmarks.baselines.protocol import Array, BaselineError
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.baselines.fisher import Fisher
-from benchmarks.baselines.influence import Affected, Influence
 from benchmarks.baselines.linear import remaining, representation, stacked
+from benchmarks.baselines.newton.fisher import Fisher
+from benchmarks.baselines.newton.influence import Affected, Influence
 from benchmarks.baselines.protocol import BaselineError
 from projector import ModelSpec
 from projector.network.spec import Combine

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.baselines.influence import Affected, Influence, reach
 from benchmarks.baselines.linear import remaining, stacked, within_hops
+from benchmarks.baselines.newton.influence import Affected, Influence, reach
 from benchmarks.baselines.retraining import Retraining
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, PropagationKind

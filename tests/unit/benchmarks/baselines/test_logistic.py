@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse.linalg import aslinearoperator
 
-from benchmarks.baselines.logistic import Curvature, OneAgainstRest, check_one_against_rest
+from benchmarks.baselines.newton.logistic import Curvature, OneAgainstRest, check_one_against_rest
 from benchmarks.baselines.protocol import BaselineError
 from projector import ModelSpec, fit
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian

@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from benchmarks.baselines.certified_removal import CertifiedRemoval, standardised
 from benchmarks.baselines.linear import remaining, representation, stacked
+from benchmarks.baselines.newton.certified_removal import CertifiedRemoval, standardised
+from benchmarks.baselines.newton.scalegun import LazyRows, degrees, scalegun
 from benchmarks.baselines.protocol import BaselineError
-from benchmarks.baselines.scalegun import LazyRows, degrees, scalegun
 from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, PropagationKind

@@ -35,7 +35,8 @@ def test_few_features_and_many_classes_go_through_h_itself(spec: ModelSpec) -> N
     assert keeps_dense(spec, ARXIV)
 
 
-# Milliseconds that `python -m benchmarks.performance.products` measured on an AMD EPYC with 2 threads, on 2026-11-20.
+# Milliseconds that `python -m benchmarks.performance.batches.products` measured on an AMD EPYC with 2 threads, on
+# 2026-11-20.
 @pytest.mark.parametrize(
     ("sizes", "spec", "factors", "dense"),
     [

@@ -1,0 +1,71 @@
+"""Deleted edges, told from pairs that never were edges and from edges that are still there.
+
+One in a hundred edges is deleted at once, by methods that can: the projection, which leaves the weights as they are
+when no node goes, the repair, and training anew. An area under the curve of 0.5 is chance. The attacker has the edges
+that are left for its trend; other pairs are drawn at random, as many of each kind.
+"""
+
+from functools import lru_cache, partial
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.attacks.edges import by_change, by_similarity, by_trend
+from benchmarks.attacks.ranking import auc
+from benchmarks.baselines.lethe import Lethe
+from benchmarks.baselines.linear import fitted, train_linear
+from benchmarks.baselines.protocol import Array, Nodes
+from benchmarks.paper.inference.versions import AUDITED, SEEN, TOLD, Version
+from benchmarks.paper.setting import SOFTMAX, spec_of
+from benchmarks.paper.units import Cases, Figures, Unit
+from projector import ModelSpec
+from projector.graph.graph import Graph
+
+_SHARE = 0.01
+
+
+def edges(graph: Graph, unit: Unit) -> Cases:
+    """Before and after, and, for a change alone, after beside the model trained anew without these edges."""
+    spec, method = spec_of(unit.dataset, unit.method), unit.method.removesuffix(SOFTMAX)
+    deleted, kept, never = drawn_pairs(graph, unit.seed)
+    left = graph.without_edges(deleted)
+    anew = Version(_anew(graph, spec, unit.seed), None)
+    if method == "retraining":
+        before, after = Version(fitted(graph, spec).predict(), None), anew
+    else:
+        model = Lethe(spec, repair=False).fit(graph).model
+        before = Version(model.predict(), None)
+        forgotten, _ = model.forget(edges=deleted, repair=method == "lethe, projection and repair")
+        after = Version(forgotten.predict(), None)
+    sizes: Figures = {"edges": len(deleted), "chance": 0.5}
+    seen, audited = dict(sizes), dict(sizes)
+    for told, decimals in TOLD.items():
+        old, now, exact = (each.told(decimals) for each in (before, after, anew))
+        for found, name, scores in (
+            (seen, "change", partial(by_change, old, now)),
+            (seen, "trend", partial(by_trend, now, left.adjacency)),
+            (seen, "similarity", partial(by_similarity, now)),
+            (audited, "change", partial(by_change, now, exact)),
+        ):
+            found[f"{name}_{told}_kept"] = auc(scores(deleted), scores(kept))
+            found[f"{name}_{told}_never"] = auc(scores(deleted), scores(never))
+    yield SEEN, seen
+    yield AUDITED, audited
+
+
+def drawn_pairs(graph: Graph, seed: int) -> tuple[Nodes, Nodes, Nodes]:
+    """Edges to delete, as many that stay, and as many pairs that never were edges, (k, 2) each, ends ascending."""
+    random = np.random.default_rng(seed)
+    every = np.stack(sp.triu(graph.adjacency, format="coo").coords, axis=1).astype(np.int64)
+    size = max(1, round(_SHARE * len(every)))
+    chosen = every[random.permutation(len(every))[: 2 * size]]
+    # Sparse graphs: of so many pairs, enough are no edges.
+    pairs = np.unique(np.sort(random.integers(graph.nodes, size=(6 * size + 100, 2)), axis=1), axis=0)
+    apart = np.asarray(graph.adjacency[pairs[:, 0], pairs[:, 1]]).ravel() == 0
+    never = random.permutation(pairs[apart & (pairs[:, 0] < pairs[:, 1])])[:size]
+    return chosen[:size], chosen[size:], never
+
+
+@lru_cache(maxsize=1)
+def _anew(graph: Graph, spec: ModelSpec, seed: int) -> Array:
+    return train_linear(graph.without_edges(drawn_pairs(graph, seed)[0]), spec).predict()

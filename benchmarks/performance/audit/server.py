@@ -1,0 +1,134 @@
+"""The application over a filled database, served on loopback without a model, for the audit's benchmark."""
+
+import asyncio
+import contextlib
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from benchmarks.performance.audit.events import MODEL
+from service.access.api_keys import ApiKeyRepository
+from service.access.key_memory import key_memory
+from service.access.key_text import new_api_key
+from service.access.limits import RateLimits
+from service.access.node_allowance import NodeAllowance
+from service.api.application import build
+from service.dashboard.installation import install as install_dashboard
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.deletions.deletions import Deletions
+from service.deletions.intake.intake import Intake
+from service.domain.lease_report import Check
+from service.domain.scopes import Scope
+from service.drills.cohorts import CohortSearch
+from service.drills.starting import Drills
+from service.errors import Unavailable
+from service.evidence.checkpoints import CheckpointRepository
+from service.observability.access import AccessLog
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics
+from service.operation.description import ModelInfo
+from service.publication.reader import Reader
+from service.queue.connection import connect
+from service.services import Services
+from service.settings import Settings
+from service.tombstones.lookup import TombstoneLookup
+from service.vault.keyring import Keyring
+from service.vault.log_keys import LogKeys
+from service.vault.own_slots import OwnSlots
+
+
+@contextlib.asynccontextmanager
+async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
+    registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
+    app = build(
+        max_body_bytes=1 << 20,
+        registry=registry,
+        access_log=AccessLog("json", "warning", (home / "log").open("w"), process="api-0"),
+    )
+    install_dashboard(app)
+    with OwnSlots.open(home / "keys" / "requests") as own_slots:
+        intake = Intake(engine, own_slots, max_queued_nodes=None)
+        tombstones, metrics = TombstoneLookup(engine, keyring, MODEL), IntakeMetrics(registry)
+        cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
+        settings, reader = Settings(home=home), Reader()
+        # Whose one key is right; nothing is counted.
+        redis = connect("redis://127.0.0.1:1")
+        limits = RateLimits(redis, keyring.cursor_key)
+        app.state.services = Services(
+            settings=settings,
+            model=MODEL,
+            engine=engine,
+            keyring=keyring,
+            keys=key_memory(engine, keyring),
+            limits=limits,
+            allowance=NodeAllowance(redis, MODEL, settings.max_predicted_nodes),
+            reader=reader,
+            model_info=_no_model,
+            deletions=Deletions(
+                MODEL, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
+            ),
+            drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
+            readiness=_no_checks,
+            exposition=Exposition(registry, "api-0"),
+            metrics=metrics,
+        )
+        key = new_api_key()
+        async with transaction(engine) as connection:
+            name = f"benchmark {key.id}"
+            await ApiKeyRepository(connection).create(key.id, name, [Scope.AUDIT_READ], keyring.api_key_hash(key.text))
+            # One that an earlier run has signed is as good; its key is gone with that run.
+            if await CheckpointRepository(connection).latest() is None:
+                await CheckpointRepository(connection).sign(LogKeys.open(home / "keys"))
+        # Of this protocol by name: asyncio turns off the delay of small packets for no other.
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        running = asyncio.create_task(server.serve(sockets=[bound]))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        headers = {"Authorization": f"Bearer {key.text}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+            await _sign_in(client, key.text)
+            yield client
+        server.should_exit = True
+        await running
+        await intake.close()
+
+
+async def opened(client: httpx.AsyncClient, page: str) -> int:
+    """Load a page of the dashboard as a browser does that has nothing of it yet: with its files.
+
+    Returns the bytes that came; one request after the other, so a browser is no slower.
+    """
+    answer = await client.get(page)
+    answer.raise_for_status()
+    size = len(answer.content)
+    for found in re.findall(r'(?:src|href)="(/dashboard/static[^"]*)"', answer.text):
+        part = await client.get(found.replace("&amp;", "&"))
+        part.raise_for_status()
+        size += len(part.content)
+    return size
+
+
+async def _sign_in(client: httpx.AsyncClient, key: str) -> None:
+    form = await client.get("/dashboard/login")
+    token = re.search(r'name="form_token" value="([^"]+)"', form.text)
+    assert token is not None
+    headers = {"Origin": str(client.base_url).rstrip("/")}
+    answer = await client.post("/dashboard/login", data={"form_token": token[1], "key": key}, headers=headers)
+    if answer.status_code != 303:
+        raise Unavailable("The dashboard did not let the benchmark in.", "Look at the answer of /dashboard/login.")
+
+
+async def _no_model() -> ModelInfo:
+    raise Unavailable("This benchmark serves the audit alone, and no model.", "Ask a `./lethe serve`.")
+
+
+async def _no_checks() -> list[Check]:
+    return []

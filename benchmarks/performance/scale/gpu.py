@@ -1,0 +1,175 @@
+"""Batch, repair, refresh and training on one device, in one command that needs torch, numpy, scipy and safetensors.
+
+On Cora, Amazon Photo, the arXiv graph with a language model's features and a made-up graph of the size of ogbn-products
+(`graph`):
+
+training  `projector.fit`, softmax, L = 2, concat (arXiv: L = 3), lambda 1e-4
+batch     64 random nodes, projected, with leverages, pseudo-inverse and norms (`project_batch`)
+repair    the same batch on to the weights of retraining, to a proven relative bound of 1e-8
+refresh   the class probabilities of every remaining node
+
+Before that, on graphs of up to 20,000 nodes, weights and probabilities after the deletion are compared with those that
+the CPU computes. Last, a batch of 64 at 169,343 x 129 with 4 blocks of 41 classes, as in
+`benchmarks.performance.batches.unlearn`.
+
+    python -m benchmarks.performance.scale.gpu [--device cuda] [--only cora …] [--data DIR] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.performance.batches.unlearn import Setting, device_name, ours, timed
+from benchmarks.performance.scale.graph import Shape, write
+from model_store.datasets.load import default_data_dirs, load_dataset
+from projector import Model, ModelSpec, fit
+from projector.forgetting.batch import Removal, project_batch
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, LossKind
+
+PRODUCTS = "products"
+DATASETS = ("cora", "amazon_photo", "ogbn_arxiv_llm", PRODUCTS)
+BATCH, REPEATS = 64, 20
+#: Larger ones are not compared with the CPU, which would take longer than all else.
+_COMPARED_NODES = 20_000
+#: Both repair to a proven relative bound of 1e-8, so that weights differ by twice that at most.
+_WEIGHTS_APART, _ANSWERS_APART = 2.1e-8, 1e-5
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one graph took, in milliseconds but for training."""
+
+    dataset: str
+    nodes: int
+    edges: int
+    training_nodes: int
+    #: p, the rows of W.
+    rows_of_weights: int
+    classes: int
+    training_s: float
+    batch_ms: float
+    repair_ms: float
+    repair_steps: int | None
+    refresh_ms: float
+    #: |W - W_cpu| / |W_cpu| after the repair, and the largest difference of a probability; None where not compared.
+    weights_differ: float | None
+    answers_differ: float | None
+    #: GiB that torch had at its peak on a GPU; None on the CPU.
+    peak_gib: float | None
+
+
+def spec_of(dataset: str) -> ModelSpec:
+    """What is trained."""
+    hops = 3 if "arxiv" in dataset else 2
+    return ModelSpec(loss=LossKind.SOFTMAX, combine=Combine.CONCAT, hops=hops, tolerance=1e-9)
+
+
+def measured(dataset: str, graph: Graph, device: torch.device) -> Row:
+    """One graph's row."""
+    spec, nodes = spec_of(dataset), drawn(graph)
+    differ: tuple[float | None, float | None] = (None, None)
+    if device.type != "cpu" and graph.nodes <= _COMPARED_NODES:
+        differ = compared(graph, spec, nodes, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
+    model = fit(graph, spec, device=str(device))
+    training = time.perf_counter() - started
+    batches = [timed(lambda: projected(model, nodes), device) for _ in range(REPEATS)]
+    began = time.perf_counter()
+    left, report = model.forget(nodes=nodes)
+    forgotten = (time.perf_counter() - began) * 1000
+    refreshes = [timed(left.predict, device) for _ in range(5)]
+    weights = left.weights
+    return Row(
+        dataset, graph.nodes, graph.edges, int(graph.train_mask.sum()), weights.shape[0] * weights.shape[1],
+        graph.num_classes, training, statistics.median(batches), forgotten - statistics.median(batches),
+        report.iterations, statistics.median(refreshes), *differ,
+        torch.cuda.max_memory_allocated(device) / (1 << 30) if device.type == "cuda" else None,
+    )  # fmt: skip
+
+
+def drawn(graph: Graph) -> NDArray[np.int64]:
+    """Random training nodes to delete."""
+    training = np.flatnonzero(graph.train_mask)
+    return np.sort(np.random.default_rng(0).choice(training, min(BATCH, training.size // 4), replace=False))
+
+
+def projected(model: Model, nodes: NDArray[np.int64]) -> None:
+    """The projection alone, one request a node."""
+    held = model._held
+    project_batch(held.state, held.features, held.labels, [Removal(nodes=row) for row in nodes[:, None]])
+
+
+def compared(graph: Graph, spec: ModelSpec, nodes: NDArray[np.int64], device: torch.device) -> tuple[float, float]:
+    """How far weights and probabilities after the deletion are from those that the CPU computes.
+
+    Raises ArithmeticError where they are too far for both to be right: then no time of the device means anything.
+    """
+    here, there = (fit(graph, spec, device=name).forget(nodes=nodes)[0] for name in (str(device), "cpu"))
+    weights = float(np.linalg.norm(here.weights - there.weights)) / float(np.linalg.norm(there.weights))
+    answers = float(np.abs(here.predict() - there.predict()).max())
+    if not (weights <= _WEIGHTS_APART and answers <= _ANSWERS_APART):
+        raise ArithmeticError(f"{device} and cpu differ by {weights:.1e} in weights and {answers:.1e} in answers.")
+    return weights, answers
+
+
+def graph_called(name: str, folders: list[Path], shape: Shape, device: torch.device) -> Graph:
+    """The dataset, or the made-up graph of `shape`, whose edges are drawn on `device`."""
+    if name != PRODUCTS:
+        return load_dataset(name, data_dirs=folders, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "products.npz"
+        write(file, shape, str(device))
+        return load_dataset(str(file), data_dirs=[], seed=0)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints a line for each graph as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="+", default=list(DATASETS))
+    parser.add_argument("--nodes", type=int, help="of the made-up graph; its edges and training nodes shrink with it")
+    parser.add_argument("--data", type=Path, help="folder of the datasets")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    shape = Shape() if options.nodes is None else Shape().of_nodes(options.nodes)
+    folders = [options.data] if options.data else default_data_dirs(os.environ)
+    name, day = device_name(device), f"{datetime.now(UTC):%Y-%m-%d}"
+    print(f"{name}, torch {torch.__version__}, {day}", flush=True)
+    rows = []
+    for each in options.only:
+        rows.append(measured(each, graph_called(each, folders, shape, device), device))
+        print(json.dumps(asdict(rows[-1])), flush=True)
+    setting = Setting(169_343, 129, 4, 41, device)
+    batches = [timed(alone(setting), device) for _ in range(REPEATS)]
+    print(f"a batch of {BATCH} at 169,343 x 129: {statistics.median(batches):.3f} ms", flush=True)
+    if options.json:
+        about = {"device": name, "torch": torch.__version__, "date": day}
+        graphs = [asdict(row) for row in rows]
+        options.json.write_text(
+            json.dumps({**about, "batch_ms": statistics.median(batches), "graphs": graphs}, indent=1)
+        )
+
+
+def alone(setting: Setting) -> Callable[[], str]:
+    """A batch of other rows each time, drawn before the clock starts."""
+    rows = setting.batch(BATCH)
+    return lambda: ours(setting, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What several workers send and hold, by formulas; `workers` measures it."""
+
+import math
+from collections.abc import Sequence
+
+from benchmarks.performance.scale.gpu import PRODUCTS, spec_of
+from benchmarks.performance.scale.graph import Shape
+from projector.network.inputs import SWEEP_BYTES
+from projector.network.product_costs import keeps_dense
+from projector.network.sizes import Sizes
+from projector.network.spec import ModelSpec
+
+H, BLOCKS, SINGLE_BLOCKS = "H, columns to rows", "class blocks", "class blocks in single precision"
+GRADIENT, PRODUCT, COEFFICIENTS, PREDICTIONS = "gradient", "product with the Hessian", "coefficients", "predictions"
+MIB = 1 << 20
+_WORD = 8
+
+
+def traffic(spec: ModelSpec, sizes: Sizes, workers: int) -> dict[str, float]:
+    """Bytes that all workers together send, by step; see docs/scale.md for the letters."""
+    t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
+    weights, told = _WORD * p * C, N - 1
+    # The first has its own classes already, which are as many as anyone's.
+    to_first = _WORD * n * (C - math.ceil(C / N))
+    step: float
+    if keeps_dense(spec, sizes):
+        step = 3 * told * weights
+    else:
+        step = told * weights + 2 * _WORD * t * C * told / N + told * _WORD * p * N * math.ceil(C / N)
+    blocks = 2 * told * _WORD * C * p * p
+    return {
+        GRADIENT: step, PRODUCT: step, H: _WORD * t * p * told / N, BLOCKS: blocks, SINGLE_BLOCKS: blocks / 2,
+        COEFFICIENTS: told * _WORD * t * C + len(spec.block_hops) * to_first, PREDICTIONS: told * weights + to_first,
+    }  # fmt: skip
+
+
+def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -> float:
+    """Bytes that a worker beside the first has of its own, at most; the graph is mapped, and so shared on one host."""
+    t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
+    b, dense = len(spec.block_hops), keeps_dense(spec, sizes)
+    entries = 2 * sizes.edges + n
+    # The pattern of A + I, the values of P of two versions, and room to make them some at a time.
+    operators = 21 * entries + 60 * n + 2 * _WORD * min(entries, 1 << 22)
+    swept = min(math.ceil(C / N), max(1, SWEEP_BYTES // (_WORD * n * b)))
+    of_rows = 192 * t * C + (12 * t * p if dense else _WORD * t * p if preconditioned else 0)
+    block = 2 * _WORD * p * p + _WORD * p * min(t, max(2_000, 2 * p)) / N if preconditioned else 0
+    return operators + of_rows / N + block + _WORD * n * (2 * b + 1) * swept
+
+
+def on_paper(counts: Sequence[int]) -> str:
+    """What the formulas say of a graph of the size of ogbn-products."""
+    shape, spec = Shape(), spec_of(PRODUCTS)
+    stored = shape.nodes * shape.features
+    sizes = Sizes(shape.nodes, shape.edges, shape.features, shape.classes, shape.training, stored, sparse=False)
+    lines = ["| on paper, MiB | " + " | ".join(map(str, counts)) + " |", f"| --- {'| ---: ' * len(counts)}|"]
+    steps = {count: traffic(spec, sizes, count) for count in counts}
+    for count in counts:
+        steps[count]["held by another"] = held(spec, sizes, count, preconditioned=True)
+    for step in steps[counts[0]]:
+        cells = [f"{steps[count][step] / MIB:,.1f}" for count in counts]
+        lines += [f"| {step} | {' | '.join(cells)} |"]
+    mapped = 24 * sizes.edges + 4 * stored + 15 * sizes.nodes
+    return "\n".join([*lines, f"Mapped, once a host: {mapped / MIB:,.0f} MiB."])

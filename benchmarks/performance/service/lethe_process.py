@@ -1,0 +1,120 @@
+"""A `lethe serve` of a benchmark's own, on private servers of its own unless it is given others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from lethe_client import LetheClient
+from service.embedded import running_servers
+from service.publication.layout import Layout
+
+#: The first key, all scopes.
+KEY = "the-key-of-a-benchmark"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+def told(memory: Mapping[str, float]) -> str:
+    """MiB by process."""
+    return ", ".join(f"{name} {value:.0f}" for name, value in memory.items())
+
+
+class LetheProcess:
+    """A `lethe serve` that is ready."""
+
+    def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
+        """Starts it in `home`; `settings` are environment variables."""
+        environment = os.environ | {
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "LETHE_HOME": str(home),
+            "LETHE_PORT": "0",
+            "LETHE_ADMIN_KEY": KEY,
+            "LETHE_LOG_LEVEL": "warning",
+            **settings,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "service.cli", "serve"], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("  Docs"):
+                break
+        else:
+            raise SystemExit("The service ended before it was ready; see its log above.")
+        #: `time.time()` when it said so.
+        self.ready_at = time.time()
+        self.home = home
+        self.url: str = self._facts()["url"]
+
+    @property
+    def port(self) -> int:
+        """Where it listens on 127.0.0.1."""
+        return int(self.url.rpartition(":")[2])
+
+    def client(self) -> LetheClient:
+        """A client with all scopes."""
+        return LetheClient(self.url, KEY, timeout_s=60.0)
+
+    @property
+    def database_url(self) -> str:
+        """Its private Postgres, with the owner's login."""
+        servers = running_servers(self.home)
+        assert servers is not None
+        assert servers.database_url is not None
+        return servers.database_url
+
+    @property
+    def processes(self) -> dict[str, psutil.Process]:
+        """By name: `supervisor`, `unlearner`, `api-0` and so on."""
+        facts = self._facts()
+        pids = {"supervisor": facts["pid"], **facts["pids"]}
+        return {name: psutil.Process(pid) for name, pid in pids.items()}
+
+    @property
+    def answering(self) -> list[psutil.Process]:
+        """The processes that answer requests."""
+        return [process for name, process in self.processes.items() if name.startswith("api-")]
+
+    def memory(self) -> dict[str, float]:
+        """Resident memory by process (MiB); pages of the publication, which readers share, are counted in each."""
+        return {name: process.memory_info().rss / (1 << 20) for name, process in self.processes.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """Samples by name and labels, summed over the processes that have them."""
+        found = dict[str, float]()
+        for url in (self.url, f"http://127.0.0.1:{self._unlearner_port()}"):
+            text = httpx.get(f"{url}/metrics", headers=HEADERS).raise_for_status().text
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    labels = (value for name, value in sample.labels.items() if name != "process")
+                    name = f"{sample.name}{{{','.join(labels)}}}"
+                    found[name] = found.get(name, 0.0) + sample.value
+        return found
+
+    def _unlearner_port(self) -> int:
+        """Where the unlearner shows its own metrics: the one port that it listens on, a free one unless it is set."""
+        sockets = self.processes["unlearner"].net_connections("tcp")
+        return int(next(each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN))
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads((self.home / "run" / "server.json").read_text())
+        return facts
+
+    def stop(self) -> int:
+        """SIGTERM; returns the status. The publication, which lies outside the home, goes."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if (layout := Layout.find(self.home)) is not None:
+            layout.remove()
+        return status
