@@ -1,4 +1,4 @@
-"""The tables of benchmarks.md that are of `./lethe reproduce`, made from the results that are committed.
+"""The tables of benchmarks.md that are of `./lethe reproduce`, made from the results in `benchmarks/results`.
 
 python -m docs.reproduce_table     writes them anew; a test fails while they are out of date
 """
@@ -33,10 +33,8 @@ def _injection(results: Results) -> Table:
     for dataset in results.datasets("injection"):
         for case in results.cases("injection", dataset):
             key = ("injection", dataset, LETHE, case)
-            nodes, before, after = (
-                results.values(*key, figure) for figure in ("nodes", "channel_norm_before", "channel_norm_after")
-            )
-            if nodes:
+            before, after = (results.values(*key, f"channel_norm_{when}") for when in ("before", "after"))
+            if before:
                 accuracies = [percent(results.values(*key, f"accuracy_{when}")) for when in ("before", "after")]
                 rows.append([called(dataset), f"{float(case):.0%}", spread(before), spread(after), *accuracies])
     return Table(("dataset", "deleted", "channel norm before", "after", "test accuracy before, %", "after, %"), rows)

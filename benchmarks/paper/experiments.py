@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.baselines.catalogue import METHODS, NETWORKS
-from benchmarks.paper.forgetting.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
+from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.forgetting.identity import identity
 from benchmarks.paper.forgetting.injection import injection, regularization

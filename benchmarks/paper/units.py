@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.graph.graph import Graph
 

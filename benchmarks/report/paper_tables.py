@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.paper.forgetting.accuracies import DIFFUSED_MLP
+from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.setting import ARXIV
 from benchmarks.paper.theory.delta import SCALINGS
 from benchmarks.paper.theory.fine_tuning import DIFFUSED

@@ -1,6 +1,6 @@
 """A month of made-up deletions, and whether everybody tells the same of it, each page in time.
 
-An empty database is filled with requests of 30 days (`events`), of which some took longer than the deadline, some
+An empty database is filled with requests of 30 days (`audit.events`), of which some took longer than the deadline, some
 failed; those are settled by a later request, marked as handled, or left open, some are given more time, and drills are
 run. Then every figure of the first screen is compared with a count over the requests themselves, and so are
 `GET /audit/summary`, `./lethe audit summary`, the SQL views and Grafana's queries; and each page is asked for

@@ -2,7 +2,7 @@
 
 The application is served on loopback and asked over HTTP, each question `--repeats` times in turn with the others; then
 inclusion proofs of leaves at random, the dashboard's overview with its files and charts, and exports of everything. A
-database without requests is filled first (`events`); without a URL a private server is started in a temporary
+database without requests is filled first (`audit.events`); without a URL a private server is started in a temporary
 folder.
 
 The server is on this machine: beside the time that passed stands the processor time of both, which other work on the

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from service.access.api_keys import ApiKeyRepository
 from service.audit.merkle import Frontier, Subtree, leaf_hash
 from service.db import migrate

@@ -66,9 +66,8 @@ def work(dataset: str) -> None:
 
 
 def start(checkout: Path, dataset: str) -> "subprocess.Popen[str]":
-    """A worker that runs the code of `checkout`, by this file where that has none of its own."""
-    own = checkout / "benchmarks" / "performance" / "batches" / "against.py"
-    script = own if own.exists() else Path(__file__)
+    """A worker that runs the code of `checkout`, by its own script of this name, or this one where it has none."""
+    script = next((checkout / "benchmarks").rglob("against.py"), Path(__file__))
     return subprocess.Popen(
         [sys.executable, "-P", "-u", "-W", "ignore", script, "--worker", dataset],
         cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},

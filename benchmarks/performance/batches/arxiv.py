@@ -22,7 +22,7 @@ from statistics import median, quantiles
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.datasets.load import default_data_dirs
 from model_store.store import Store
 from projector.forgetting.batch import Removal

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.base.arrays import BaseArrays, Raw, slots_within
 from model_store.base.erasure import Erasure, plan
 from model_store.base.index import Index

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.gram import factorise
 from projector.forgetting.projection import SpanState, project

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot

@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.forgetting.batch import Removal

@@ -15,7 +15,6 @@ the projection, and with one thread and all of them throughout, which is what th
 import argparse
 import contextlib
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.device import device_name
 from projector import device as torch_threads
 from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
 from projector.forgetting.gram import Gram, factorise
@@ -197,15 +197,6 @@ def copy_bandwidth(device: torch.device) -> float:
 def _drain(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def device_name(device: torch.device) -> str:
-    """What to write beside a figure."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    name = model[0].partition(":")[2].strip() if model else platform.processor()
-    return f"{name}, {torch.get_num_threads()} threads"
 
 
 def report(results: Sequence[Result]) -> str:

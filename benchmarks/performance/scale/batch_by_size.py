@@ -1,6 +1,6 @@
 """What a batch of 64 deletions costs as the graph grows, part by part, at a fixed degree.
 
-Graphs of `graph` with an average degree of 10, 32 features and 8 classes; 8 % of the nodes are trained on, as of
+Graphs of `scale.graph` with an average degree of 10, 32 features and 8 classes; 8 % of the nodes are trained on, as of
 ogbn-products. The model is trained to its optimum (softmax, L = 2, combine last, lambda 1e-4). Then batches of random
 nodes go the way that they go in the service, as far as that is in memory: `NodeIds.rows_of`, `Resident.prepare` with
 its repair to a relative bound of 1e-8, `Resident.commit`. Before each, the preconditioner is made as in idle time.
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.scale.gpu import PRODUCTS, graph_called
 from benchmarks.performance.scale.graph import Shape
 from benchmarks.report.pictures.svg import Line, lines_by_size

@@ -1,7 +1,7 @@
 """Batch, repair, refresh and training on one device, in one command that needs torch, numpy, scipy and safetensors.
 
 On Cora, Amazon Photo, the arXiv graph with a language model's features and a made-up graph of the size of ogbn-products
-(`graph`):
+(`scale.graph`):
 
 training  `projector.fit`, softmax, L = 2, concat (arXiv: L = 3), lambda 1e-4
 batch     64 random nodes, projected, with leverages, pseudo-inverse and norms (`project_batch`)
@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.performance.batches.unlearn import Setting, device_name, ours, timed
+from benchmarks.device import device_name
+from benchmarks.performance.batches.unlearn import Setting, ours, timed
 from benchmarks.performance.scale.graph import Shape, write
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector import Model, ModelSpec, fit

@@ -26,7 +26,7 @@ from typing import Literal
 import psutil
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.scale.graph import Shape
 from benchmarks.performance.scale.process_figures import anonymous
 from benchmarks.performance.service.lethe_process import LetheProcess

@@ -1,6 +1,6 @@
 """Training and a deletion by several workers on this machine: time, memory of each process, and what passes between.
 
-On Cora, Amazon Photo, the arXiv graph with a language model's features and made-up graphs (`graph`): softmax,
+On Cora, Amazon Photo, the arXiv graph with a language model's features and made-up graphs (`scale.graph`): softmax,
 concat, L = 2 (arXiv: L = 3), lambda 1e-4, each worker a process of one thread, alone or joined by gloo on loopback.
 The graph's arrays are files that all map. 64 random training nodes are then deleted in one batch: projection, H of what
 remains, preconditioner, repair to a proven relative bound of 1e-8, and the predictions of all nodes.
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.scale import workers_formulas as formulas
 from benchmarks.performance.scale.gpu import DATASETS, PRODUCTS, drawn, graph_called, spec_of
 from benchmarks.performance.scale.graph import Shape

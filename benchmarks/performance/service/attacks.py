@@ -20,7 +20,7 @@ import asyncpg
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.service import attackers
 from benchmarks.performance.service.http_load import Ask, Load, Plan
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess

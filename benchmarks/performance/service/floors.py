@@ -14,7 +14,7 @@ A `lethe serve` on private Postgres and Valkey with fsync on, asked by a light g
 a connection was free. Windows of Lethe and of the bare routes alternate; each rate is the median of its windows.
 Processor time is that of the processes that answer, in all that they do meanwhile. With several runs, each of a Lethe
 of its own, a figure is the least and the most of them.
-For arXiv see `arxiv`. Without its file a synthetic graph of that size stands in.
+For arXiv see `batches.arxiv`. Without its file a synthetic graph of that size stands in.
 
     python -m benchmarks.performance.service.floors [--parts throughput stream single]
         [--datasets cora arxiv] [--runs 3]
@@ -37,8 +37,8 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.device import device_name
 from benchmarks.performance.batches.arxiv import found, trained
-from benchmarks.performance.batches.unlearn import device_name
 from benchmarks.performance.service.commit_floor import CommitFloor
 from benchmarks.performance.service.http_load import Load, Seen
 from benchmarks.performance.service.lethe_world import (

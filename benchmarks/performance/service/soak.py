@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.service.lethe_process import LetheProcess, told
 
 _CLIENTS = 4

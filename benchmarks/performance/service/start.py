@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.service.lethe_process import HEADERS, LetheProcess, told
 from benchmarks.performance.service.lethe_world import predictions, world
 from model_store import gram_checkpoint

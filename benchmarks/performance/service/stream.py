@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.performance.batches.unlearn import device_name
+from benchmarks.device import device_name
 from benchmarks.performance.service.floors import model_of
 from benchmarks.performance.service.lethe_world import world
 from lethe_client import Deletion, LetheClient

@@ -39,6 +39,7 @@ CLAIMS = (
         ),
         "Influence+ exchanges neighbours' rows, Influence does not. By how much of the channel each keeps with the "
         "same noise, and by the distance to retraining without noise, where Influence+ is the Newton step of Fisher+.",
+        "test_smallest_examples.py::test_a_newton_step_can_end_farther_off_for_updating_neighbours",
     ),
     Claim(
         "The appendix’ influence equation as printed",

@@ -3,8 +3,8 @@
 from statistics import stdev
 
 from benchmarks.baselines.catalogue import NETWORKS
+from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.experiments import SEEDS
-from benchmarks.paper.forgetting.accuracies import DIFFUSED_MLP
 from benchmarks.report.claims.judging import Case, Claim, accuracies, better_on_most, costs
 from benchmarks.report.results import Results, by, called
 

@@ -9,7 +9,7 @@ from benchmarks.baselines.catalogue import NETWORKS
 from benchmarks.paper.forgetting.robustness import DENSE
 from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
 from benchmarks.report.claims.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
-from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number
+from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number, paired
 
 #: Between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
 _DENSE_GRAPH = 30
@@ -33,11 +33,11 @@ def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve,
             [results.by_seed("robustness", dataset, method, share, f"accuracy_{when}") for when in ("before", "after")]
             for method in (one, other)
         ]
-        seeds = found[0][1].keys() & found[1][1].keys()
-        if seeds:
-            counts.append(len(seeds))
-            for curve, (before, after) in zip(made, found, strict=True):
-                curve.append((share, fmean(before[each] for each in seeds), fmean(after[each] for each in seeds)))
+        means, seeds = paired(*found[0], *found[1])
+        if means:
+            counts.append(seeds)
+            for curve, before, after in zip(made, means[::2], means[1::2], strict=True):
+                curve.append((share, before, after))
     return *made, min(counts, default=0)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.forgetting.accuracies import DIFFUSED_MLP
+from benchmarks.paper.accuracies import DIFFUSED_MLP
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.report.claims.judging import Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED

@@ -24,7 +24,7 @@ from benchmarks.baselines.newton.certified_removal import CertifiedRemoval, stan
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import blpa
 from benchmarks.baselines.protocol import accuracy, choose_regularization
-from benchmarks.paper.forgetting.accuracies import VARIANTS, variant_accuracy
+from benchmarks.paper.accuracies import VARIANTS, variant_accuracy
 from benchmarks.paper.forgetting.robustness import by_degree
 from benchmarks.paper.inference.membership import Attack, Split, told
 from benchmarks.paper.setting import spec_of
@@ -102,6 +102,17 @@ def test_a_newton_step_without_noise_takes_the_channel_away_though_it_approximat
     assert np.abs(after.weights[0, 2]).max() < GONE
     # Approximate it is: it does not end where retraining does.
     assert apart(after.weights, anew.weights) > 0.01
+
+
+def test_a_newton_step_can_end_farther_off_for_updating_neighbours() -> None:
+    """Node 1 has all of its row from node 0. By its new row, 0, the step falls short; by its old one it comes closer."""
+    graph = made([[1], [0], [1]], [1, 0, 0], ((0, 1),), training=range(3))
+    anew = build(RETRAINED, OVR, 0, 1e-2).fit(graph).unlearn(of(0)).weights
+    updated, kept = (
+        apart(build(f"{method}, without noise", OVR, 0, 1e-2).fit(graph).unlearn(of(0)).weights, anew)
+        for method in ("fisher+", "influence")
+    )
+    assert updated > 10 * kept
 
 
 class Handled(TorchDispatchMode):  # type: ignore[no-untyped-call]

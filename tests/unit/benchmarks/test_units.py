@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
 from benchmarks.baselines.protocol import BaselineError
+from benchmarks.paper.accuracies import accuracies
 from benchmarks.paper.experiments import EXPERIMENTS, LIMITS, plan
-from benchmarks.paper.forgetting.accuracies import accuracies
 from benchmarks.paper.forgetting.closeness import closeness, retraining_of
 from benchmarks.paper.forgetting.identity import identity
 from benchmarks.paper.forgetting.injection import injection, regularization

@@ -1,6 +1,6 @@
 """The benchmark of canaries measures what its tables say."""
 
-from benchmarks.extensions.canaries import measure, report
+from benchmarks.additions.canaries import measure, report
 from model_store.datasets.load import load_dataset
 from projector.network.spec import Combine, ModelSpec
 from tests.support.models.stored import SMALL
