@@ -105,7 +105,7 @@ def test_a_newton_step_without_noise_takes_the_channel_away_though_it_approximat
 
 
 def test_a_newton_step_can_end_farther_off_for_updating_neighbours() -> None:
-    """Node 1 has all of its row from node 0. By its new row, 0, the step falls short; by its old one it comes closer."""
+    """Node 1 has its row from node 0 alone. By the new row, 0, the step falls short; by the old one it comes closer."""
     graph = made([[1], [0], [1]], [1, 0, 0], ((0, 1),), training=range(3))
     anew = build(RETRAINED, OVR, 0, 1e-2).fit(graph).unlearn(of(0)).weights
     updated, kept = (
