@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from service.api.auth import requires
 from service.api.deletions import RequestId
-from service.deletions.receipt_example import RECEIPT
+from service.deletions.examples import RECEIPT
 from service.deletions.receipts import receipt_of
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope

@@ -1,4 +1,4 @@
-"""Examples of what the deletion routes answer, for /docs."""
+"""Examples of what the routes of deletions and receipts answer, for /docs."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from service.domain.figures import FIGURES
 
 _ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
 _EARLIER = "0197f3b0-11aa-7d02-8e4f-6b1c2d3e4f50"
+_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _TIMES: dict[str, Any] = {
     "received_at": "2026-03-02T09:15:04.120000Z",
     "applied_at": "2026-03-02T09:15:04.310000Z",
@@ -61,4 +62,41 @@ PAGE: dict[str, Any] = {"deletions": [_LISTED], "next_cursor": None}
 SEARCH: dict[str, Any] = {
     "found": [{"node": "12", "deletion": DELETION}],
     "not_found": ["57"],
+}
+
+RECEIPT: dict[str, Any] = {
+    "format": "lethe-receipt/1",
+    "request_id": _ID,
+    "summary": {
+        "model": "cora",
+        "kind": "node",
+        "count": 1,
+        "received_at": _TIMES["received_at"],
+        "applied_at": _TIMES["applied_at"],
+        "status": "applied",
+        "what_was_done": "The projection changed nothing: no direction was supported by these nodes alone.",
+        "guarantee": "span",
+        "figures": {"injected_norm_before": 0.23, "injected_norm_after": 0},
+        "since": [],
+    },
+    "entries": [
+        {
+            "leaf": {
+                "format": "lethe-leaf/1",
+                "index": 3,
+                "event": 4,
+                "request_id": _ID,
+                "type": "applied",
+                "time": _TIMES["applied_at"],
+                "details": {"injected_norm_before": 0.23, "injected_norm_after": 0},
+                "request": {"model": "cora", "kind": "node", "count": 1, "received_at": _TIMES["received_at"]},
+                "subjects": [_DIGEST],
+                "reference": None,
+            },
+            "inclusion_proof": [_DIGEST, _DIGEST],
+        }
+    ],
+    "since": [],
+    "checkpoint": "lethe/2c26b46b68ffc68f\n4\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n— …\n",
+    "public_keys": ["lethe/2c26b46b68ffc68f+033de0ae+Ac4zjqAGeLXHbjg3r4eNVFCSZ1dPLrHh2iDPVlGJWJUb"],
 }
