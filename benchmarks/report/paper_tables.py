@@ -63,12 +63,7 @@ def _accuracy(method: str) -> Ours:
         key = ("injection", ARXIV, method, "0.05", "accuracy_before")
     else:
         key = ("accuracy", ARXIV, method, "all", "accuracy")
-
-    def cell(results: Results) -> str:
-        found = results.values(*key)
-        return percent(found) if found else results.absent(key[0], ARXIV, method)
-
-    return cell
+    return lambda results: results.share(*key)
 
 
 def _size(dataset: str, figure: str) -> Ours:
@@ -305,11 +300,7 @@ def _table_6(label: str, method: str, *cells: str) -> Row:
     """A line of Table 6 on the arXiv graph."""
 
     def ours(stage: str) -> Ours:
-        def cell(results: Results) -> str:
-            found = results.values("fine-tuning", ARXIV, method, stage, "accuracy")
-            return percent(found) if found else results.absent("fine-tuning", ARXIV, method)
-
-        return cell
+        return lambda results: results.share("fine-tuning", ARXIV, method, stage, "accuracy")
 
     stages = ("before", "after", "10", "retrained")
     return Row(_A, label, tuple((cell, ours(each)) for cell, each in zip(cells, stages, strict=True)))

@@ -96,6 +96,11 @@ class Results:
                 return outcome
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
+    def share(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> str:
+        """A figure in percent over the seeds, or why there is none."""
+        found = self.values(experiment, dataset, method, case, figure)
+        return percent(found) if found else self.absent(experiment, dataset, method)
+
     def missing(self) -> list[tuple[str, str, dict[tuple[int, int], list[str]]]]:
         """Of each experiment and dataset, the methods with fewer units than planned, by (there, planned)."""
         there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
