@@ -1,4 +1,4 @@
-"""What figures are measured on."""
+"""The device that figures are measured on."""
 
 import platform
 from pathlib import Path

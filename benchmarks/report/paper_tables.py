@@ -63,7 +63,7 @@ def _accuracy(method: str) -> Ours:
         key = ("injection", ARXIV, method, "0.05", "accuracy_before")
     else:
         key = ("accuracy", ARXIV, method, "all", "accuracy")
-    return lambda results: results.share(*key)
+    return lambda results: results.percent_or_why(*key)
 
 
 def _size(dataset: str, figure: str) -> Ours:
@@ -300,7 +300,7 @@ def _table_6(label: str, method: str, *cells: str) -> Row:
     """A line of Table 6 on the arXiv graph."""
 
     def ours(stage: str) -> Ours:
-        return lambda results: results.share("fine-tuning", ARXIV, method, stage, "accuracy")
+        return lambda results: results.percent_or_why("fine-tuning", ARXIV, method, stage, "accuracy")
 
     stages = ("before", "after", "10", "retrained")
     return Row(_A, label, tuple((cell, ours(each)) for cell, each in zip(cells, stages, strict=True)))

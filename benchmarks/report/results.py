@@ -96,7 +96,7 @@ class Results:
                 return outcome
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
-    def share(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> str:
+    def percent_or_why(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> str:
         """A figure in percent over the seeds, or why there is none."""
         found = self.values(experiment, dataset, method, case, figure)
         return percent(found) if found else self.absent(experiment, dataset, method)

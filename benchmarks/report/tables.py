@@ -120,7 +120,7 @@ def accuracy(results: Results) -> Table:
     datasets = results.datasets("accuracy")
     methods = dict.fromkeys(method for each in datasets for method in results.methods("accuracy", each))
     rows = [
-        [method, *(results.share("accuracy", each, method, "all", "accuracy") for each in datasets)]
+        [method, *(results.percent_or_why("accuracy", each, method, "all", "accuracy") for each in datasets)]
         for method in methods
     ]
     return Table(("model", *map(called, datasets)), rows)

@@ -38,7 +38,8 @@ CLAIMS = (
             compared("closeness", "weights", (("fisher+, without noise", "influence, without noise"),), smaller),
         ),
         "Influence+ exchanges neighbours' rows, Influence does not. By how much of the channel each keeps with the "
-        "same noise, and by the distance to retraining without noise, where Influence+ is the Newton step of Fisher+.",
+        "same noise, and by the distance to retraining without noise, where Influence+ is the Newton step of Fisher+. "
+        "One Newton step can overshoot.",
         "test_smallest_examples.py::test_a_newton_step_can_end_farther_off_for_updating_neighbours",
     ),
     Claim(

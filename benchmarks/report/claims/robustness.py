@@ -30,14 +30,15 @@ def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve,
     counts = []
     for share in results.cases("robustness", dataset):
         found = [
-            [results.by_seed("robustness", dataset, method, share, f"accuracy_{when}") for when in ("before", "after")]
+            results.by_seed("robustness", dataset, method, share, f"accuracy_{when}")
             for method in (one, other)
+            for when in ("before", "after")
         ]
-        means, seeds = paired(*found[0], *found[1])
+        means, seeds = paired(*found)
         if means:
             counts.append(seeds)
-            for curve, before, after in zip(made, means[::2], means[1::2], strict=True):
-                curve.append((share, before, after))
+            made[0].append((share, means[0], means[1]))
+            made[1].append((share, means[2], means[3]))
     return *made, min(counts, default=0)
 
 
