@@ -114,7 +114,9 @@ CLAIMS = (
         "The projection takes less time than every baseline",
         "Table 1, observation 2",
         "Projector requires less time to unlearn because it is a one-shot approach: 0.07 s beside 0.3 to 1,973 s.",
-        compared("injection", "times_lethe", tuple((LETHE, other) for other in _OTHERS), smaller),
+        compared(
+            "injection", "times_lethe", tuple((LETHE, other) for other in _OTHERS), smaller, unit=" times Lethe’s"
+        ),
         "As multiples of what Lethe's projection takes in the same run, predictions included; retraining is by "
         "Newton's method instead of epochs of descent. Of methods that delete a batch at once: certified removal and "
         "ScaleGUN go node by node. GraphEraser's BEKM, which sees the mark as well, gathers the "
@@ -125,7 +127,9 @@ CLAIMS = (
         "The paper’s own form of it takes less time too",
         "Table 1, observation 2",
         "… with Option 1 as printed, which factorises the remaining rows' Gram matrix.",
-        compared("injection", "times_lethe", tuple((_PRINTED, other) for other in _OTHERS), smaller),
+        compared(
+            "injection", "times_lethe", tuple((_PRINTED, other) for other in _OTHERS), smaller, unit=" times Lethe’s"
+        ),
         "As multiples of Lethe's projection in the same run. A pseudo-inverse costs d^3: with many features and few "
         "nodes that is more than training.",
         "test_smallest_examples.py::test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many",
