@@ -49,7 +49,8 @@ class Report:
     #: |Q^T W|_F along the removed directions Q; None where there are none.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
-    #: Distance to the weights of retraining on what remains, before and after the repair; None for a loss with kinks.
+    #: Distance to the weights of retraining on what remains, before and after the repair, of columns multiplied as
+    #: `Model.exponents` says; None for a loss with kinks.
     bound_before: Certificate | None
     bound_after: Certificate | None
     #: What came of the repair, and its steps; None for those where there was none.
@@ -101,10 +102,19 @@ class Model:
         return np.asarray(blocks)
 
     @property
+    def exponents(self) -> NDArray[np.int64] | None:
+        """Column j of the features was multiplied by 2**exponents[j] at `fit`, (d,); None where none was.
+
+        The objective is that of the multiplied columns, also for retraining: bounds are of `weights` divided by these
+        powers.
+        """
+        return None if self._exponents is None else self._exponents.copy()
+
+    @property
     def certificate(self) -> Certificate | None:
         """How far the weights can be from the optimum of the live graph's objective: |W - W_u|_F <= bound.
 
-        None for the plain hinge, which has kinks.
+        Both are of the columns multiplied by 2**exponents. None for the plain hinge, which has kinks.
         """
         return self._held.certificate()
 

@@ -147,12 +147,8 @@ class RepairRun:
 
     def repaired(self) -> tuple[ModelState, RepairOutcome]:
         """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""
-        objective, state = self._objective, self._state
-        best = self._best
-        if objective.representation.rows == 0:
-            # F^u is (lambda/2) |W|^2.
-            best = objective.at(torch.zeros_like(best.W))
-        state, coefficients = at_optimum(state, objective, best)
+        objective, best = self._objective, self._best
+        state, coefficients = at_optimum(self._state, objective, best)
         W = stacked(state)
         if not torch.equal(W, best.W):
             best = objective.at(W)
@@ -207,7 +203,7 @@ class RepairRun:
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
             self._objective = self._rows.objective(self._objective.regularization)
-        if self.converged:
+        if self.converged or self._is_zero():
             return
         classes = self._best.W.shape[1]
         if self.usable() is None:
@@ -242,6 +238,22 @@ class RepairRun:
                 self._preconditioner = None
         if descent.finished and not descent.converged:
             self._preconditioner = None
+
+    def _is_zero(self) -> bool:
+        """Whether the minimum is W = 0, which is then found: no training node, or none that sees a feature, remains.
+
+        F^u is then (lambda/2) |W|^2, of which no relative gradient but that of 0 is small.
+        """
+        lam, start = self._objective.regularization, self._best
+        if float(torch.linalg.norm(start.gradient - lam * start.W)) > self._goal * lam * float(
+            torch.linalg.norm(start.W)
+        ):
+            return False
+        zero = self._objective.at(torch.zeros_like(start.W))
+        if self._certificate(zero).relative != 0.0:
+            return False
+        self._found = zero
+        return True
 
     @property
     def _is_scarce(self) -> bool:

@@ -48,6 +48,11 @@ class Input:
         norms = self.rows.row_norms[:, None]
         return norms if self._mask is None else norms * self._mask
 
+    @property
+    def uncancelled(self) -> Operators:
+        """The operators that rounding goes by: at least as large as those, whose terms may cancel."""
+        return self.operators.powers if isinstance(self.operators, LabelHops) else self.operators
+
     def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
         """The input without `rows` (m,), under the operators of the remaining graph."""
         kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()

@@ -154,6 +154,11 @@ class LabelHops:
         """P[rows, columns], at every hop, before diagonals are taken off."""
         return self.propagator.part(rows, columns)
 
+    @property
+    def powers(self) -> FeatureHops:
+        """P^l for l = 1 … hops, before their diagonals are taken off."""
+        return FeatureHops(self.propagator, self.block_hops)
+
     @cached_property
     def diagonals(self) -> tuple[Tensor, ...]:
         """diag P^l for l = 1 … hops, each (n,)."""

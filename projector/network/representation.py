@@ -172,7 +172,7 @@ class Representation:
         """
         squares = torch.zeros((self.nodes, 1), dtype=torch.float64, device=self._rows.device)
         for each in self.inputs:
-            for image in each.operators.images(each.row_norms()):
+            for image in each.uncancelled.images(each.row_norms()):
                 squares.addcmul_(image, image)
         return squares[self._own_rows, 0].sqrt_()
 
@@ -186,7 +186,8 @@ class Representation:
         lengths = sum((each.operators.row_entries for each in self.inputs), torch.tensor(float(blocks)))
         variance = self.total(float(((self.row_bounds * passed).square() * lengths[self._own_rows]).sum()))
         everywhere = self.scattered(self.workers.joined(passed[:, None], self.division))
-        for each, reached in zip(self.inputs, self.inputs.adjoint(everywhere), strict=True):
+        for each in self.inputs:
+            reached = each.uncancelled.adjoint(everywhere)
             variance += each.rows.num_features * float((each.row_norms() * reached).square().sum())
         return math.sqrt(variance)
 

@@ -48,7 +48,8 @@ def well_scaled(
     norms = gram.M.diagonal().sqrt().cpu().numpy()
     exponents = np.zeros(norms.size, dtype=np.int64)
     used = norms > 0
-    exponents[used] = -np.round(np.log2(norms[used])).astype(np.int64)
+    largest = np.finfo(features.dtype).maxexp - 1
+    exponents[used] = np.minimum(-np.round(np.log2(norms[used])), largest).astype(np.int64)
     exponents[list(fixed)] = 0
     if exponents.any():
         features = rescale(features, exponents)

@@ -155,6 +155,27 @@ def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: Loss
     assert 0.0 < error <= added
 
 
+@pytest.mark.parametrize("hops", [2, 3])
+def test_the_rounding_of_labels_that_reach_no_other_row_is_covered(hops: int) -> None:
+    """Centres of stars train: P^l Y less its diagonal is rounding where it should be 0, and features are smaller."""
+    rng = np.random.default_rng(2)
+    leaves = rng.integers(1, 5, size=30)
+    inner, outer = np.repeat(np.arange(30), leaves), 30 + np.arange(leaves.sum())
+    n = 30 + len(outer)
+    adjacency = sp.csr_array((np.ones(2 * len(outer)), (np.r_[inner, outer], np.r_[outer, inner])), shape=(n, n))
+    X, labels = rng.standard_normal((n, 3)) * 1e-9, rng.integers(0, 3, size=30)
+    one_hot = sp.csr_array((np.ones(30), (np.arange(30), labels)), shape=(n, 3))
+    spec = ModelSpec(hops=1, label_hops=hops, regularization=1e-6, self_loops=0.7)
+    propagator = Propagator.build(adjacency, spec.propagation, spec.self_loops)
+    representation = Representation(inputs_of(spec, FeatureMatrix(X), one_hot, propagator), np.arange(30))
+    objective = Objective(representation, loss_of(spec.loss), torch.from_numpy(labels), spec.regularization)
+    H = representation.dense().numpy().astype(np.longdouble)
+    assert H[:, 3:].any(), "or there is no rounding to cover"
+    H[:, 3:] = 0.0
+    added, error = gradient_error(objective, H, np.r_[rng.standard_normal((3, 3)), np.zeros((3 * hops, 3))])
+    assert 0.0 < error <= added
+
+
 @pytest.mark.parametrize("keeps_dense", [False, True])
 def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
     """Added one after another, the ones would be lost beside the first; the bound counts on sums of chunks."""

@@ -151,6 +151,21 @@ def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
     assert np.allclose(model.predict(), chances / chances.sum(axis=1, keepdims=True), atol=1e-9)
 
 
+def test_bounds_are_of_the_columns_as_they_were_multiplied(small: Graph) -> None:
+    X = dense(small.features)
+    X[:, 0] *= 1e-7
+    model, report = fit(replace(small, features=X)).forget(nodes=[3])
+    assert model.exponents is not None
+    powers = np.exp2(model.exponents.astype(np.float64))
+    best = retrained(replace(small, features=X * powers), ModelSpec(), [3], [])
+    assert report.bound_after is not None
+    size = np.linalg.norm(best)
+    distance = np.linalg.norm(model.weights[0] / powers[:, None] - best)
+    assert distance <= report.bound_after.bound + 1e-9 * size
+    # As they are given back, they are of another size.
+    assert np.linalg.norm(model.weights) > 1e3 * size
+
+
 def test_progress_is_told(small: Graph) -> None:
     steps: list[float] = []
     fit(small, progress=lambda each: steps.append(each.objective))
@@ -191,6 +206,21 @@ def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model
     with pytest.raises(GraphError, match="no node 4"):
         after.span([4])
     assert not after.predict()[4].any()
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("seed", range(4))
+def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossKind, seed: int) -> None:
+    """Other nodes have features along every direction, so that the projection takes nothing."""
+    rng = np.random.default_rng(seed)
+    features, training = rng.standard_normal((40, 5)), np.arange(40) < 20
+    features[10:20] = 0.0
+    graph = from_arrays(np.array([[0], [1]]), features, np.arange(40) % 3, train_mask=training)
+    model = fit(graph, ModelSpec(loss=loss, hops=1, regularization=1e-4))
+    assert model.weights.any()
+    model, report = model.forget(nodes=range(10))
+    assert report.repair is RepairStatus.CONVERGED
+    assert (report.bound_after.bound, model.weights.any()) == (0.0, False)
 
 
 def test_the_plain_hinge_has_no_certificate_and_no_repair(small: Graph) -> None:

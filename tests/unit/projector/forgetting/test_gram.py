@@ -162,6 +162,14 @@ def test_columns_of_very_different_scale_are_rescaled_by_powers_of_two() -> None
     assert np.array_equal(dense(sparse.features), scaled.features)
 
 
+def test_a_column_below_what_its_type_can_be_multiplied_to_stays_finite() -> None:
+    rows = np.random.default_rng(5).standard_normal((60, 4)).astype(np.float32)
+    rows[:, 0], rows[:, 1] = np.where(np.arange(60) < 30, np.float32(1e-40), 0), rows[:, 1] * np.float32(1e-5)
+    scaled = well_scaled(rows, np.ones(60, dtype=np.bool_))
+    assert scaled.exponents is not None
+    assert (np.isfinite(dense(scaled.features)).all(), scaled.gram.rank) == (True, 4)
+
+
 def test_fixed_columns_are_not_rescaled() -> None:
     rows = np.random.default_rng(5).standard_normal((200, 6)) * np.array([1e-3, 1e-3, 1, 1, 1e3, 1e3])
     scaled = well_scaled(rows, np.ones(200, dtype=np.bool_), fixed=[0])
