@@ -100,7 +100,7 @@ class LetheClient:
     ) -> Accepted:
         """Ask Lethe to forget `nodes` (or their features), or `edges`.
 
-        `salts` are your own: 16 to 64 random bytes in hex for each node, end of an edge and the reference, never used
+        `salts` are your own: 24 random bytes in hex for each node, end of an edge and the reference, never used
         before. Keep them first, and no lost answer takes them along; without them Lethe draws some.
         Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same request.
         """

@@ -10,6 +10,8 @@ import orjson
 
 from service.errors import LetheError
 
+#: Of the integers that orjson takes as canonical.
+_LARGEST = 2**53 - 1
 #: A JSON object.
 Document = dict[str, Any]
 
@@ -24,11 +26,12 @@ class NotCanonical(LetheError):
 def canonical(value: object) -> bytes:
     """`value` as canonical JSON (RFC 8785), UTF-8.
 
-    Raises NotCanonical for what has no such form: NaN, infinities, integers beyond 2^53, unpaired surrogates.
+    Raises NotCanonical for what has no such form: NaN, infinities, unpaired surrogates, and integers beyond 2^53
+    that are not the digits of a float.
     """
     try:
         return orjson.dumps(_ordered(value), option=orjson.OPT_STRICT_INTEGER)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise NotCanonical(f"It cannot be written as canonical JSON: {error}.", "Correct the value.") from None
 
 
@@ -53,6 +56,9 @@ def _ordered(value: Any) -> Any:
         return [_ordered(each) for each in value]
     if isinstance(value, float):
         return orjson.Fragment(_number(value))
+    # A column of Postgres gives a float that is whole back as an integer, whatever its size.
+    if isinstance(value, int) and abs(value) > _LARGEST and Decimal(float.__repr__(float(value))) == value:
+        return orjson.Fragment(_number(float(value)))
     if value is None or isinstance(value, str | int):
         return value
     raise TypeError(f"{type(value).__name__} is no type of JSON")

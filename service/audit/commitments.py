@@ -1,7 +1,9 @@
 """What the log holds in place of ids and references: SHA-256(salt || text).
 
 Only the 202 answer and the request's encrypted targets have the salts, and the latter go when the request is
-completed. Whoever kept the answer can show that a leaf is about a person; nobody can find out by trying ids.
+completed. Whoever kept the answer can show that a leaf is about a person; nobody can find out by trying ids. All salts
+of requests are of one length: else salt || text would not say where the text begins, and one leaf would open for two
+persons.
 """
 
 import hashlib
@@ -14,6 +16,8 @@ from service.domain.kinds import Names, RequestKind, ends_of
 from service.domain.records import Targets
 
 _BYTES = 32
+#: Of each salt of a request.
+SALT_BYTES = 24
 #: The member of an event's content that commits to its figures, where they are not told.
 FIGURES_COMMITMENT = "figures_sha256"
 

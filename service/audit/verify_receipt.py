@@ -5,7 +5,7 @@ from typing import Any
 
 from service.audit.canonical import Document, NotCanonical, canonical
 from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verify
-from service.audit.commitments import commitment
+from service.audit.commitments import SALT_BYTES, commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
 from service.audit.receipt import FORMAT, fingerprint, summary
@@ -109,13 +109,20 @@ def linked(
     try:
         leaves: list[Document] = [entry["leaf"] for entry in document["entries"]]
         subjects = {digest for leaf in leaves for subject in leaf["subjects"] or () for digest in _flat(subject)}
-        nodes = {node: commitment(salt, node).hex() in subjects for node, salt in salts["nodes"].items()}
+        nodes = {node: _committed(salt, node) in subjects for node, salt in salts["nodes"].items()}
         if reference is None:
             return nodes, None
-        wanted = commitment(salts["reference"], reference).hex()
+        wanted = _committed(salts["reference"], reference)
         return nodes, any(leaf["reference"] == wanted for leaf in leaves)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("these are not the salts of a 202 answer") from error
+
+
+def _committed(salt: str, text: str) -> str:
+    """The commitment in hex. Raises ValueError for a salt of another length, which another id could be a part of."""
+    if len(salt) != 2 * SALT_BYTES:
+        raise ValueError(f"a salt has {SALT_BYTES} bytes")
+    return commitment(salt, text).hex()
 
 
 def _flat(subject: str | Sequence[str]) -> Sequence[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
 from projector.forgetting.status import RepairStatus
+from service.audit.commitments import SALT_BYTES
 from service.audit_records.queries import Searched, Threshold
 from service.domain.kinds import Names, RequestKind, Target, ordered
 from service.domain.states import Guarantee, RequestStatus
@@ -19,11 +20,11 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 def _are_salts(value: object) -> object:
     """Looks up to the first fault: each further one would cost time, and tell nothing new."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
-        raise ValueError("give each salt as 16 to 64 bytes in hex, in small letters")
+        raise ValueError(f"give each salt as {SALT_BYTES} bytes in hex, in small letters")
     return value
 
 
-_SALT = re.compile("([0-9a-f]{2}){16,64}")
+_SALT = re.compile(f"[0-9a-f]{{{2 * SALT_BYTES}}}")
 #: A salt in hex.
 Salt = Annotated[str, StringConstraints(strict=True, pattern=f"^{_SALT.pattern}$")]
 
@@ -32,7 +33,7 @@ class SaltsBody(Known):
     """Salts that the caller has drawn itself, from a good source of randomness, and has never used before."""
 
     nodes: Annotated[dict[str, Salt], BeforeValidator(_are_salts)] = Field(
-        description="16 to 64 random bytes, in hex, for each node and end of an edge."
+        description=f"{SALT_BYTES} random bytes, in hex, for each node and end of an edge."
     )
     reference: Salt | None = Field(None, description="The same for the reference, exactly when there is one.")
 

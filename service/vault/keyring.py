@@ -11,13 +11,15 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from service.audit.commitments import SALT_BYTES
 from service.domain.kinds import Part, RequestKind, Target, removing
 from service.errors import KeyMissing
 from service.vault import key_files
 
 _TOMBSTONE_FILE = re.compile(r"tombstone-([1-9][0-9]*)\.key")
-#: Of a salt, the random bytes and the tag.
-_SALT_BYTES, _TAG_BYTES = 16, 8
+#: Of a salt, the tag, and the random bytes before it.
+_SALT_TAG_BYTES = 8
+_SALT_RANDOM_BYTES = SALT_BYTES - _SALT_TAG_BYTES
 #: Keys that nothing can take the place of unnoticed, and what a new one would do.
 _IDENTIFIED = {
     "api-pepper": "every API key would be refused",
@@ -79,13 +81,13 @@ class Keyring:
 
     def new_salt(self) -> str:
         """Return a new salt in hex: random bytes, and a tag by which `has_made` knows it without a record of it."""
-        drawn = secrets.token_bytes(_SALT_BYTES)
+        drawn = secrets.token_bytes(_SALT_RANDOM_BYTES)
         return (drawn + self._salt_tag(drawn)).hex()
 
     def has_made(self, salt: str) -> bool:
         """Return whether `new_salt` has made this salt."""
         raw = bytes.fromhex(salt)
-        return hmac.compare_digest(raw[_SALT_BYTES:], self._salt_tag(raw[:_SALT_BYTES]))
+        return hmac.compare_digest(raw[_SALT_RANDOM_BYTES:], self._salt_tag(raw[:_SALT_RANDOM_BYTES]))
 
     def salt_hash(self, salt: str) -> bytes:
         """Return the 32 bytes by which a salt that a caller gave is known again.
@@ -95,7 +97,7 @@ class Keyring:
         return hmac.digest(self._body_key, _frame("lethe/given-salt", salt), hashlib.sha256)
 
     def _salt_tag(self, drawn: bytes) -> bytes:
-        return hmac.digest(self._body_key, _frame("lethe/own-salt", drawn.hex()), hashlib.sha256)[:_TAG_BYTES]
+        return hmac.digest(self._body_key, _frame("lethe/own-salt", drawn.hex()), hashlib.sha256)[:_SALT_TAG_BYTES]
 
     def tombstone_hash(
         self, model: str, kind: RequestKind, target: Target, number: int | None = None

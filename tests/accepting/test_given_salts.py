@@ -29,11 +29,11 @@ async def writer(api: Api) -> httpx.AsyncClient:
 
 def with_salts(body: dict[str, Any], *nodes: str, reference: str | None = None) -> dict[str, Any]:
     """A body with a new salt for each of `nodes`."""
-    return body | {"salts": {"nodes": {node: token_hex(16) for node in nodes}, "reference": reference}}
+    return body | {"salts": {"nodes": {node: token_hex(24) for node in nodes}, "reference": reference}}
 
 
 async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writer: httpx.AsyncClient) -> None:
-    body = with_salts(node_body("1", "2", reference="R"), "1", "2", reference=token_hex(64))
+    body = with_salts(node_body("1", "2", reference="R"), "1", "2", reference=token_hex(24))
     accepted = (await writer.post("/deletions", json=body)).json()
     salts = body["salts"]
     assert accepted["salts"] == salts
@@ -52,7 +52,7 @@ async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writ
 
 @pytest.mark.parametrize(
     "salt",
-    [token_hex(15), token_hex(65), token_hex(16)[:-1], "AB" * 16, "zz" * 16, "", 17, None],
+    [token_hex(23), token_hex(25), token_hex(24)[:-1], "AB" * 24, "zz" * 24, "", 17, None],
     ids=["short", "long", "half a byte", "capitals", "no hex", "empty", "a number", "null"],
 )
 async def test_what_is_no_salt_is_told_with_its_place(writer: httpx.AsyncClient, salt: object) -> None:
@@ -68,8 +68,8 @@ async def test_there_is_one_salt_for_each_node_and_for_the_reference(api: Api, w
     assert (document["without_salt"], document["not_named"]) == (["1"], ["3"])
     for body in (
         with_salts(node_body("1", reference="R"), "1"),
-        with_salts(node_body("1"), "1", reference=token_hex(16)),
-        node_body("1", "2") | {"salts": {"nodes": dict.fromkeys(("1", "2"), token_hex(16))}},
+        with_salts(node_body("1"), "1", reference=token_hex(24)),
+        node_body("1", "2") | {"salts": {"nodes": dict.fromkeys(("1", "2"), token_hex(24))}},
         with_salts(edge_body(("1", "2")), "1"),
     ):
         refused(await writer.post("/deletions", json=body), 422, "unfit-salts")
@@ -81,14 +81,14 @@ async def test_a_salt_is_never_used_twice(api: Api, writer: httpx.AsyncClient) -
     first = with_salts(node_body("1"), "1")
     [salt] = first["salts"]["nodes"].values()
     # What was refused has used none.
-    unknown = node_body("1", "nobody") | {"salts": {"nodes": {"1": salt, "nobody": token_hex(16)}}}
+    unknown = node_body("1", "nobody") | {"salts": {"nodes": {"1": salt, "nobody": token_hex(24)}}}
     refused(await writer.post("/deletions", json=unknown), 404, "unknown-nodes")
     assert (await writer.post("/deletions", json=first)).status_code == 202
     other = await api.client(Scope.DELETIONS_WRITE)
     again = [
         first,
         node_body("2") | {"salts": {"nodes": {"2": salt}}},
-        node_body("2", reference="R") | {"salts": {"nodes": {"2": token_hex(16)}, "reference": salt}},
+        node_body("2", reference="R") | {"salts": {"nodes": {"2": token_hex(24)}, "reference": salt}},
     ]
     for client in (writer, other):
         for body in again:
@@ -106,7 +106,7 @@ async def test_a_salt_that_lethe_drew_is_a_used_one(api: Api, writer: httpx.Asyn
 async def test_of_requests_at_the_same_moment_one_gets_the_salt_and_the_others_go_on(
     api: Api, writer: httpx.AsyncClient
 ) -> None:
-    salt = token_hex(16)
+    salt = token_hex(24)
     same = [node_body(node) | {"salts": {"nodes": {node: salt}}} for node in ("1", "2", "3")]
     own = [with_salts(node_body(node), node) for node in ("4", "5")]
     answers = await asyncio.gather(*(writer.post("/deletions", json=body) for body in (*same, *own)))

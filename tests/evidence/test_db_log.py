@@ -113,6 +113,18 @@ async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Databas
         assert name not in whole
 
 
+async def test_a_figure_of_any_size_is_logged(db: Database) -> None:
+    """A bound in parts of the weights is huge where a projection has left next to nothing of these."""
+    request_id = await db.accept()
+    await db.applied([request_id])
+    huge, steps = 1.754195995151321e17, {"erase": 1.5e25}
+    async with transaction(db.engine) as conn:
+        await RequestMoves(conn).mark_completed({request_id: Said(span_residual=huge, steps=steps)})
+    [_, completed] = [parse_canonical(data) for data in await leaves_of(db)]
+    assert float(completed["details"]["span_residual"]) == huge
+    assert completed["details"]["steps"] == steps
+
+
 async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
     targets = Targets(edges=(("b", "a"), ("a", "c")), node_salts={"a": "0a", "b": "0b", "c": "0c"}, reference_salt=None)
     accepted = await db.intake.accept(NewRequest(MODEL, RequestKind.EDGE, targets, None, db.api_key_id))

@@ -54,6 +54,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert ran.status == 0, ran.stdout
     assert "The receipt is about 12." in ran.stdout
     assert "The receipt is about 57." in ran.stdout
+    assert "It tells of a deletion of kind node: completed." in ran.stdout
     assert "The receipt carries the reference DSR-17." in ran.stdout
     assert "Good: 2 leaves as logged" in ran.stdout
     ran = lethe(*check, "--salts", tmp_path / "answer.json", "--reference", "DSR-18")

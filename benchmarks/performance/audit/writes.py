@@ -99,7 +99,7 @@ class Writer:
 
     def _new(self, number: int) -> NewRequest:
         node = str(number)
-        targets = Targets(nodes=(node,), node_salts={node: os.urandom(16).hex()}, reference_salt=os.urandom(16).hex())
+        targets = Targets(nodes=(node,), node_salts={node: os.urandom(24).hex()}, reference_salt=os.urandom(24).hex())
         return NewRequest(
             model=MODEL,
             kind=RequestKind.NODE,

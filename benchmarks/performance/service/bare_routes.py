@@ -45,7 +45,7 @@ def bare_app(classes: int) -> FastAPI:
             received_at=now,
             due_at=now,
             links=Links(self=f"/deletions/{number}"),
-            salts=Salts(nodes={node: secrets.token_hex(16) for node in nodes}, reference=None),
+            salts=Salts(nodes={node: secrets.token_hex(24) for node in nodes}, reference=None),
             already_deleted={},
         )
 

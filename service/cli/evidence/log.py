@@ -45,6 +45,8 @@ class _Linked:
 
     nodes: Sequence[str] = ()
     reference: str | None = None
+    #: What the request asked for, and what has become of it.
+    told: str | None = None
 
 
 def key(
@@ -235,8 +237,12 @@ def _verify_receipt(
                 outcome.find(None, f"the receipt is not about {node} with this salt")
         if names_reference is False:
             outcome.find(None, f"the receipt does not carry the reference {reference} with this salt")
+    named = [node for node, is_named in nodes.items() if is_named]
+    if not named:
+        return outcome, _Linked()
+    told = document["summary"]
     return outcome, _Linked(
-        [node for node, is_named in nodes.items() if is_named], reference if names_reference else None
+        named, reference if names_reference else None, f"a deletion of kind {told['kind']}: {told['status']}"
     )
 
 
@@ -262,6 +268,8 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
 
 def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
     yield from (f"The receipt is about {node}." for node in linked.nodes)
+    if linked.told is not None:
+        yield f"It tells of {linked.told}."
     if linked.reference is not None:
         yield f"The receipt carries the reference {linked.reference}."
     yield from map(str, outcome.findings[:_SHOWN])

@@ -75,9 +75,9 @@ def test_a_deletion_request_carries_key_body_and_an_idempotency_key() -> None:
 
 def test_own_salts_go_with_the_request() -> None:
     server = Server(ACCEPTED)
-    salts = Salts(nodes={"12": "ab" * 16}, reference="cd" * 16)
+    salts = Salts(nodes={"12": "ab" * 24}, reference="cd" * 24)
     server.client().request_deletion(["12"], reference="DSR-17", salts=salts)
-    assert json.loads(server.asked[0].content)["salts"] == {"nodes": {"12": "ab" * 16}, "reference": "cd" * 16}
+    assert json.loads(server.asked[0].content)["salts"] == {"nodes": {"12": "ab" * 24}, "reference": "cd" * 24}
 
 
 def test_edges_are_requested_as_pairs_without_nodes() -> None:

@@ -1,11 +1,12 @@
 import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.audit.canonical import NotCanonical, canonical, parse_canonical
@@ -77,8 +78,10 @@ def test_numbers_are_written_as_in_the_rfcs_appendix(bits: str, text: str) -> No
     [
         float("nan"),
         float("-inf"),
-        2**53,
-        -(2**53),
+        2**53 + 1,
+        -(2**53) - 1,
+        10**21 + 1,
+        10**400,
         {"a": "\ud800"},
         {"\ud800": 1},
         {1: 2},
@@ -110,6 +113,22 @@ _VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
     max_leaves=20,
 )
+
+
+@given(_VALUES)
+@example(2.0**53)
+@example(1.754195995151321e17)
+@example(-1e20)
+def test_what_was_written_is_read_back(value: Any) -> None:
+    """Also of floats that are whole, which JSON gives back as integers."""
+    text = canonical({"": value})
+    assert canonical(parse_canonical(text)) == text
+
+
+@pytest.mark.parametrize("value", [2.0**53, 1.754195995151321e17, -1e20, 1e21, -1.5e25, 1.7976931348623157e308])
+def test_a_whole_float_is_the_same_written_with_all_its_digits(value: float) -> None:
+    """As a column of Postgres gives it back."""
+    assert canonical(int(Decimal(repr(value)))) == canonical(value) == rfc8785.dumps(value)
 
 
 @given(_VALUES)

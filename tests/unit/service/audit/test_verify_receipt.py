@@ -20,8 +20,8 @@ from tests.support.evidence.rfc6962 import mth, path
 
 SIGNER = Signer("lethe/0123", bytes(32))
 SALTS: dict[str, Any] = {
-    "nodes": {"12": "5f1d7a84db00d2fce00b31a7fc73224f"},
-    "reference": "c0535e4be2b79ffd93291305436bf889",
+    "nodes": {"12": "5f1d7a84db00d2fce00b31a7fc73224f0a1b2c3d4e5f6071"},
+    "reference": "c0535e4be2b79ffd93291305436bf8891828384858687888",
 }
 
 
@@ -174,7 +174,7 @@ def test_a_receipt_is_compared_with_a_checkpoint_of_its_size_alone(document: dic
 def test_with_the_salts_it_is_linked_to_the_person(document: dict[str, Any]) -> None:
     assert linked(document, SALTS, None) == ({"12": True}, None)
     assert linked(document, SALTS, "DSR-17") == ({"12": True}, True)
-    assert linked(document, {"nodes": {"12": "00", "13": SALTS["nodes"]["12"]}}, None) == (
+    assert linked(document, {"nodes": {"12": "00" * 24, "13": SALTS["nodes"]["12"]}}, None) == (
         {"12": False, "13": False},
         None,
     )
@@ -182,3 +182,15 @@ def test_with_the_salts_it_is_linked_to_the_person(document: dict[str, Any]) -> 
     for salts in (None, {}, {"nodes": {"12": "no hex"}}, {"nodes": ["12"]}):
         with pytest.raises(ValueError, match=r"salt|hex"):
             linked(document, salts, None)
+
+
+def test_a_leaf_opens_for_one_person_alone(document: dict[str, Any]) -> None:
+    salt = SALTS["nodes"]["12"]
+    # As bytes they are the same as the salt and 12: taken for salts, they would make the receipt one about 2 or "".
+    for longer, rest in ((salt + b"1".hex(), "2"), (salt + b"12".hex(), "")):
+        assert commitment(longer, rest) == commitment(salt, "12")
+        with pytest.raises(ValueError, match="24 bytes"):
+            linked(document, {"nodes": {rest: longer}}, None)
+    shorter, longer = salt[:-2], bytes.fromhex(salt[-2:]).decode("latin-1") + "12"
+    with pytest.raises(ValueError, match="24 bytes"):
+        linked(document, {"nodes": {longer: shorter}}, None)
