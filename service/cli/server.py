@@ -76,16 +76,20 @@ def settings_of_used(home: Path, model: Path | None = None) -> Settings:
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
     """A client of the Lethe meant by --url, --key and LETHE_HOME.
 
+    The key of the Lethe in LETHE_HOME is for that one alone: whoever answers at another address is not sent it.
+
     Raises:
         Unavailable: no address was given, and none runs in LETHE_HOME.
         ConfigurationError: no key was given and none can be read.
     """
-    if url is None:
-        facts = read_facts(home)
-        if facts is None:
-            raise _none_runs(home)
-        url = facts.url
-    return LetheClient(url, key or _admin_key(home))
+    facts = read_facts(home)
+    if url is None and facts is None:
+        raise _none_runs(home)
+    if facts is not None and url in (None, facts.url, f"{facts.url}/"):
+        return LetheClient(facts.url, key or _admin_key(home))
+    if not key:
+        raise _no_key()
+    return LetheClient(url, key)
 
 
 def _none_runs(home: Path) -> Unavailable:
@@ -102,7 +106,11 @@ def _admin_key(home: Path) -> str:
     except OSError:
         key = ""
     if not key:
-        raise ConfigurationError(
-            "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME --scope …` makes one."
-        )
+        raise _no_key()
     return key
+
+
+def _no_key() -> ConfigurationError:
+    return ConfigurationError(
+        "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME --scope …` makes one."
+    )

@@ -231,7 +231,14 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
     (run / "admin.key").write_text("lethe_admin\n")
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     assert lethe("audit", "show", "r1").status == 0
-    assert stub.keys == ["Bearer lethe_admin"]
+    assert lethe("audit", "show", "r1", "--url", stub.url).status == 0
+    assert stub.keys == 2 * ["Bearer lethe_admin"]
+    # Nobody else is sent its key, whatever name they have for it.
+    (run / "server.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(facts, url="http://127.0.0.1:1")))
+    monkeypatch.setenv("LETHE_URL", stub.url)
+    refused = lethe("audit", "show", "r1")
+    assert (refused.status, "No API key was given." in refused.stderr) == (2, True)
+    assert len(stub.keys) == 2
 
 
 @pytest.mark.parametrize(
