@@ -39,7 +39,7 @@ class Budget:
 #: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
 #: given a wrong one, or for a tool that tries whether keys are asked for.
 GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
-#: Requests for deletions that a key without deletions:read is refused for what they name.
+#: Requests for deletions that a key without deletions:read is refused, by which it could learn what is there.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
 
 
@@ -109,12 +109,23 @@ class RateLimits:
         try:
             yield
         except failure:
-            await self._hit(budget, name)
+            await self.failed(budget, who)
             raise
         finally:
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
+
+    async def failed(self, budget: Budget, who: str) -> None:
+        """Count a failure of `who`."""
+        name = self.name_of(who).hex()
+        if self._is_there():
+            try:
+                await self._shared.hit(budget.item, name)
+                return
+            except StorageError as error:
+                self._leave_alone(error)
+        self._local.hit(budget.item, name)
 
     def name_of(self, who: str) -> bytes:
         """A keyed hash (32 bytes) under which somebody is counted."""
@@ -127,15 +138,6 @@ class RateLimits:
             except StorageError as error:
                 self._leave_alone(error)
         return self._local.stats(budget.item, name)
-
-    async def _hit(self, budget: Budget, name: str) -> None:
-        if self._is_there():
-            try:
-                await self._shared.hit(budget.item, name)
-                return
-            except StorageError as error:
-                self._leave_alone(error)
-        self._local.hit(budget.item, name)
 
     def _is_there(self) -> bool:
         return time.monotonic() >= self._away_until

@@ -21,7 +21,7 @@ from service.domain.kinds import RequestKind, Target, ends_of
 from service.domain.records import ApiKey, DeletionRequest, Targets
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
-from service.errors import BodyTooLarge, InvalidRequest, UnknownEdges, UnknownNodes
+from service.errors import BodyTooLarge, InvalidRequest, QueueFull, UnknownEdges, UnknownNodes
 from service.http.problems import MOST_FAULTS
 from service.vault.keyring import Keyring
 from service.vault.salting import GivenSalts, nodes_of, salted
@@ -103,23 +103,29 @@ async def submit(
         else:
             async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
                 await require_deletable(deletions, kind, subjects)
+        rest = [subject for subject in subjects if subject not in earlier]
+        targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
+        accepted = await deletions.intake.accept(
+            NewRequest(
+                model=deletions.model,
+                kind=kind,
+                targets=targets,
+                reference=body.reference,
+                api_key_id=caller.id,
+                idempotency_key=idempotency_key,
+                body_digest=digest,
+                salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
+            )
+        )
     except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
         await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
-    rest = [subject for subject in subjects if subject not in earlier]
-    targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
-    accepted = await deletions.intake.accept(
-        NewRequest(
-            model=deletions.model,
-            kind=kind,
-            targets=targets,
-            reference=body.reference,
-            api_key_id=caller.id,
-            idempotency_key=idempotency_key,
-            body_digest=digest,
-            salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
-        )
-    )
+    except (SaltUsed, QueueFull) as refusal:
+        # Only what is there gets that far: asked for with a used salt it is told, and nothing is at risk.
+        if not may_know:
+            await deletions.limits.failed(PROBES, str(caller.id))
+            await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
+        raise
     if accepted.replayed:
         # It was asked for twice at the same moment.
         return await _replay(deletions, accepted, kind, subjects, may_know=may_know)

@@ -223,6 +223,22 @@ async def test_refusals_are_recorded_and_counted(
     assert 'lethe_deletions_refused_total{kind="node",process="api-0"} 1.0' in page
 
 
+async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
+    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+) -> None:
+    """It would be answered 409 for what is there, 404 for what is not, and put nothing at risk."""
+    used = (await writer.post("/deletions", json=node_body("1"))).json()["salts"]["nodes"]["1"]
+    asked = node_body("2") | {"salts": {"nodes": {"2": used}}}
+    for _ in range(PROBES.item.amount):
+        refused(await writer.post("/deletions", json=asked), 409, "salt-used")
+    refused(await writer.post("/deletions", json=asked), 429, "too-many-attempts")
+    # Whoever may know has nothing to learn by it.
+    refused(await reader.post("/deletions", json=asked), 409, "salt-used")
+    async with transaction(api.engine) as connection:
+        reasons = (await connection.exec_driver_sql("SELECT reason FROM audit_refusals")).scalars().all()
+    assert reasons == ["salt-used"] * PROBES.item.amount
+
+
 def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
     lethe: LetheProcess, writing: httpx.Client
 ) -> None:
