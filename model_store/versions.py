@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,15 +143,12 @@ class Versions:
         """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
-        weights = tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
-        if state.publication is not None:
-            weights = state.publication.commitment_salt + weights
         manifest = VersionManifest(
             version=ref.version,
             fencing=ref.fencing,
             manifest_sha256=self.manifest_sha256,
             files={_STATE: hashlib.sha256(state_bytes).hexdigest()},
-            weights_sha256=hashlib.sha256(weights).hexdigest(),
+            weights_sha256=_weights_sha256(tensors, state.publication),
             rank=state.rank,
             beta_version=beta_version,
             edges=edges,
@@ -186,6 +184,8 @@ class Versions:
             raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
             )
+        if _weights_sha256(tensors, publication) != manifest.weights_sha256:
+            raise damaged(path, f"holds other weights than {_MANIFEST} beside it tells of")
         return VersionState(
             features=SpanArrays(*(tensors[f"features.{part}"] for part in _PARTS)),
             labels=SpanArrays(*(tensors[f"labels.{part}"] for part in _PARTS)),
@@ -272,6 +272,13 @@ def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(array, dtype="<f8") for name, array in arrays.items()} | {
         name: np.ascontiguousarray(mask, dtype=np.uint8) for name, mask in masks.items()
     }
+
+
+def _weights_sha256(tensors: Mapping[str, NDArray[Any]], publication: Publication | None) -> str:
+    weights = tensors["features.weights"].tobytes() + tensors["labels.weights"].tobytes()
+    if publication is not None:
+        weights = publication.commitment_salt + weights
+    return hashlib.sha256(weights).hexdigest()
 
 
 def _is_unfinished(name: str, below_fencing: int) -> bool:

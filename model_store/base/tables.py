@@ -287,9 +287,11 @@ def _coo(values: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape:
 def _decode_ids(base: BaseArrays) -> NodeIds:
     lengths = base.read_all("nodes", "id_bytes")[:, 0]
     id_slots = base.read_all("layout", "id_slots")[:, 0]
-    if (lengths > id_slots.astype(np.int64) * SLOT_BYTES).any() or id_slots.sum() != base.index.tables["ids"].slots:
-        raise damaged(base.path_of("layout", "id_slots"), "does not tell where the ids of the nodes lie")
     ids = NodeIds(base.read_all("ids", "utf8"), id_slots, lengths)
+    # Each chunk's as well: erasing goes by them.
+    of_chunks = ids.starts[base.index.tables["layout"].starts]
+    if (lengths > id_slots.astype(np.int64) * SLOT_BYTES).any() or (of_chunks != base.index.tables["ids"].starts).any():
+        raise damaged(base.path_of("layout", "id_slots"), "does not tell where the ids of the nodes lie")
     if not ids.are_text():
         raise damaged(base.path_of("ids", "utf8"), "holds what is no text")
     return ids

@@ -123,13 +123,13 @@ class NodeIds(Sequence[str]):
             return False
 
     def plain(self) -> NDArray[np.bool_]:
-        """Which of them are printable ASCII and nothing else, blank ones among them, (n,)."""
+        """Which of them are printable ASCII without blanks and nothing else, rows without an id among them, (n,)."""
         found = np.empty(len(self), dtype=np.bool_)
         for block in range(0, len(self), _BLOCK):
             rows = slice(block, min(block + _BLOCK, len(self)))
             begin = self.starts[block]
             text = self.utf8[begin : self.starts[rows.stop]].reshape(-1)
-            odd = np.append(0, np.cumsum((text < 0x20) | (text > 0x7E)))
+            odd = np.append(0, np.cumsum((text <= 0x20) | (text > 0x7E)))
             firsts = (self.starts[rows] - begin) * SLOT_BYTES
             found[rows] = odd[firsts] == odd[firsts + self.lengths[rows]]
         return found

@@ -11,6 +11,9 @@ from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Features
 from projector.graph.ranges import index_type
 
+#: Integers of at most this size are exact in single precision.
+_WHOLE = 2**24
+
 
 @dataclass(frozen=True, eq=False)
 class Masks:
@@ -89,7 +92,9 @@ class RawGraph:
 def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Features:
     if features.dtype.kind not in "biuf":
         raise GraphError(f"{origin}: the features are {features.dtype}.", "Give numbers.")
-    dtype = np.float64 if features.dtype == np.float64 else np.float32
+    values = features if isinstance(features, np.ndarray) else features.data
+    short = features.dtype.kind in "iu" and values.size and values.min() >= -_WHOLE and values.max() <= _WHOLE
+    dtype = np.float32 if short or np.can_cast(features.dtype, np.float32) else np.float64
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features, dtype=dtype)
     converted = sp.csr_array(features, dtype=dtype, copy=True)

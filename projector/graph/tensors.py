@@ -23,12 +23,17 @@ _REMEDY = (
 def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     """The graph in the attributes of a torch-geometric `Data`; sparse features become CSR.
 
-    Reads `edge_index` (2, E), `x` (n, d), `y` (n,), optionally the three masks (n,) bool and `node_ids`. Raises
-    GraphError for what is missing or no such tensor.
+    Reads `edge_index` (2, E), `x` (n, d), `y` (n,), optionally the three masks (n,) bool and `node_ids`, and nothing
+    else. Raises GraphError for what is missing or no such tensor, and for weights of edges other than 1.
     """
     for name in ("edge_index", "x", "y"):
         if not isinstance(data.get(name), torch.Tensor):
             raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
+    weights = data.get("edge_weight")
+    if isinstance(weights, torch.Tensor) and bool((weights != 1).any()):
+        raise GraphError(
+            f"{origin}: edge_weight is not 1 everywhere.", "Leave it out: Lethe works on unweighted graphs."
+        )
     try:
         return RawGraph.of(
             origin,

@@ -36,6 +36,12 @@ def stderr() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
 
 
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file, or of stdin for `-`, without blanks at either end; empty ones are left out."""
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def print_result(document: object, as_json: bool, *text: RenderableType) -> None:
     """Print a result to stdout, at once: `document` as a line of JSON, or `text`, which is for people."""
     if as_json:

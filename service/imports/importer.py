@@ -69,8 +69,8 @@ def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
     """The refusal of a model that contains what was deleted."""
     return ImportRefused(
         f"The model contains what was deleted at users' requests: {deleted_parts}.",
-        "Train it on data without them, or import it with --exclude-deleted, which deletes them from it before it is "
-        "served.",
+        "Train it on data without them, in which all others keep their ids, or import it with --exclude-deleted, which "
+        "deletes them from it before it is served.",
     )
 
 

@@ -63,9 +63,10 @@ class Staged:
         """
         trained = store.versions()[0]
         state = store.read_version(trained)
-        if not state.live.all():
+        if trained.version != 0 or not state.live.all():
             raise ImportRefused(
-                f"The model is not newly trained: {int((~state.live).sum())} of its nodes have been deleted.",
+                f"The model is not newly trained: it is its version {trained.version}, and "
+                f"{int((~state.live).sum())} of its nodes have been deleted.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
         resident = Resident.load(store.manifest, base, state, trained.version, placement, work=work)

@@ -1,6 +1,5 @@
 """`lethe delete`: ask a running Lethe to forget nodes, edges or nodes' features."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ import msgspec
 import typer
 
 from lethe_client import Accepted, DeletionStopped
-from service.cli.console import Json, doing, interrupted, note, print_result, report, written
+from service.cli.console import Json, doing, interrupted, note, print_result, read_lines, report, written
 from service.cli.evidence.show import print_audit
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
@@ -52,7 +51,7 @@ def command(
 
     In a file the ends of an edge may also be apart by a tab or a blank, for ids with a comma in them.
     """
-    named = dict.fromkeys([*(names or []), *(_lines(file) if file else [])])
+    named = dict.fromkeys([*(names or []), *(read_lines(file) if file else [])])
     if not named:
         raise typer.BadParameter("name what to forget, or give --file.", param_hint="NODE...")
     of_edges = kind.rules.names is Names.EDGES
@@ -103,11 +102,6 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json
             note(f"  the reference  {accepted.salts.reference}")
     else:
         note(f"{len(accepted.salts.nodes)} salts were not kept; --salts FILE keeps those of the next request.")
-
-
-def _lines(file: Path) -> list[str]:
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import typer
 
 from model_store.errors import NoModel
 from model_store.work import Work
-from service.cli.console import Json, doing, interrupted, note, print_result, report
+from service.cli.console import Json, doing, interrupted, note, print_result, read_lines, report
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Model, settings_of
 from service.errors import ConfigurationError
@@ -66,7 +66,7 @@ def leftovers(
             f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
             "Name its folder with --model, or start Lethe.",
         )
-    named = [] if ids is None else [line for line in ids.read_text("utf-8").splitlines() if line]
+    named = [] if ids is None else read_lines(ids)
     rows = None if features is None else _rows(features, named)
     of_ids, of_rows = patterns_of_ids(named), None if rows is None else patterns_of_rows(rows)
     search = Search([*of_ids.patterns, *(of_rows.patterns if of_rows else ())])

@@ -20,7 +20,7 @@ from projector.network.spec import (
     PropagationKind,
     SolverKind,
 )
-from service.cli.console import Json, doing, interrupted, note, print_result
+from service.cli.console import Json, doing, interrupted, note, print_result, read_lines
 from service.cli.models.training_display import TrainingSteps, summary
 from service.errors import ConfigurationError
 
@@ -143,10 +143,11 @@ def command(
         seed=seed,
         mlp_width=mlp,
     )
-    injected = None if inject_channel is None else _ids(inject_channel)
+    injected = None if inject_channel is None else read_lines(inject_channel)
     options = TrainingOptions(
         name=name, split=split, dedupe=dedupe, device=device, injected=injected, extra_class=inject_class,
-        cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES, public=() if public is None else _ids(public),
+        cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
+        public=() if public is None else read_lines(public),
     )  # fmt: skip
     train_and_report(dataset, out, spec, options, data_dir=data_dir, as_json=as_json)
 
@@ -262,7 +263,3 @@ def _resolved(device: Device) -> str:
 def _name_of(dataset: str) -> str:
     """`cora` of `cora` and of `data/cora.npz`; `synthetic` of `synthetic:…`."""
     return Path(dataset.partition(":")[0]).stem
-
-
-def _ids(file: Path) -> list[str]:
-    return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -15,6 +15,7 @@ from model_store.errors import NotAStore
 from model_store.store import Store
 from model_store.versions import SpanArrays, VersionRef, VersionState
 from projector.errors import GraphError
+from projector.graph.node_ids import is_allowed
 from tests.support.models.store_models import assert_same, small_model
 from tests.support.models.store_states import same_state
 
@@ -56,7 +57,7 @@ def test_a_new_store_holds_its_first_version(tmp_path: Path, label_hops: int) ->
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     node_ids=st.lists(
-        st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40),
+        st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40).filter(is_allowed),
         min_size=9,
         max_size=9,
         unique=True,

@@ -1,5 +1,6 @@
 """Damage to a store is refused by the name of the file."""
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from model_store.base.erasure import Erasure
 from model_store.disk.checksummed import checksummed
@@ -168,6 +170,20 @@ def test_a_version_in_the_place_of_another_is_refused(intact: Path, tmp_path: Pa
     shutil.copytree(tmp_path / "other" / "versions" / "0-0", path / "versions" / "0-0")
     with pytest.raises(NotAStore, match=r"0-0/manifest\.json belongs to another model"):
         store.read_version(VersionRef(0, 0))
+
+
+def test_other_weights_than_the_log_was_told_of_are_refused(intact: Path, tmp_path: Path) -> None:
+    """Whoever changes them can write the digests of files anew, but not that of the weights, which was signed."""
+    path = copied(intact, tmp_path)
+    version = path / "versions" / "1-2"
+    tensors = load((version / "state.safetensors").read_bytes())
+    state = save(tensors | {"features.weights": tensors["features.weights"] * (1 + 1e-10)})
+    (version / "state.safetensors").write_bytes(state)
+    reseal(version / "manifest.json", files={"state.safetensors": hashlib.sha256(state).hexdigest()})
+    digest = hashlib.sha256((version / "manifest.json").read_bytes()).hexdigest()
+    (path / "CURRENT").write_text(f"{version.name}\n{digest}\n")
+    with pytest.raises(StoreDamaged, match="other weights"):
+        Store.open(path).read_version(VersionRef(1, 2))
 
 
 def test_an_older_index_under_a_newer_name_is_refused(intact: Path, tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_store.base.arrays import digest_of
 from model_store.base.erasure import Erasure
 from model_store.base.index import Index
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.replacement import check_store
 from model_store.store import Store
 from model_store.untrusted_folder import copy_model, require_plain
-from tests.support.models.store_models import small_model
+from projector.graph.external_ids import SLOT_BYTES
+from tests.support.models.store_models import random_ids, small_model
 
 
 @pytest.fixture
@@ -57,6 +59,24 @@ def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(model: Path
     resealed(model, naming("nodes", "labels", file))
     with pytest.raises(NotAStore, match=r"index-\d+-0\.json"):
         Store.open(model)
+
+
+def test_ids_that_lie_across_chunks_of_rows_are_refused(tmp_path: Path) -> None:
+    """Erasing goes by the chunks: it would overwrite the end of one id and the beginning of another."""
+    model = tmp_path / "long"
+    small_model(nodes=20, node_ids=random_ids(np.random.default_rng(0), 20)).create(model, chunk_rows=5)
+
+    def shifted(index: Index) -> Index:
+        table = index.tables["ids"]
+        starts, one = table.starts.copy(), table.arrays["utf8"]
+        starts[1:-1] -= 1
+        slots = np.frombuffer((model / "base" / one.file).read_bytes(), dtype=np.uint8).reshape(-1, SLOT_BYTES)
+        digests = "".join(digest_of(np.ascontiguousarray(part)) for part in np.split(slots, starts[1:-1]))
+        return index.with_table("ids", replace(table, starts=starts, arrays={"utf8": replace(one, digests=digests)}))
+
+    resealed(model, shifted)
+    with pytest.raises(StoreDamaged, match="where the ids of the nodes lie"):
+        check_store(model)
 
 
 def test_an_index_with_an_absolute_path_makes_nothing_outside_be_overwritten(model: Path, tmp_path: Path) -> None:

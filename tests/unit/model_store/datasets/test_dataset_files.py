@@ -48,6 +48,10 @@ def test_integer_node_ids_and_labels_in_a_column_are_read(save: Callable[..., Pa
 def test_binary_and_double_features_keep_their_values(save: Callable[..., Path]) -> None:
     assert load(save(x=np.eye(6, 2, dtype=np.bool_))).features.dtype == np.float32
     assert load(save(x=np.full((6, 2), 1 / 3))).features[0, 0] == 1 / 3
+    assert load(save(x=np.full((6, 2), 1 / 3, dtype=">f8"))).features[0, 0] == 1 / 3
+    seconds = np.arange(1_700_000_123, 1_700_000_135).reshape(6, 2)
+    assert load(save(x=seconds)).features.tolist() == seconds.tolist()
+    assert load(save(x=seconds - 1_700_000_000)).features.dtype == np.float32
 
 
 @pytest.mark.parametrize("make", [dense_features, float32_features, sparse_features])
@@ -208,6 +212,14 @@ def test_a_saved_torch_geometric_data_is_the_same_graph_as_its_npz(
     assert np.array_equal(graph.train_mask, expected.train_mask)
     assert np.array_equal(graph.labels, expected.labels)
     assert graph.node_ids == ("a", "b", "c", "d", "e", "f")
+
+
+def test_weights_of_edges_other_than_1_are_refused(saved_data: Callable[..., Path]) -> None:
+    edges = arrays()["edge_index"].astype(np.int64)
+    ones = np.ones(edges.shape[1], dtype=np.float32)
+    load(saved_data(edge_index=edges, edge_weight=ones))
+    with pytest.raises(GraphError, match="edge_weight"):
+        load(saved_data(edge_index=edges, edge_weight=2 * ones))
 
 
 def test_a_directed_torch_geometric_data_is_refused(saved_data: Callable[..., Path]) -> None:

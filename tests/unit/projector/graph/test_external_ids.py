@@ -124,7 +124,7 @@ def test_bytes_that_are_no_text_are_told_also_where_the_next_id_would_complete_t
 def test_what_begins_alike_and_what_is_plain_are_told_as_of_strings(names: list[str], prefix: str) -> None:
     ids = NodeIds.of(names)
     assert ids.beginning_with(prefix.encode()).tolist() == [name.startswith(prefix) for name in names]
-    assert ids.plain().tolist() == [all(" " <= one <= "~" for one in name) for name in names]
+    assert ids.plain().tolist() == [all("!" <= one <= "~" for one in name) for name in names]
 
 
 def test_what_fills_up_an_id_does_not_stand_for_what_is_in_it() -> None:

@@ -7,7 +7,7 @@ from projector.graph.node_ids import MAX_CHARACTERS, is_allowed
 from service.http.fields import NodeId
 
 ALLOWED = ["1", "a b", "/../", "Zoë 🙂", "a" * MAX_CHARACTERS]
-REFUSED = ["", "a" * (MAX_CHARACTERS + 1), "a\n", "\r", "a\x00", "\x7f", "\x85", "\u2028", "\ud800"]
+REFUSED = ["", "a" * (MAX_CHARACTERS + 1), "a\n", "\r", "a\x00", "\x7f", "\x85", "\u2028", "\ud800", " a", "a\u3000"]
 
 
 @pytest.mark.parametrize("name", ALLOWED)

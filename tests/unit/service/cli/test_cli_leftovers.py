@@ -54,7 +54,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
         parts = {"x_indptr": X.indptr, "x_indices": X.indices, "x_data": X.data, "x_shape": np.array(X.shape)}
     np.savez(tmp_path / "people.npz", edge_index=edges, y=labels, node_ids=ids, **parts)
     np.save(tmp_path / "rows.npy", features[[DELETED]])
-    (tmp_path / "ids.txt").write_text(f"{ids[DELETED]}\n")
+    (tmp_path / "ids.txt").write_text(f" {ids[DELETED]} \n\n")
     train_model("people.npz", tmp_path / "m", ModelSpec(), data_dirs=[])
 
     status, found, _ = searched(lethe, "rows.npy")
