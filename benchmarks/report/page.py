@@ -58,6 +58,11 @@ _SETTINGS = (
         "1e-6; larger for Influence+ and Fisher+",
         "1e-4, so that all come near to one optimum; certified removal and ScaleGUN 1e-2, as Chien et al. publish",
     ),
+    (
+        "choice by validation nodes",
+        "the end of training, of fine-tuning and of each shard's training",
+        "of a network its best epoch; of a linear model nothing, where lambda is not varied",
+    ),
     ("training", "SGD with momentum 0.9, learning rate 0.1 or 1", "Newton's method to the optimum"),
     ("layers", "2 on Cora and Pubmed, 3 on arXiv with ShaDow sampling", "the same, the whole neighbourhood"),
     (

@@ -156,6 +156,11 @@ def accuracies(
     return compared(experiment, figure, pairs, ahead, cases, times=100, unit=" %")
 
 
+def of_graph(dataset: str, judge: Judge) -> Judge:
+    """The same of one graph alone."""
+    return lambda results: judge(Results([each for each in results.records if each["dataset"] == dataset]))
+
+
 def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
     """Whether the first of a pair has the larger mean accuracy on more than half of the graphs that have both."""
 

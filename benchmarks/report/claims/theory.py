@@ -141,13 +141,8 @@ CLAIMS = (
         "Fine-tuning raises training accuracy, by little",
         "Figure 6, observation 2",
         "The training accuracy indeed improves progressively but the improvement is relatively small.",
-        all_of(
-            *(
-                fine_tuned(("after", "train"), (end, "train"), lambda a, b: min(b - a, POINT - (b - a)), _BOTH)
-                for end in _ENDS
-            )
-        ),
-        f"Little is less than one point. At the minimum it is higher everywhere. {_SHORT}",
+        fine_tuned(("after", "train"), ("repaired", "train"), lambda a, b: min(b - a, POINT - (b - a)), _BOTH),
+        f"Little is less than one point. At the minimum, where the paper's fine-tuning leads. {_SHORT}",
         "test_smallest_examples.py::test_fine_tuning_need_not_raise_training_accuracy",
     ),
     Claim(
@@ -157,7 +152,9 @@ CLAIMS = (
         fine_tuned(
             (FROM_ZERO.format(_LAST), "gap"), ("after", "gap"), lambda zero, after: zero / max(after, 1e-300) - 1, _BOTH
         ),
-        "F - min F after 1,000 steps from zero, beside that of the projected weights without a step, of one descent.",
+        "F - min F after 1,000 steps from zero, beside that of the projected weights without a step, of one descent. "
+        "In seconds, a repair from there takes about as long as retraining by Newton's method on three of six graphs: see "
+        "what the repair adds.",
     ),
     Claim(
         "Without diffusion, fine-tuning ends as retraining does",

@@ -169,6 +169,24 @@ def test_each_claim_that_the_results_refute_names_a_test_with_its_smallest_examp
         assert test in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, example
 
 
+@pytest.mark.parametrize(
+    ("again", "case", "figure"),
+    [("robustness", "0.01", "accuracy_before"), ("degrees", "dense nodes", "accuracy_before")],
+)
+def test_what_two_experiments_measure_is_the_same(again: str, case: str, figure: str) -> None:
+    """An accuracy of before, of the same network, seed and graph: else one of the two is of older code."""
+    results = Results.of(RESULTS)
+    compared = 0
+    for dataset in results.datasets(again):
+        for method in results.methods(again, dataset):
+            once = results.by_seed("accuracy", dataset, method, "all", "accuracy")
+            twice = results.by_seed(again, dataset, method, case, figure)
+            shared = once.keys() & twice.keys()
+            assert {seed: once[seed] for seed in shared} == {seed: twice[seed] for seed in shared}, (dataset, method)
+            compared += len(shared)
+    assert compared > 20
+
+
 def test_the_smallest_example_is_shown_beside_a_refuted_claim_alone() -> None:
     (name, holding, failing) = next(flip for flip in FLIPS if flip[0] == "Adaptive diffusion always helps")
     (example,) = (each.example for each in CLAIMS if each.name == name)
