@@ -153,8 +153,8 @@ CLAIMS = (
             (FROM_ZERO.format(_LAST), "gap"), ("after", "gap"), lambda zero, after: zero / max(after, 1e-300) - 1, _BOTH
         ),
         "F - min F after 1,000 steps from zero, beside that of the projected weights without a step, of one descent. "
-        "In seconds, a repair from there takes about as long as retraining by Newton's method on three of six graphs: see "
-        "what the repair adds.",
+        "In seconds, a repair from there takes about as long as retraining by Newton's method on three of six graphs: "
+        "see what the repair adds.",
     ),
     Claim(
         "Without diffusion, fine-tuning ends as retraining does",
