@@ -19,6 +19,8 @@ from projector.errors import DeviceError
 ONE_THREAD_VALUES = 1 << 19
 #: From so many bytes on an array that is seldom read does not stay in memory.
 SELDOM_BYTES = 1 << 30
+#: What torch says in a plain RuntimeError where memory ran out: its allocator on the CPU, cuBLAS and cuSOLVER, CUDA.
+_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 #: The number of threads from before the innermost `threads_for` that took some away.
 _TAKEN: ContextVar[int | None] = ContextVar("_TAKEN", default=None)
 
@@ -39,15 +41,25 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that the memory, of the device or of the machine, did not suffice."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+
+
 @contextmanager
 def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> Iterator[None]:
-    """Turns running out of device memory on a graph of that size into DeviceError."""
+    """Turns running out of memory on a graph of that size into DeviceError."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        on_cpu = torch.device(device).type == "cpu"
         raise DeviceError(
             f"The device {device} has too little memory for {nodes} nodes with {num_features} features.",
-            "Use --combine last, a larger device, or --device cpu.",
+            f"Use --combine last, {'or a machine with more memory' if on_cpu else 'a larger device, or --device cpu'}.",
         ) from error
 
 

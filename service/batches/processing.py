@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
 import structlog
 import torch
 
+from projector.device import is_out_of_memory
 from projector.errors import DeviceError, WorkersLost
 from service.batches.explanation import nothing_left
 from service.batches.public_requests import refused_for_public
@@ -39,6 +41,17 @@ _UNKNOWN = "{} of the nodes or edges that it names are not in the model."
 _LONGEST_WAIT_S = 30.0
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """What became of deletions that were to be applied as one batch."""
+
+    committed: tuple[Version, BatchSteps] | None = None
+    #: The parts of it to apply instead.
+    instead: Sequence[Sequence[Deletion]] = ()
+    #: Why the one deletion could not be computed, where that is no fault of the request's.
+    error: Exception | None = None
+
+
 class Processor:
     """Takes requests to their end on one model, under one lease."""
 
@@ -52,7 +65,10 @@ class Processor:
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
-        """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed."""
+        """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed.
+
+        Raises an error of the device once all is done that it does not concern; the others stay queued.
+        """
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         committed = self._writer.resident.committed
@@ -69,8 +85,10 @@ class Processor:
         resolution = resolve(claimed, present, deleted_by)
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
-        await self._apply(resolution.deletions)
+        error = await self._apply(resolution.deletions)
         await self._complete_gone(resolution)
+        if error is not None:
+            raise error
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
 
@@ -131,49 +149,53 @@ class Processor:
         except Conflict as conflict:
             self._log.info("request.ended_meanwhile", reason=conflict.title)
 
-    async def _apply(self, deletions: Sequence[Deletion]) -> None:
-        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone."""
+    async def _apply(self, deletions: Sequence[Deletion]) -> Exception | None:
+        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone.
+
+        Returns the first error that is the device's fault: raised at once, it would stop the others for good, since
+        they come in the same order whenever it is tried again.
+        """
         if not deletions:
-            return
+            return None
         watch = Stopwatch()
-        committed, instead = await self._commit(deletions, watch)
-        for part in instead:
-            await self._apply(part)
-        if committed is not None:
+        attempt = await self._commit(deletions, watch)
+        errors = [await self._apply(part) for part in attempt.instead]
+        if attempt.committed is not None:
             # All that was deleted has left this process' memory, and so it leaves that of other workers.
             await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
             # It is committed and cannot be given up: again until it is done.
-            await self._context.retry(partial(self._writer.finish, *committed, watch))
+            await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
+        return next((error for error in (attempt.error, *errors) if error is not None), None)
 
-    async def _commit(
-        self, deletions: Sequence[Deletion], watch: Stopwatch
-    ) -> tuple[tuple[Version, BatchSteps] | None, Sequence[Sequence[Deletion]]]:
-        """The batch, committed, or the parts of it to apply instead.
+    async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
+        """The batch, committed, or what to do instead.
 
-        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
+        What was computed with the rows that leave, and the frames of any error, are gone when this returns.
         """
         try:
             new, steps = await self._batches.prepare(deletions, watch)
         except (WorkersLost, NotPublishable):
             # No fault of the requests': they are taken again, with the workers that are there.
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever keeps one request from being computed must not stop others
             self._log.exception("batch.failed", requests=len(deletions))
             if len(deletions) > 1:
                 half = len(deletions) // 2
-                return None, (deletions[:half], deletions[half:])
-            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError | DeviceError):
+                return _Attempt(instead=(deletions[:half], deletions[half:]))
+            if is_out_of_memory(error) or isinstance(error, torch.AcceleratorError | DeviceError | OSError):
                 # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
-                raise
+                error.__cause__ = error.__context__ = None
+                return _Attempt(error=error.with_traceback(None))
             failure = f"The update of the model could not be computed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})
-            return None, ()
+            return _Attempt()
         version = await self._writer.write(new, steps, watch)
         try:
             await self._writer.commit(version, new, steps, watch)
         except RequestsWithdrawn as withdrawn:
-            return None, ([each for each in deletions if each.claimed.request.id not in withdrawn.ids],)
-        return (version, steps), ()
+            left = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
+            return _Attempt(instead=(left,))
+        return _Attempt((version, steps))
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[DecryptedRequest], list[UUID]]:
         """The requests with their targets, and those whose targets cannot be opened any more."""

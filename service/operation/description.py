@@ -20,6 +20,7 @@ class ModelInfo:
     """The committed model, in figures; see `ModelAnswer` for what they mean."""
 
     facts: Facts
+    #: Measured last; None before, and where that was of a version published with noise.
     span_residual: float | None
     repair: RepairStatus
     #: While `repair` is pending.
@@ -48,9 +49,10 @@ def model_description(
         weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
         made = [one for one in made if one.number <= served.version]
         repair = made[0].repair if made else RepairStatus.NONE
+        measured = next((one for one in made if one.span_residual is not None), None)
         return ModelInfo(
             facts=known,
-            span_residual=next((one.span_residual for one in made if one.span_residual is not None), None),
+            span_residual=None if measured is None or measured.publication_mu is not None else measured.span_residual,
             repair=repair,
             repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
             guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,

@@ -127,8 +127,9 @@ class Recoverer:
 
         `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
 
-        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible and
-        DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it is run again.
+        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible,
+        NotPublishable and DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it
+        is run again.
         """
         context = self._context
         await self._install_import()

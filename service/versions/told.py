@@ -13,36 +13,39 @@ from service.versions.versions import VersionRow
 class Told:
     """Counts each version before it is committed, so that none is published that was not counted.
 
-    A number that no version has is that of one that a restored database does not know: it counts as published, and as
-    one in which somebody was deleted.
+    A number that no version has is that of one that a restored database does not know: it counts as published, with
+    the largest mu that is known by then, and as one in which somebody was deleted.
     """
 
     def __init__(self) -> None:
         self._ledger = Ledger()
+        #: The last version that the database has, however it was published.
+        self._newest = 0
+        #: The largest mu of one version so far.
+        self._largest_mu = 0.0
         #: The first version without somebody to whom the promise was made; None while there is nobody.
         self._oldest: int | None = None
 
     async def load(self, connection: Connection, model: str) -> None:
         """Read what was committed of a model; what was counted and not committed was not published."""
-        self._ledger, self._oldest = Ledger(), None
+        self._ledger, self._newest, self._largest_mu, self._oldest = Ledger(), 0, 0.0, None
         mu = VersionRow.__table__.c.publication_mu
         deletes = or_(VersionRow.deleted_nodes > 0, VersionRow.deleted_features > 0, VersionRow.deleted_edges > 0)
         query = select(VersionRow.number, mu, deletes.label("deletes")).where(VersionRow.model == model)
-        before: int | None = None
         for row in await connection.execute(query.order_by(VersionRow.number)):
             if row.publication_mu is not None:
-                self._record_lost(row.number if before is None else before + 1, row.number, row.publication_mu)
+                self._record_lost(row.number, row.publication_mu)
                 self._ledger.record(row.number, row.publication_mu)
                 if row.deletes and self._oldest is None:
                     self._oldest = row.number
-            before = row.number
+            self._newest = row.number
 
-    def count(self, number: int, publication: Publication, *, before: int, deletes: bool) -> Spent:
-        """Count version `number`, made from `before`, and return what everybody deleted then stands at, at most.
+    def count(self, number: int, publication: Publication, *, deletes: bool) -> Spent:
+        """Count version `number`, and return what everybody deleted then stands at, at most.
 
         Raises NotPublishable.
         """
-        self._record_lost(max(before, self._ledger.newest) + 1, number, publication.mechanism.mu)
+        self._record_lost(number, publication.mechanism.mu)
         oldest = self._oldest if self._oldest is not None or not deletes else number
         try:
             # Whoever is deleted later is told less of.
@@ -50,7 +53,7 @@ class Told:
         except PromiseError as error:
             raise NotPublishable(
                 f"What is promised of published weights allows no further version: {error.detail}",
-                "Serve with a larger --certify-publications while some are left, or promise a larger epsilon.",
+                "Plan more with --certify-publications while some are left, or promise a larger epsilon for more.",
             ) from error
         self._oldest = oldest
         return self.standing(publication)
@@ -59,8 +62,11 @@ class Told:
         """What everybody deleted so far stands at, at most, as a share of what `publication` promises."""
         return self._ledger.since(self._oldest or 2**63 - 1, publication.mechanism.budget)
 
-    def _record_lost(self, first: int, end: int, mu: float) -> None:
-        for number in range(first, end):
-            self._ledger.record(number, mu)
+    def _record_lost(self, version: int, mu: float) -> None:
+        """Count those between the last known version and `version`, which itself is published with `mu`."""
+        self._largest_mu = max(self._largest_mu, mu)
+        first = max(self._newest, self._ledger.newest) + 1
+        for number in range(first, version):
+            self._ledger.record(number, self._largest_mu)
             if self._oldest is None:
                 self._oldest = first

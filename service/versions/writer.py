@@ -200,10 +200,7 @@ class VersionWriter:
         self._context.work.begin("Writing the new version")
         number, publication = new.state.version, new.publication
         if publication is not None:
-            spent = self._context.told.count(
-                number, publication, before=self._pointer.version, deletes=any(new.deleted)
-            )
-            self._context.publisher.note(number)
+            spent = self._context.told.count(number, publication, deletes=any(new.deleted))
             if spent.nearly_used:
                 self._log.warning("promise.nearly_used", publications=spent.publications, share=round(spent.share, 3))
         ref = VersionRef(number, self.lease.fencing)
@@ -223,6 +220,9 @@ class VersionWriter:
                 # That before is none that may be seen.
                 model = published_model(self.manifest, self.resident.committed)
             self._context.publisher.write(ref, new.snapshot, facts, model or self._ref)
+            if publication is not None:
+                # Last, since it counts as published from now on, and what a full disk has refused is not.
+                self._context.publisher.note(number)
         except OSError:
             # A disk that is full has no room for a version that nobody will read.
             self._store.discard_version(ref)

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake
+from service.deletions.intake.refusals import SaltUsed
 from service.domain.drills import DrillTrigger, NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
@@ -241,6 +242,19 @@ async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url
         assert await db.value("SELECT sum(count) FROM requests") == 5
         assert len(db.kept().keys()) == 2
         assert answers[4] == replace(first, replayed=True)
+
+
+async def test_what_could_not_be_stored_takes_no_room_in_the_queue(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the test is, no count is read again for its age.
+    monkeypatch.setattr("service.deletions.intake.depth._FRESH_SECONDS", 60.0)
+    async with open_database(database_url, tmp_path, max_queued_nodes=5) as db:
+        salted = replace(db.new("1"), salt_hashes=frozenset({bytes(32)}))
+        await db.intake.accept(salted)
+        calls = [db.intake.accept(salted), db.intake.accept(db.new("2", "3"))]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SaltUsed, Accepted]
 
 
 async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:

@@ -1,7 +1,9 @@
 """A service that publishes with noise: what others see, what is kept, and when nothing is published."""
 
+import errno
 import hashlib
 import html
+import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -107,6 +109,29 @@ async def test_the_export_opens_every_commitment_and_shows_one_that_does_not_ope
 
 async def test_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkeypatch: pytest.MonkeyPatch) -> None:
     await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch)
+
+
+@pytest.mark.parametrize("written", ["model_store.versions.write_file", "service.publication.writer._write_file"])
+async def test_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
+    lethe: Lethe, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    refused = 0
+
+    def full(*_: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def is_refused_twice() -> bool:
+        return refused > 1
+
+    with monkeypatch.context() as patched:
+        patched.setattr(written, full)
+        accepted = await lethe.delete("12")
+        await until(is_refused_twice)
+    await lethe.completed(accepted)
+    model = await model_of(lethe)
+    assert (model["version"], model["noise"]["used"]) == (2, pytest.approx(1))
 
 
 async def test_a_promise_that_is_used_up_allows_no_further_version(exact_settings: Settings) -> None:

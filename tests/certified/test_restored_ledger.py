@@ -1,19 +1,27 @@
 """What was published is counted, whatever moment store and database are brought back to."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from model_store.store import Store
+from projector.certified.publication import Promise
+from service import failure_points
+from service.domain.states import Cause
+from service.failure_points import FailurePoint
 from service.settings import Settings
 from tests.support.service.bodies import node_body
 from tests.support.service.db_harness import until
-from tests.support.service.repairs import model_of
+from tests.support.service.repairs import Crash, crash, model_of
 from tests.support.service.running import Lethe
 from tests.support.service.sites import Site, site, trained
 
 __all__ = ["site", "trained"]
 
 PROMISE = {"repair": "always", "certify": "1,1e-4", "certify_publications": 100}
+#: The same for `recover`, on its command line.
+RECOVER_WITH = ("--repair", "always", "--certify", "1,1e-4", "--certify-publications", "100")
 
 
 @pytest.fixture
@@ -28,6 +36,22 @@ def model(site: Site) -> dict[str, Any]:
 
     async def look(lethe: Lethe) -> None:
         found.update(await model_of(lethe))
+
+    site.serve(look)
+    return found
+
+
+def model_once(site: Site, version: int) -> dict[str, Any]:
+    """What is served, after a start that makes a version with noise of its own."""
+    found: dict[str, Any] = {}
+
+    async def look(lethe: Lethe) -> None:
+        async def is_served() -> bool:
+            found.update(await model_of(lethe))
+            # Between the two there may be none that is served.
+            return bool(found.get("version") == version)
+
+        await until(is_served)
 
     site.serve(look)
     return found
@@ -86,6 +110,124 @@ def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
     published.verified_leaves()
 
 
+@pytest.mark.parametrize("older", ["store", "database"])
+def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, older: str) -> None:
+    site.settings = Settings(**site.settings.model_dump() | {"repair": "always"})
+    site.delete(node_body("3"))
+    without_noise = site.moment()
+    site.settings = Settings(**site.settings.model_dump() | PROMISE)
+    assert model_once(site, version=2)["noise"] is not None
+    # Of the two only the other knows of noise then.
+    (site.restore_store if older == "store" else site.restore_database)(without_noise)
+    before = site.files()
+    ran = site.recover("--repair", "always")
+    assert ran.status == 2
+    said = " ".join(ran.stderr.split())
+    assert "was published with noise" in said
+    assert "--certify 1.0,0.0001 --certify-publications 100" in said
+    assert "LETHE_CERTIFY" in said
+    assert (site.files(), site.recoveries()) == (before, [])
+    ran = site.recover(*RECOVER_WITH)
+    assert ran.status == 0, ran.stderr
+    store = Store.open(site.model)
+    publication = store.read_version(store.current()).publication
+    assert publication is not None
+    assert publication.promise == Promise(1, 1e-4, 100)
+    told, [recovery] = model(site), site.recoveries()
+    assert (told["version"], told["noise"]["epsilon"]) == (recovery.version.number, 1)
+    site.verified_leaves()
+
+
+def test_a_recovery_with_an_empty_database_counts_all_that_was_published(published: Site) -> None:
+    empty = published.moment()
+    for node in ("3", "4", "5"):
+        published.delete(node_body(node))
+    published.restore_database(empty)
+    ran = published.recover(*RECOVER_WITH)
+    assert ran.status == 0, ran.stderr
+    told = model(published)
+    # The first may have deleted nobody, which nobody knows any more.
+    assert (told["version"], told["noise"]["used"]) == (5, pytest.approx(5))
+
+
+def test_a_recovery_that_would_exceed_the_promise_is_refused(published: Site) -> None:
+    published.settings = Settings(**published.settings.model_dump() | {"certify_publications": 3})
+    published.delete(node_body("3"))
+    earlier = published.moment()
+    published.delete(node_body("4"), node_body("5"))
+    assert model(published)["noise"]["used"] == pytest.approx(3)
+    published.restore_database(earlier)
+    before = published.files()
+    ran = published.recover("--repair", "always", "--certify", "1,1e-4", "--certify-publications", "3")
+    assert ran.status == 1
+    assert "allows no further version" in " ".join(ran.stderr.split())
+    assert (published.files(), published.recoveries()) == (before, [])
+    ran = published.recover("--repair", "always", "--certify", "2,1e-4", "--certify-publications", "100")
+    assert ran.status == 0, ran.stderr
+    assert published.recoveries()[0].version.publication_epsilon == 2
+
+
+def test_lost_versions_count_as_what_they_were_published_with_at_most(published: Site) -> None:
+    published.delete(node_body("3"))
+    earlier = published.moment()
+    for node in ("4", "5"):
+        published.delete(node_body(node))
+    published.restore_store(earlier)
+    published.restore_database(earlier)
+    published.settings = Settings(**published.settings.model_dump() | {"certify_publications": 10_000})
+    told = model_once(published, version=5)
+    # Versions 2 to 4, of which the database knows the first, took as much as 100 of 5 each.
+    assert told["noise"]["used"] == pytest.approx(3 * 100 + 1, rel=1e-4)
+    # Again, as the database tells it.
+    assert model(published)["noise"]["used"] == pytest.approx(3 * 100 + 1, rel=1e-4)
+
+
+def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_over(
+    published: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: dict[str, Any] = {}
+
+    def crashes(wanted: FailurePoint, work: Callable[[Lethe], Awaitable[None]]) -> None:
+        """Do `work` with a service that crashes at that point of a version."""
+
+        def reached(point: FailurePoint, of: Cause | None = None) -> None:
+            if point is wanted:
+                crash()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(failure_points, "reached", reached)
+            with pytest.raises(Crash):
+                published.serve(work)
+
+    async def until_it_crashes(lethe: Lethe) -> None:
+        async def has_crashed() -> bool:
+            return bool(lethe.failures)
+
+        await until(has_crashed)
+        raise lethe.failures[0]
+
+    async def delete(lethe: Lethe) -> None:
+        accepted.update(await lethe.delete("3"))
+        await until_it_crashes(lethe)
+
+    async def completed(lethe: Lethe) -> None:
+        await lethe.completed(accepted)
+
+    model(published)
+    crashes(FailurePoint.WRITTEN, delete)
+    # The next start passes over its number, 2, since that may have been published.
+    crashes(FailurePoint.COMMITTED, until_it_crashes)
+    store = Store.open(published.model)
+    [later] = [ref for ref in store.versions() if ref.version == 3]
+    assert store.current().version == 1
+    aside = published.settings.home / "aside"
+    store.folder_of(later).rename(aside)
+    published.refused("restored from an older backup")
+    aside.rename(store.folder_of(later))
+    published.serve(completed)
+    published.verified_leaves()
+
+
 def test_whom_lost_versions_deleted_is_counted_for(published: Site) -> None:
     model(published)
     earlier = published.moment()
@@ -93,13 +235,5 @@ def test_whom_lost_versions_deleted_is_counted_for(published: Site) -> None:
         published.delete(node_body(node))
     published.restore_store(earlier)
     published.restore_database(earlier)
-
-    async def look(lethe: Lethe) -> None:
-        async def has_passed() -> bool:
-            return bool((await model_of(lethe))["version"] == 4)
-
-        await until(has_passed)
-        # Versions 2 and 3, which deleted somebody, and 4, which passes over them.
-        assert (await model_of(lethe))["noise"]["used"] == pytest.approx(3)
-
-    published.serve(look)
+    # Versions 2 and 3, which deleted somebody, and 4, which passes over them.
+    assert model_once(published, version=4)["noise"]["used"] == pytest.approx(3)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
@@ -514,6 +514,48 @@ async def test_a_batch_that_cannot_be_repaired_is_halved_until_the_guilty_reques
     assert "NotFinite" in failed["failure"]
     assert (await lethe.client.get("/predict/57")).status_code == 200
     assert (await model_of(lethe))["live_nodes"] == 158
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    ],
+    ids=["no memory", "no memory for torch", "no room for temporary files"],
+)
+async def test_what_the_device_cannot_compute_stays_queued_and_stops_no_other(
+    lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    original = RepairRun.advance
+    attempts, frames = 0, set[TracebackType | None]()
+
+    def runs_out(self: RepairRun, until: float = float("inf")) -> bool:
+        nonlocal attempts
+        if not self._state.live[57]:
+            attempts += 1
+            raise error
+        frames.add(error.__traceback__)
+        return original(self, until)
+
+    async def is_tried_again() -> bool:
+        return attempts > 2
+
+    together(3)
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(RepairRun, "advance", runs_out)
+        accepted = {node: await ask(lethe, node_body(node)) for node in ("57", "12", "3")}
+        for node in ("12", "3"):
+            assert_retrained(await lethe.completed(accepted[node]), version=1)
+        # With the others, alone, and again in the next session, which the error has begun.
+        await until(is_tried_again)
+        assert (await lethe.state(accepted["57"]))["status"] == "queued"
+    assert {"unlearner.failed", "outage"} & {line["event"] for line in logs}
+    # What was computed for the one is not held while the others are.
+    assert frames == {None}
+    assert_retrained(await lethe.completed(accepted["57"]), version=2)
+    assert lethe.failures == []
 
 
 async def test_a_request_is_kept_while_there_is_no_room_for_the_coefficients(

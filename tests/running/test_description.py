@@ -54,3 +54,25 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
     await db.rows("UPDATE versions SET repair = 'converged', repair_version = 1")
     done = await describe()
     assert (done.guarantee, done.repair_progress) == (Guarantee.RETRAINED, None)
+
+
+async def test_a_residual_of_weights_published_with_noise_is_not_told_of_the_next_without(db: Database) -> None:
+    describe = model_description(db.engine, MODEL, lambda: Facts(TRAINED, replace(SERVED, version=2)))
+    noisy = made(
+        1,
+        publication_epsilon=1.0,
+        publication_delta=1e-4,
+        publications_planned=100,
+        publication_mu=0.03,
+        commitment_salt="a" * 64,
+    )
+    without = made(2)
+    async with transaction(db.engine) as connection:
+        versions = VersionRepository(connection)
+        await versions.insert(noisy)
+        await versions.finish(noisy.id, span_residual=1e-15, durations_ms={})
+        await versions.insert(without)
+    assert (await describe()).span_residual is None
+    async with transaction(db.engine) as connection:
+        await VersionRepository(connection).finish(without.id, span_residual=2e-15, durations_ms={})
+    assert (await describe()).span_residual == 2e-15

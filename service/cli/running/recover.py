@@ -15,6 +15,7 @@ from rich.table import Table
 
 from service.cli.console import Json, doing, interrupted, note, print_result, table
 from service.cli.database import opened
+from service.cli.running.serve import setting_option
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
@@ -54,6 +55,9 @@ def command(
         Path | None, typer.Option(envvar="LETHE_MODEL", help="Folder of the model.", show_default="model in LETHE_HOME")
     ] = None,
     repair: Annotated[RepairPolicy, typer.Option(envvar="LETHE_REPAIR", help="As for `serve`.")] = RepairPolicy.ALWAYS,
+    repair_tolerance: Annotated[str | None, setting_option("repair_tolerance")] = None,
+    certify: Annotated[str | None, setting_option("certify")] = None,
+    certify_publications: Annotated[str | None, setting_option("certify_publications")] = None,
     device: Annotated[str, typer.Option(envvar="LETHE_DEVICE", help="auto, cpu or cuda.")] = "auto",
     accept_lost: Annotated[
         list[str] | None,
@@ -78,7 +82,15 @@ def command(
     from service.embedded import open_servers
     from service.observability.logging import configure_logging
 
-    settings = load_settings(home=home, model=model, repair=repair.value, device=device)
+    settings = load_settings(
+        home=home,
+        model=model,
+        repair=repair.value,
+        repair_tolerance=repair_tolerance,
+        certify=certify,
+        certify_publications=certify_publications,
+        device=device,
+    )
     configure_logging(settings.log_format, settings.log_level, process="recover")
     with interrupted(lambda: _LEFT), open_servers(settings) as reached:
         finish_move(reached.model_dir)
@@ -90,6 +102,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
     from service.db import migrate, roles
     from service.db.rights import UNLEARNER_ROLE
     from service.operation.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.recovery.promise import require_unpromised
     from service.tombstones.kept import TOMBSTONES
     from service.vault.request_keys import RequestKeys
     from service.versions.pointers import PointerRepository
@@ -98,8 +111,11 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
     keys = settings.home / "keys"
 
     async def belongs(connection: "Connection") -> None:
-        # Of another Lethe's database nothing changes; all else that `serve` would refuse is what is recovered from.
+        # Nothing changes in another Lethe's database, nor before noise is asked for where there was some; all else that
+        # `serve` would refuse is what is recovered from.
         await PointerRepository(connection).require_only(store.manifest.name)
+        if settings.certify is None:
+            await require_unpromised(connection, store)
 
     await migrate.upgrade(settings.database_url, belongs)
     if lost_keys := accepted - {TOMBSTONES}:

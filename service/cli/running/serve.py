@@ -87,19 +87,22 @@ def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_f
         lock.release()
 
 
-def _option(name: str) -> inspect.Parameter:
+def setting_option(name: str) -> Any:
+    """The option of a field of `Settings`, for a parameter that is text or None and is given to `load_settings`."""
     field = Settings.model_fields[name]
     default = field.get_default()
-    option = typer.Option(
+    return typer.Option(
         f"--{name.replace('_', '-')}",
         metavar=_metavar(field.annotation),
         help=f"{field.description} \\[{variable_name(name)}]",
         show_default=False if default is None else str(default),
     )
+
+
+def _option(name: str) -> inspect.Parameter:
     # Text, not the field's type: the settings check flags and variables alike, and name both in their errors.
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    annotation = Annotated[str | None, setting_option(name)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _metavar(annotation: Any) -> str:

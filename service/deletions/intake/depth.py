@@ -41,3 +41,7 @@ class QueueDepth:
             return queue_full(f"More than {_KEYS * self._limit} nodes, of all API keys together,")
         queued[api_key_id] += count
         return None
+
+    def read_again(self) -> None:
+        """Forget all counts: some of what they have in them may not have been stored."""
+        self._counts.clear()

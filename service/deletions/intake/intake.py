@@ -206,6 +206,7 @@ class Intake:
                     notified = True
                 commit_sent = True
         except BaseException:
+            self._depth.read_again()
             if commit_sent:
                 self._has_orphans = True
             else:

@@ -133,14 +133,24 @@ def test_a_class_without_training_nodes_is_a_warning() -> None:
     assert built.manifest.warnings == ("No training node has the class class-1.",)
 
 
-def test_running_out_of_device_memory_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_device() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def on_the_cpu() -> None:
+    torch.empty(10**15)
+
+
+@pytest.mark.parametrize("run_out", [on_the_device, on_the_cpu])
+def test_running_out_of_memory_names_the_device(monkeypatch: pytest.MonkeyPatch, run_out: Callable[[], None]) -> None:
     def exhausted(*arguments: object, **options: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        run_out()
 
     for step in ("projector.training.fit.minimise", "projector.training.fitted.well_scaled"):
         monkeypatch.setattr(step, exhausted)
-        with pytest.raises(DeviceError, match="cpu has too little memory"):
+        with pytest.raises(DeviceError, match="cpu has too little memory") as refused:
             build(dense_features())
+        assert refused.value.remedy == "Use --combine last, or a machine with more memory."
 
 
 def test_progress_is_passed_on() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from projector.device import ONE_THREAD_VALUES, all_threads, seldom_read, threads_for
+from projector.device import ONE_THREAD_VALUES, all_threads, is_out_of_memory, seldom_read, threads_for
 from projector.errors import DeviceError
 
 SMALL = torch.empty(ONE_THREAD_VALUES, device="meta")
@@ -164,3 +164,16 @@ def test_a_folder_that_cannot_hold_it_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     with pytest.raises(DeviceError, match="absent"):
         seldom_read((8, 1024))
+
+
+def test_running_out_of_memory_is_known_by_what_torch_says() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(10**15)
+    assert is_out_of_memory(refused.value)
+    cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(cublas)):
+        assert is_out_of_memory(error)
+    with pytest.raises(RuntimeError) as wrong:
+        torch.ones(2) @ torch.ones(3)
+    assert not is_out_of_memory(wrong.value)
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
