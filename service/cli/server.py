@@ -1,15 +1,15 @@
 """Where a running Lethe is, and the key to talk to it."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import psutil
 import typer
 
 from lethe_client import LetheClient
 from service.errors import ConfigurationError, Unavailable
-from service.processes.listening import ServerFacts
+from service.processes.listening import ServerFacts, was_there
 from service.settings import Settings, load_settings
 
 Home = Annotated[
@@ -46,13 +46,10 @@ def read_facts(home: Path) -> ServerFacts | None:
     """The facts of the `serve` that runs in `home`; None when none runs there, or they may not be read."""
     try:
         facts = msgspec.json.decode((home / "run" / "server.json").read_bytes(), type=ServerFacts)
-        os.kill(facts.pid, 0)
-    except PermissionError as error:
-        # From kill: it runs, as another user. From the file: that user keeps it to itself.
-        return facts if error.filename is None else None
-    except (OSError, ValueError):
+        # After a power cut another process may have its id: a stranger, who is not to be sent the key.
+        return facts if was_there(psutil.Process(facts.pid), facts.started_at.timestamp()) else None
+    except (OSError, ValueError, psutil.Error):
         return None
-    return facts
 
 
 def settings_of(home: Path, model: Path | None = None) -> Settings:
@@ -83,10 +80,10 @@ def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
         ConfigurationError: no key was given and none can be read.
     """
     facts = read_facts(home)
-    if url is None and facts is None:
-        raise _none_runs(home)
     if facts is not None and url in (None, facts.url, f"{facts.url}/"):
         return LetheClient(facts.url, key or _admin_key(home))
+    if url is None:
+        raise _none_runs(home)
     if not key:
         raise _no_key()
     return LetheClient(url, key)

@@ -22,8 +22,6 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.1
-#: Restarts in a row after which a server that keeps ending is left alone.
-_MAX_RESTARTS = 20
 #: A server that ran this long (seconds) before it ended has not failed "in a row".
 _STEADY_SECONDS = 60.0
 
@@ -43,6 +41,7 @@ class GuardedServer:
     def start(self) -> int:
         """Start the process and return its id; OSError when that is not possible."""
         plan = self._plan
+        self._started_at = time.monotonic()
         account = {} if plan["uid"] is None else {"user": plan["uid"], "group": plan["gid"], "extra_groups": []}
         log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -64,7 +63,6 @@ class GuardedServer:
             with contextlib.suppress(BrokenPipeError):  # the server ended at once; `ended` reports it
                 self._process.stdin.write(plan["stdin"].encode())
                 self._process.stdin.close()
-        self._started_at = time.monotonic()
         return self._process.pid
 
     def ended(self) -> int | None:
@@ -74,14 +72,12 @@ class GuardedServer:
             self._process = None
         return code
 
-    def schedule_restart(self) -> bool:
-        """Plan the next start with a growing delay; False when it has failed too often in a row."""
+    def schedule_restart(self) -> None:
+        """Plan the next start, later after each end in a row; what keeps it from running, as a full disk, may pass."""
         now = time.monotonic()
-        self._restarts = self._restarts + 1 if now - self._started_at < _STEADY_SECONDS else 1
-        if self._restarts > _MAX_RESTARTS:
-            return False
+        # Counted no further than to the longest pause.
+        self._restarts = min(self._restarts + 1, 6) if now - self._started_at < _STEADY_SECONDS else 1
         self._restart_at = now + min(0.1 * 2**self._restarts, 5.0)
-        return True
 
     def due(self) -> bool:
         """Tell once whether a planned start is due."""
@@ -149,8 +145,7 @@ class Guardian:
             self._report(event="exited", server=server.name, code=code)
             if not self._watching:
                 return False
-            if not server.schedule_restart():
-                self._report(event="given up", server=server.name)
+            server.schedule_restart()
         if server.due() and not self._start(server):
             server.schedule_restart()
         return True

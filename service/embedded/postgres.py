@@ -22,10 +22,12 @@ API, UNLEARNER = "lethe_api", "lethe_unlearner"
 _PROCESSES = (API, UNLEARNER)
 _STATUS_LINE = 7  # of postmaster.pid; see the server's miscadmin.h
 _HBA = "host all all 127.0.0.1/32 scram-sha-256\n"
-#: Nothing a statement or a conflict names may reach the log: it would outlive a deletion.
+#: Nothing a statement or a conflict names may reach the log: it would outlive a deletion. Connections are for the 64
+#: processes that may answer, 11 each, and 20 for the rest; beyond the usual 100 they take 23 MiB of memory.
 _SETTINGS = (
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
+    "max_connections=800",
     "password_encryption=scram-sha-256",
     "log_min_error_statement=panic",
     "log_error_verbosity=terse",

@@ -37,7 +37,8 @@ class PrivateServers:
 class Embedded:
     """The private servers of one LETHE_HOME: `start`, use, `stop`; also a context manager.
 
-    They stop with this process however it ends (see `guardian`), and are started again when they crash. A second
+    They stop with this process however it ends (see `guardian`), and are started again when they crash; with the
+    guardian they stop as well, which `require_guardian` tells. A second
     `start` of the same object takes the same ports where they are free, so that the URLs stay valid.
     """
 
@@ -84,12 +85,13 @@ class Embedded:
         self._lock.release()
         self._lock = None
 
-    @property
-    def guardian_pid(self) -> int | None:
-        """Process id of the guardian while it runs."""
-        if self._launch is None or self._launch.process.poll() is not None:
-            return None
-        return self._launch.process.pid
+    def require_guardian(self) -> None:
+        """Raise EmbeddedServerError when servers were started here and their guardian has ended."""
+        if self._launch is not None and self._launch.process.poll() is not None:
+            raise EmbeddedServerError(
+                "The process that looks after the private servers was ended, and they have ended with it.",
+                "Start Lethe again; nothing that was accepted is lost.",
+            )
 
     def __enter__(self) -> PrivateServers:
         return self.start()
@@ -135,12 +137,18 @@ class Embedded:
             self._launch = None
 
 
+def private_servers(settings: Settings) -> Embedded:
+    """The servers that `settings` do not name."""
+    return Embedded(settings.home, postgres=settings.database_url is None, valkey=settings.redis_url is None)
+
+
 @contextlib.contextmanager
-def open_servers(settings: Settings, *, share: bool = False) -> Iterator[Settings]:
+def open_servers(settings: Settings, embedded: Embedded | None = None, *, share: bool = False) -> Iterator[Settings]:
     """Give settings with both URLs, starting private servers for those not set, until the end of the block.
 
-    With `share`, servers that another process of this home runs are used instead of raising AlreadyRunning: what
-    every command but `serve` wants. Raises ConfigurationError where a process' login is named and no database.
+    They are `embedded`, for whoever looks after them meanwhile. With `share`, servers that another process of this home
+    runs are used instead of raising AlreadyRunning: what every command but `serve` wants. Raises ConfigurationError
+    where a process' login is named and no database.
     """
     if settings.database_url is None and (settings.api_database_url or settings.unlearner_database_url):
         raise ConfigurationError(
@@ -151,7 +159,7 @@ def open_servers(settings: Settings, *, share: bool = False) -> Iterator[Setting
     if settings.database_url is not None and settings.redis_url is not None:
         yield settings
         return
-    embedded = Embedded(settings.home, postgres=settings.database_url is None, valkey=settings.redis_url is None)
+    embedded = embedded or private_servers(settings)
     try:
         servers = _start_or_join(embedded, settings.home) if share else embedded.start()
         database, redis = settings.database_url or servers.database_url, settings.redis_url or servers.redis_url

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+import psutil
 
 from service.errors import ConfigurationError
 from service.private_files import write_private
@@ -28,6 +29,14 @@ class ServerFacts(msgspec.Struct, frozen=True):
     started_at: datetime
     #: Of the processes that it has started, by their names.
     pids: dict[str, int]
+
+
+def was_there(process: psutil.Process, moment: float) -> bool:
+    """Whether a process was started before a moment (seconds since 1970); else its id was another's then.
+
+    Raises psutil's errors, when it has ended.
+    """
+    return bool(process.create_time() <= moment + 1.0)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -18,13 +18,13 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from service.embedded import open_servers
+from service.embedded import open_servers, private_servers
 from service.embedded.home import try_lock
 from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.observability.logging import configure_logging
-from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
+from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals, was_there
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
@@ -54,6 +54,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         ConfigurationError: the port is in use, or a setting cannot work.
         AlreadyRunning: another process serves this LETHE_HOME, or answers in it.
         LetheError: what kept it from starting.
+        EmbeddedServerError: the private servers have ended with their guardian.
         SystemExit: a child could not start and has said why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
@@ -69,7 +70,8 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             end_orphans(_facts_of(settings))
             bound = stack.enter_context(listen(settings.host, settings.port))
         # A part alone uses the servers of the other, where that has started some.
-        settings = stack.enter_context(open_servers(settings, share=role is not None))
+        embedded = private_servers(settings)
+        settings = stack.enter_context(open_servers(settings, embedded, share=role is not None))
         if bound is not None:
             stack.enter_context(_names_taken(settings.home))
         if role in (None, "prepare"):
@@ -86,6 +88,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             stages,
             on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
             on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
+            on_look=embedded.require_guardian,
         )
         hand_over(supervisor.stop)
         supervisor.run()
@@ -197,8 +200,7 @@ def end_orphans(facts: Path) -> None:
     orphans = []
     for process in left:
         with contextlib.suppress(psutil.Error):
-            # Its id may have gone to another process since.
-            if process.create_time() <= written + 1.0 and _PROGRAM in process.cmdline():
+            if was_there(process, written) and _PROGRAM in process.cmdline():
                 process.send_signal(signal.SIGKILL)
                 orphans.append(process)
     psutil.wait_procs(orphans, timeout=_ORPHANS_S)

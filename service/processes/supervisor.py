@@ -31,6 +31,8 @@ READY = b"ready\n"
 MAY_PASS = os.EX_TEMPFAIL
 #: A child that ran this long (seconds) before it ended has not failed "in a row".
 _STEADY_S = 60.0
+#: Seconds after which it is tried again to tell of the process ids.
+_TELL_AGAIN_S = 1.0
 _BACKOFF = Backoff()
 _logger = logging.getLogger(__name__)
 
@@ -174,16 +176,25 @@ class Supervisor:
     """Keeps the children of all stages running until `stop`."""
 
     def __init__(
-        self, stages: Sequence[Stage], *, on_ready: Callable[[], None], on_start: Callable[[Mapping[str, int]], None]
+        self,
+        stages: Sequence[Stage],
+        *,
+        on_ready: Callable[[], None],
+        on_start: Callable[[Mapping[str, int]], None],
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_ready` is called once, when all children are ready for the first time.
 
-        `on_start` is called with the process ids by name, whenever a process was started.
+        `on_start` is called with the process ids by name, whenever a process was started, and again where it has raised
+        OSError, as on a full disk. `on_look` is called at each look, of which there is one whenever a process that this
+        one has started ends, be it of a stage or not; what it raises stops all.
         """
         self._stages = [(stage, [_Process(child) for child in stage.children]) for stage in stages]
         self._processes = [process for _, processes in self._stages for process in processes]
         self._on_ready = on_ready
         self._on_start = on_start
+        self._on_look = on_look
+        self._tell_at: float | None = None
         self._announced = False
         self._stopping = False
 
@@ -204,12 +215,14 @@ class Supervisor:
                     process.start()
                 self._report_pids()
                 while not self._stopping:
-                    _wait(wakeup, self._processes, self._next_restart())
+                    _wait(wakeup, self._processes, self._next_due())
                     self._look_after()
             finally:
                 self._drain(wakeup)
 
     def _look_after(self) -> None:
+        if not self._stopping:
+            self._on_look()
         for process in self._processes:
             process.listen()
             status = process.ended()
@@ -219,8 +232,8 @@ class Supervisor:
                 raise SystemExit(status)
             delay = process.schedule_restart()
             _logger.warning("%s %s; starting it again in %.1f s", process.child.name, _ended(status), delay)
-        due = [process for process in self._processes if _is_due(process)]
-        if due and not self._stopping:
+        due = [process for process in self._processes if _is_due(process.restart_at)]
+        if (due or _is_due(self._tell_at)) and not self._stopping:
             for process in due:
                 self._start_again(process)
             self._report_pids()
@@ -235,11 +248,19 @@ class Supervisor:
             delay = process.schedule_restart()
             _logger.warning("%s cannot be started (%s); again in %.1f s", process.child.name, error.strerror, delay)
 
-    def _next_restart(self) -> float | None:
-        return min((process.restart_at for process in self._processes if process.restart_at is not None), default=None)
+    def _next_due(self) -> float | None:
+        times = [self._tell_at, *(process.restart_at for process in self._processes)]
+        return min((at for at in times if at is not None), default=None)
 
     def _report_pids(self) -> None:
-        self._on_start({process.child.name: process.pid for process in self._processes if process.pid is not None})
+        try:
+            self._on_start({process.child.name: process.pid for process in self._processes if process.pid is not None})
+        except OSError as error:
+            if self._tell_at is None:
+                _logger.warning("the ids of the processes cannot be written (%s); trying on", error.strerror)
+            self._tell_at = time.monotonic() + _TELL_AGAIN_S
+        else:
+            self._tell_at = None
 
     def _drain(self, wakeup: socket.socket) -> None:
         """Stop stage after stage: SIGTERM, the stage's time, SIGKILL."""
@@ -304,8 +325,8 @@ def _end(wakeup: socket.socket, processes: Sequence[_Process], grace_s: float) -
         process.wait()
 
 
-def _is_due(process: _Process) -> bool:
-    return process.restart_at is not None and time.monotonic() >= process.restart_at
+def _is_due(at: float | None) -> bool:
+    return at is not None and time.monotonic() >= at
 
 
 def _ended(status: int) -> str:

@@ -82,6 +82,12 @@ CASES = {
     "LetheDeletionsWait": [
         Case({QUEUED: always(5), BATCHES: always(7)}, {QUEUED: always(5), BATCHES: "0+1x2400"}),
         Case({QUEUED: always(5)}, {QUEUED: always(0), BATCHES: always(7)}),
+        # An unlearner that is killed again and again: every fourth time it does not answer.
+        Case(
+            {QUEUED: "5 5 5 stale " * 15, BATCHES: "7 7 7 stale " * 15},
+            {QUEUED: "0 0 0 stale " * 15, BATCHES: "7 7 7 stale " * 15},
+        ),
+        Case({QUEUED: "NaN 5 5 stale " * 15}, {QUEUED: "5 5 5 stale " * 15, BATCHES: "0+1x2400"}),
     ],
     "LetheDeletionsUnclaimed": [gauge("oldest_unclaimed_seconds", 61, 60)],
     "LetheDiskNearlyFull": [gauge("disk_free_bytes", 2**30 - 1, 2**30)],

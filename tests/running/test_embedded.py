@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -12,22 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
 import psutil
 import pytest
 import redis
+from annotated_types import Le
 from sqlalchemy import make_url
 
 from service.db import migrate
+from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
-from service.embedded import Embedded, PrivateServers, open_servers, orphans, programs, running_servers
+from service.embedded import Embedded, PrivateServers, guardian, open_servers, orphans, programs, running_servers
 from service.embedded.account import Account, server_account
 from service.embedded.home import Home
 from service.embedded.postgres import Postgres, works_in
 from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
-from service.settings import load_settings
+from service.settings import Settings, load_settings
 from tests.support.preloaded import ROOT
 
 #: A process that runs private servers until it is told to stop or killed, and prints its URLs.
@@ -124,15 +128,19 @@ def test_no_server_outlives_a_lethe_that_ends_by(
     assert process.wait() in (0, -number)
 
 
-def test_no_server_outlives_a_guardian_that_is_killed(home: Path) -> None:
+def test_no_server_outlives_a_guardian_that_is_killed_and_who_started_it_is_told(home: Path) -> None:
     embedded = Embedded(home, durable=False)
     embedded.start()
-    assert embedded.guardian_pid is not None
+    embedded.require_guardian()
+    [its_guardian] = [child for child in psutil.Process().children() if str(home) in child.cmdline()]
 
-    os.kill(embedded.guardian_pid, signal.SIGKILL)
+    its_guardian.kill()
 
     _wait(lambda: not _servers_in(home))
+    with pytest.raises(EmbeddedServerError, match="looks after the private servers"):
+        embedded.require_guardian()
     embedded.stop()
+    embedded.require_guardian()
 
 
 def test_ctrl_c_on_the_terminal_leaves_the_servers_to_lethe(
@@ -160,16 +168,31 @@ def test_a_server_that_crashes_is_started_again_where_it_was(home: Path) -> None
         assert set(_main_pids(home).values()).isdisjoint(before.values())
 
 
+def test_a_server_that_never_runs_for_long_is_started_again_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, process = [0.0], SimpleNamespace(pid=1, stdin=None)
+    monkeypatch.setattr(guardian, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(guardian, "subprocess", SimpleNamespace(PIPE=-1, Popen=lambda *_, **__: process))
+    server = guardian.GuardedServer(Postgres(Home(tmp_path), durable=False).plan(1).as_json(), lock=-1)
+    (tmp_path / "logs").mkdir()
+    for _ in range(2000):  # nearly three hours, as with a disk that is full over lunch
+        server.start()
+        server.schedule_restart()
+        now[0] += 5.0
+        assert server.due()
+
+
 def test_servers_left_behind_are_recognised_and_replaced(
     home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
 ) -> None:
     process, servers = host()
     _sql(servers, "CREATE TABLE kept (x int)")
-    guardian = psutil.Process(process.pid).children()[0]
+    its_guardian = psutil.Process(process.pid).children()[0]
     left = _main_pids(home)
     for pid in left.values():  # they cannot hear their stop signals until `start` has done something about it
         os.kill(pid, signal.SIGSTOP)
-    guardian.kill()
+    its_guardian.kill()
     process.kill()
     process.wait()
     for pid in left.values():
@@ -358,6 +381,13 @@ def test_the_servers_listen_on_loopback_only_and_ask_for_the_password(running: t
 
 def test_lethes_role_is_no_superuser(running: tuple[Path, PrivateServers]) -> None:
     assert _sql(running[1], "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+
+
+def test_there_are_connections_for_as_many_processes_as_may_answer(running: tuple[Path, PrivateServers]) -> None:
+    [most] = [limit.le for limit in Settings.model_fields["api_workers"].metadata if isinstance(limit, Le)]
+    pool = inspect.signature(create_engine).parameters["pool_size"].default
+
+    assert int(str(_sql(running[1], "SHOW max_connections"))) >= most * (pool + 1) + 20
 
 
 def test_a_conflicting_row_is_not_quoted_in_the_log(running: tuple[Path, PrivateServers]) -> None:

@@ -12,8 +12,8 @@ def train_first_model(settings: Settings) -> None:
     """Train a model into the folder that is served, unless one is there; to be called with the home's lock held.
 
     Raises:
-        ConfigurationError: a folder was named in which there is no model, or the model that was served is not there; or
-            others are to reach a first start whose first key they could guess.
+        ConfigurationError: a folder outside of LETHE_HOME was named in which there is no model, or the model that was
+            served is not there; or others are to reach a first start whose first key they could guess.
         DatasetNotFound: the dataset cannot be found.
     """
     from model_store.replacement import finish_move
@@ -25,7 +25,7 @@ def train_first_model(settings: Settings) -> None:
     finish_move(folder)
     if not is_empty(folder):
         return
-    if settings.model is not None:
+    if settings.model is not None and not folder.resolve().is_relative_to(settings.home.resolve()):
         raise ConfigurationError(
             f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
         )

@@ -2,12 +2,15 @@
 
 PLAN is JSON: `{"stages": [[seconds of grace, {name: what it does}], …]}` or `{"once": what it does, "grace": seconds}`.
 It writes `pids {…}` whenever a child was started, `all are ready`, and `done` after the end of one for one thing.
+While there is a file HOME/full, the ids cannot be written, as on a full disk.
 """
 
+import errno
 import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from service.embedded.home import Home, HomeLock
@@ -42,9 +45,13 @@ def main() -> None:
             Stage([stub(name, does, listener) for name, does in stubs.items()], grace)
             for grace, stubs in plan["stages"]
         ]
-        supervisor = Supervisor(
-            stages, on_ready=lambda: tell("all are ready"), on_start=lambda pids: tell(f"pids {json.dumps(pids)}")
-        )
+
+        def tell_pids(pids: Mapping[str, int]) -> None:
+            if (home.path / "full").exists():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            tell(f"pids {json.dumps(pids)}")
+
+        supervisor = Supervisor(stages, on_ready=lambda: tell("all are ready"), on_start=tell_pids)
         hand_over(supervisor.stop)
         supervisor.run()
     lock.release()

@@ -22,10 +22,11 @@ from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.operation.key_folder import SLOTS
 from service.processes.listening import ServerFacts
-from service.settings import Settings
+from service.settings import Settings, load_settings
 from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
 from tests.support.models.small_graphs import dense
+from tests.support.preloaded import ROOT
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
 
@@ -310,9 +311,39 @@ def test_two_first_starts_do_not_train_into_one_folder(lethe: CommandLine, tmp_p
     ensure_model(Settings(home=home.path, dataset=SYNTHETIC))
 
 
-def test_a_folder_named_to_be_served_is_never_trained_into(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no model"):
-        ensure_model(Settings(home=tmp_path / "home", model=tmp_path / "absent"))
+def test_a_folder_outside_of_the_home_is_never_trained_into(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "link").symlink_to(tmp_path)
+    for absent in (tmp_path / "absent", tmp_path / "home-2" / "absent", tmp_path / "home" / "link" / "absent"):
+        with pytest.raises(ConfigurationError, match="no model"):
+            ensure_model(Settings(home=tmp_path / "home", model=absent, dataset=SYNTHETIC))
+
+
+def test_the_first_start_of_the_image_trains_into_the_folder_that_it_names(
+    lethe: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = dict(re.findall(r"\b(LETHE_\w+)=(\S+)", (ROOT / "docker" / "Dockerfile").read_text()))
+    volume = given["LETHE_HOME"]
+    (tmp_path / "volume").mkdir()
+    # As where a volume's folder is a link: the home is named by one path and the model by the other.
+    (tmp_path / "home").symlink_to(tmp_path / "volume")
+    given |= {
+        "LETHE_HOME": str(tmp_path / "home"),
+        "LETHE_MODEL": given["LETHE_MODEL"].replace(volume, str(tmp_path / "volume"), 1),
+        "LETHE_ADMIN_KEY": "k" * 32,
+        "LETHE_DATASET": SYNTHETIC,
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+    ensure_model(settings)
+    assert settings.model_dir == tmp_path / "volume" / "models" / "served"
+    assert Store.open(settings.model_dir).manifest.nodes == 60
+    shutil.rmtree(settings.model_dir)
+    with OwnSlots.open(settings.home / "keys" / SLOTS):
+        pass
+    with pytest.raises(ConfigurationError, match="has served a model"):
+        ensure_model(settings)
 
 
 def test_a_model_that_has_lost_its_manifest_is_damaged_and_not_missing(lethe: CommandLine, tmp_path: Path) -> None:

@@ -147,6 +147,23 @@ def test_what_ends_in_order_though_nobody_asked_is_started_again(supervise: Call
     assert "api-0 ended with status 0; starting it again" in supervised.log()
 
 
+def test_a_full_disk_ends_nothing_and_the_ids_are_told_when_there_is_room(
+    supervise: Callable[..., Supervised], tmp_path: Path
+) -> None:
+    supervised = supervise(*SERVING)
+    supervised.until("all are ready")
+    before = supervised.pids()
+    (tmp_path / "home" / "full").touch()
+    os.kill(before["api-0"], signal.SIGKILL)
+    supervised.until("api-0 is ready")
+    assert "the ids of the processes cannot be written (No space left on device)" in supervised.log()
+    (tmp_path / "home" / "full").unlink()
+    supervised.until("pids .*")
+    after = supervised.pids()
+    assert after.pop("api-0") != before.pop("api-0")
+    assert after == before
+
+
 def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Supervised]) -> None:
     supervised = supervise((PATIENCE_S, {"api-0": "wait"}), (PATIENCE_S, {"unlearner": "refuse"}))
     status, told = supervised.end()
