@@ -120,7 +120,7 @@ def linked(
 
 def _committed(salt: str, text: str) -> str:
     """The commitment in hex. Raises ValueError for a salt of another length, which another id could be a part of."""
-    if len(salt) != 2 * SALT_BYTES:
+    if len(bytes.fromhex(salt)) != SALT_BYTES:
         raise ValueError(f"a salt has {SALT_BYTES} bytes")
     return commitment(salt, text).hex()
 

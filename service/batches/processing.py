@@ -22,7 +22,7 @@ from service.deletions.requests import RequestRepository
 from service.domain.kinds import ends_of
 from service.domain.records import QueuedRequest
 from service.domain.versions import Version
-from service.errors import Conflict
+from service.errors import Conflict, Unavailable
 from service.evidence.contents import AlreadyDeleted
 from service.tombstones.lookup import TombstoneLookup
 from service.unlearning.placement import NotPublishable
@@ -39,6 +39,8 @@ _UNREADABLE = (
 _UNKNOWN = "{} of the nodes or edges that it names are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
+#: Requests in a row that each alone cannot be computed, after which the rest of a batch is left for later.
+_MOST_UNCOMPUTED = 4
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _Attempt:
     #: The parts of it to apply instead.
     instead: Sequence[Sequence[Deletion]] = ()
     #: Why the one deletion could not be computed, where that is no fault of the request's.
-    error: Exception | None = None
+    uncomputed: str | None = None
 
 
 class Processor:
@@ -67,7 +69,7 @@ class Processor:
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
         """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed.
 
-        Raises an error of the device once all is done that it does not concern; the others stay queued.
+        What the device cannot compute stays queued, and is told by Unavailable once the others are done.
         """
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
@@ -85,10 +87,13 @@ class Processor:
         resolution = resolve(claimed, present, deleted_by)
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
-        error = await self._apply(resolution.deletions)
+        uncomputed = await self._apply(resolution.deletions)
         await self._complete_gone(resolution)
-        if error is not None:
-            raise error
+        if uncomputed is not None:
+            raise Unavailable(
+                f"A deletion could not be computed: {uncomputed}.",
+                "It stays queued. Give the machine more memory, or room for temporary files, or use a larger device.",
+            )
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
 
@@ -149,43 +154,52 @@ class Processor:
         except Conflict as conflict:
             self._log.info("request.ended_meanwhile", reason=conflict.title)
 
-    async def _apply(self, deletions: Sequence[Deletion]) -> Exception | None:
+    async def _apply(self, deletions: Sequence[Deletion]) -> str | None:
         """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone.
 
-        Returns the first error that is the device's fault: raised at once, it would stop the others for good, since
-        they come in the same order whenever it is tried again.
+        Returns why one could not be computed that is no fault of the request's: raised at once, it would stop the
+        others for good, since they come in the same order whenever it is tried again. When several in a row cannot,
+        the rest is left for later.
         """
-        if not deletions:
-            return None
-        watch = Stopwatch()
-        attempt = await self._commit(deletions, watch)
-        errors = [await self._apply(part) for part in attempt.instead]
-        if attempt.committed is not None:
-            # All that was deleted has left this process' memory, and so it leaves that of other workers.
-            await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
-            # It is committed and cannot be given up: again until it is done.
-            await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
-        return next((error for error in (attempt.error, *errors) if error is not None), None)
+        parts, uncomputed, in_a_row = [deletions], None, 0
+        while parts and in_a_row < _MOST_UNCOMPUTED:
+            part = parts.pop(0)
+            if not part:
+                continue
+            watch = Stopwatch()
+            attempt = await self._commit(part, watch)
+            parts[:0] = attempt.instead
+            if attempt.uncomputed is not None:
+                uncomputed, in_a_row = attempt.uncomputed, in_a_row + 1
+            if attempt.committed is not None:
+                in_a_row = 0
+                # All that was deleted has left this process' memory, and so it leaves that of other workers.
+                await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
+                # It is committed and cannot be given up: again until it is done.
+                await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
+        return uncomputed
 
     async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
         """The batch, committed, or what to do instead.
 
-        What was computed with the rows that leave, and the frames of any error, are gone when this returns.
+        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
         """
         try:
             new, steps = await self._batches.prepare(deletions, watch)
         except (WorkersLost, NotPublishable):
             # No fault of the requests': they are taken again, with the workers that are there.
             raise
-        except Exception as error:  # noqa: BLE001 - whatever keeps one request from being computed must not stop others
+        except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
+            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+                # Nothing can be computed on this device any more.
+                raise
             if len(deletions) > 1:
                 half = len(deletions) // 2
                 return _Attempt(instead=(deletions[:half], deletions[half:]))
-            if is_out_of_memory(error) or isinstance(error, torch.AcceleratorError | DeviceError | OSError):
+            if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
                 # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
-                error.__cause__ = error.__context__ = None
-                return _Attempt(error=error.with_traceback(None))
+                return _Attempt(uncomputed=str(error) or type(error).__name__)
             failure = f"The update of the model could not be computed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})
             return _Attempt()

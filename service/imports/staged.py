@@ -63,10 +63,9 @@ class Staged:
         """
         trained = store.versions()[0]
         state = store.read_version(trained)
-        if trained.version != 0 or not state.live.all():
+        if trained.version != 0:
             raise ImportRefused(
-                f"The model is not newly trained: it is its version {trained.version}, and "
-                f"{int((~state.live).sum())} of its nodes have been deleted.",
+                f"The model is not newly trained: it is its version {trained.version}.",
                 "Import the folder that `./lethe train` wrote, before it was served.",
             )
         resident = Resident.load(store.manifest, base, state, trained.version, placement, work=work)

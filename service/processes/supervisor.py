@@ -102,10 +102,10 @@ class _Process:
         ours, theirs = socket.socketpair()
         self._channel = ours
         self.restart_at = None
+        self._started_at = time.monotonic()
         with theirs:
             descriptors = (theirs.fileno(), *(() if listener is None else (listener.fileno(),)))
             self._process = launch((*self.child.command, str(theirs.fileno())), self.child.environment, descriptors)
-        self._started_at = time.monotonic()
         with contextlib.suppress(BrokenPipeError):  # it ended at once, which is noticed where ends are
             ours.sendall(json.dumps(handover).encode() + b"\n")
 

@@ -60,7 +60,7 @@ def test_a_model_of_which_features_were_deleted_elsewhere_is_not_newly_trained(n
     served.write_version(VersionRef(1, 1), served.read_version(first), edges=0)
     served.set_current(VersionRef(1, 1))
     shutil.rmtree(served.path / "versions" / first.folder)
-    with pytest.raises(ImportRefused, match="its version 1, and 0 of its nodes"):
+    with pytest.raises(ImportRefused, match="its version 1"):
         Staged.load(served, served.load_base(), Placement("cpu", RepairPolicy.ALWAYS), Work())
 
 

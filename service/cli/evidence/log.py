@@ -238,12 +238,8 @@ def _verify_receipt(
         if names_reference is False:
             outcome.find(None, f"the receipt does not carry the reference {reference} with this salt")
     named = [node for node, is_named in nodes.items() if is_named]
-    if not named:
-        return outcome, _Linked()
-    told = document["summary"]
-    return outcome, _Linked(
-        named, reference if names_reference else None, f"a deletion of kind {told['kind']}: {told['status']}"
-    )
+    told = f"a deletion of kind {document['summary']['kind']}: {document['summary']['status']}" if named else None
+    return outcome, _Linked(named, reference if names_reference else None, told)
 
 
 def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
@@ -255,6 +251,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
         "fingerprint": outcome.fingerprint,
         "log": None if checkpoint is None else {"origin": checkpoint.origin, "size": checkpoint.size},
         "nodes": linked.nodes,
+        "told": linked.told,
         "reference": linked.reference,
         "no_deletions": [{"leaf": index, "what": what} for index, what in outcome.unrequested],
         "findings": [{"leaf": finding.index, "what": finding.what} for finding in outcome.findings],

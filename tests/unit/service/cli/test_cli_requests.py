@@ -252,6 +252,7 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
         # After a power cut: its id is another process' by now.
         f'{{"pid": {os.getpid()}, "url": "y", "model": "m", "started_at": "2020-03-02T12:00:00Z", "pids": {{}}}}',
     ],
+    ids=["empty", "nothing", "a list", "a word", "nobody", "a stranger"],
 )
 def test_facts_of_no_running_service_are_ignored(
     lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, facts: str
