@@ -148,8 +148,10 @@ class Committed:
 
     @property
     def bound_columns(self) -> int:
-        """The same of `certificate`: a sweep for the logits, one for the gradient, and one column each for rounding."""
-        return 2 * (self.sweep_columns + self.sweep_columns // self.state.classes)
+        """The same of `certificate`: a sweep for the logits, one for the gradient, and a column of each input in each
+        direction for rounding.
+        """
+        return 2 * (self.sweep_columns + sum(each.operators.depth for each in self.live_graph.inputs))
 
     @property
     def objective(self) -> Objective:

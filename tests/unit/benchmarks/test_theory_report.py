@@ -64,7 +64,7 @@ FLIPS = [
     (
         "Fine-tuning raises training accuracy, by little",
         tuned(at("after", train=0.9), at("1000", train=0.905), at("repaired", train=0.905)),
-        tuned(at("after", train=0.9), at("1000", train=0.9), at("repaired", train=0.905)),
+        tuned(at("after", train=0.9), at("1000", train=0.905), at("repaired", train=0.9)),
     ),
     (
         "Without diffusion, fine-tuning ends as retraining does",

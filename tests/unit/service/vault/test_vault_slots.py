@@ -139,7 +139,7 @@ def test_whoever_looks_for_room_does_not_read_the_file_for_every_reservation(
     assert sum(read) <= 6 * 40_000
 
 
-@pytest.mark.parametrize("written", [1, 16, 20, 48, 63])
+@pytest.mark.parametrize("written", [1, 16, 20, 48, 62])
 def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: Path, written: int) -> None:
     # Of an id that begins with a zero byte, the first byte alone would leave the slot free.
     torn, whole = UUID(bytes=b"\x01" + uuid4().bytes[1:]), uuid4()
