@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,8 +51,8 @@ class _Attempt:
     committed: tuple[Version, BatchSteps] | None = None
     #: The parts of it to apply instead.
     instead: Sequence[Sequence[Deletion]] = ()
-    #: Why the one deletion could not be computed, where that is no fault of the request's.
-    uncomputed: str | None = None
+    #: Whether the one deletion could not be computed, by no fault of the request's.
+    is_uncomputed: bool = False
 
 
 class Processor:
@@ -87,12 +88,13 @@ class Processor:
         resolution = resolve(claimed, present, deleted_by)
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
         await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
-        uncomputed = await self._apply(resolution.deletions)
+        is_all = await self._apply(resolution.deletions)
         await self._complete_gone(resolution)
-        if uncomputed is not None:
+        if not is_all:
+            # No more is said, where everybody may ask: the log has it.
             raise Unavailable(
-                f"A deletion could not be computed: {uncomputed}.",
-                "It stays queued. Give the machine more memory, or room for temporary files, or use a larger device.",
+                "Memory, or room for temporary files, did not suffice.",
+                "What waits stays queued. Give the machine more of it, or use a larger device; the log says which.",
             )
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
@@ -154,14 +156,14 @@ class Processor:
         except Conflict as conflict:
             self._log.info("request.ended_meanwhile", reason=conflict.title)
 
-    async def _apply(self, deletions: Sequence[Deletion]) -> str | None:
+    async def _apply(self, deletions: Sequence[Deletion]) -> bool:
         """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone.
 
-        Returns why one could not be computed that is no fault of the request's: raised at once, it would stop the
-        others for good, since they come in the same order whenever it is tried again. When several in a row cannot,
-        the rest is left for later.
+        Returns whether all were computed. One that cannot be, by no fault of its own, stops no other: the rest goes on
+        in any order, since whenever it is tried again they come in the same. When several in a row cannot, it is left
+        for later.
         """
-        parts, uncomputed, in_a_row = [deletions], None, 0
+        parts, is_all, in_a_row = [deletions], True, 0
         while parts and in_a_row < _MOST_UNCOMPUTED:
             part = parts.pop(0)
             if not part:
@@ -169,15 +171,17 @@ class Processor:
             watch = Stopwatch()
             attempt = await self._commit(part, watch)
             parts[:0] = attempt.instead
-            if attempt.uncomputed is not None:
-                uncomputed, in_a_row = attempt.uncomputed, in_a_row + 1
-            if attempt.committed is not None:
+            if attempt.is_uncomputed:
+                is_all, in_a_row = False, in_a_row + 1
+                random.shuffle(parts)
+            elif len(attempt.instead) < 2:
                 in_a_row = 0
+            if attempt.committed is not None:
                 # All that was deleted has left this process' memory, and so it leaves that of other workers.
                 await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
                 # It is committed and cannot be given up: again until it is done.
                 await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
-        return uncomputed
+        return is_all
 
     async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
         """The batch, committed, or what to do instead.
@@ -199,7 +203,7 @@ class Processor:
                 return _Attempt(instead=(deletions[:half], deletions[half:]))
             if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
                 # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
-                return _Attempt(uncomputed=str(error) or type(error).__name__)
+                return _Attempt(is_uncomputed=True)
             failure = f"The update of the model could not be computed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})
             return _Attempt()

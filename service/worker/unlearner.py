@@ -202,7 +202,8 @@ class Unlearner:
             self._team.lost()
             self._log.warning("workers.lost", reason=error.detail, remedy=error.remedy)
         except (Unavailable, NotPublishable, OSError) as error:
-            outage = as_outage(error)
+            # Without its frames, which hold what was computed: it is kept through the wait.
+            outage = as_outage(error).with_traceback(None)
             self._condition = Condition(Phase.FAILED, str(outage))
             await self._context.outage.pause(outage)
         except ExplainedError as error:

@@ -555,6 +555,29 @@ async def test_what_the_device_cannot_compute_stays_queued_and_stops_no_other(
     assert lethe.failures == []
 
 
+async def test_many_that_cannot_be_computed_do_not_keep_others_from_it_for_good(
+    lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = RepairRun.advance
+    large = list(range(20, 26))
+
+    def runs_out(self: RepairRun, until: float = float("inf")) -> bool:
+        if not self._state.live[large].all():
+            raise MemoryError
+        return original(self, until)
+
+    together(8)
+    with monkeypatch.context() as patched, capture_logs():
+        patched.setattr(RepairRun, "advance", runs_out)
+        accepted = {node: await ask(lethe, node_body(str(node))) for node in (*large, 3, 12)}
+        for node in (3, 12):
+            await lethe.completed(accepted[node])
+        assert {(await lethe.state(accepted[node]))["status"] for node in large} == {"queued"}
+    for node in large:
+        await lethe.completed(accepted[node])
+    assert lethe.failures == []
+
+
 async def test_when_nothing_can_be_computed_not_every_request_is_tried(
     lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -573,8 +596,8 @@ async def test_when_nothing_can_be_computed_not_every_request_is_tried(
         patched.setattr(RepairRun, "advance", runs_out)
         accepted = [await ask(lethe, node_body(str(node))) for node in range(20, 36)]
         await until(has_given_way)
-        # Of 16, of 8, 4, 2 and alone; then three more alone.
-        assert attempts <= 5 + 5
+        # Four alone, each after at most 16, 8, 4 and 2 together, where all would be 31.
+        assert attempts <= 4 * 5
     for request in accepted:
         await lethe.completed(request)
     assert lethe.failures == []
