@@ -244,10 +244,9 @@ class RepairRun:
 
         F^u is then (lambda/2) |W|^2, of which no relative gradient but that of 0 is small.
         """
-        lam, start = self._objective.regularization, self._best
-        if float(torch.linalg.norm(start.gradient - lam * start.W)) > self._goal * lam * float(
-            torch.linalg.norm(start.W)
-        ):
+        start, shrinking = self._best, self._objective.regularization * self._best.W
+        of_loss = float(torch.linalg.norm(start.gradient - shrinking))
+        if of_loss > self._goal * float(torch.linalg.norm(shrinking)):
             return False
         zero = self._objective.at(torch.zeros_like(start.W))
         if self._certificate(zero).relative != 0.0:
