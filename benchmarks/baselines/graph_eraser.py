@@ -19,6 +19,7 @@ not say: of every tenth epoch, the one that classifies those of the whole graph 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -72,10 +73,7 @@ class GraphEraser:
 
     def fit(self, graph: Graph) -> "ErasedModel":
         """As `Baseline.fit`."""
-        training = np.flatnonzero(graph.train_mask)
-        shard_of = np.full(graph.nodes, -1, dtype=np.int64)
-        shard_of[training] = self.partition(induced(graph, training), self.shards, self.seed)
-        models = tuple(self.shard_model(graph, np.flatnonzero(shard_of == shard)) for shard in range(self.shards))
+        shard_of, models = _shards(replace(self, aggregator=Aggregator.MEAN), graph)
         everyone = np.ones(graph.nodes, dtype=np.bool_)
         return ErasedModel(self, graph, everyone, shard_of, models, self.importance(graph, models), ())
 
@@ -95,6 +93,16 @@ class GraphEraser:
                 np.stack([m.predict_on(graph)[sample, graph.labels[sample]] for m in models if m is not None])
             )
         return alpha
+
+
+@lru_cache(maxsize=1)
+def _shards(settings: GraphEraser, graph: Graph) -> tuple[Nodes, tuple[ShardModel | None, ...]]:
+    """The shard of each node, (n,), and their models; kept for an eraser that answers by them in another way."""
+    training = np.flatnonzero(graph.train_mask)
+    shard_of = np.full(graph.nodes, -1, dtype=np.int64)
+    shard_of[training] = settings.partition(induced(graph, training), settings.shards, settings.seed)
+    members = (np.flatnonzero(shard_of == shard) for shard in range(settings.shards))
+    return shard_of, tuple(settings.shard_model(graph, each) for each in members)
 
 
 @dataclass(frozen=True, eq=False)
