@@ -12,8 +12,12 @@ MAX_LABEL_HOPS = 3
 MAX_HOPS = 100
 #: Random generators take 64 bits, and the manifest a signed number.
 MAX_SEED = 2**63 - 1
-#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then.
-_POSITIVE_LAMBDA = "more than 0: without it there is no unique optimum, and no bound on the distance to one"
+#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then. The
+#: ends leave room for what is computed with lambda, in single precision too.
+_LEAST_LAMBDA, _GREATEST_LAMBDA = 1e-30, 1e30
+_ALLOWED_LAMBDA = (
+    f"{_LEAST_LAMBDA:g} to {_GREATEST_LAMBDA:g}: at 0 there is no unique optimum, and no bound on the distance to one"
+)
 
 
 class PropagationKind(StrEnum):
@@ -97,7 +101,11 @@ def check_spec(spec: ModelSpec) -> None:
     ranges = {
         "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
         "hops": (spec.hops, 1 <= spec.hops <= MAX_HOPS, f"1 to {MAX_HOPS}"),
-        "regularization": (spec.regularization, spec.regularization > 0, _POSITIVE_LAMBDA),
+        "regularization": (
+            spec.regularization,
+            _LEAST_LAMBDA <= spec.regularization <= _GREATEST_LAMBDA,
+            _ALLOWED_LAMBDA,
+        ),
         "tolerance": (spec.tolerance, 0 < spec.tolerance < 1, "more than 0 and less than 1, such as 1e-11"),
         "learning_rate": (spec.learning_rate, spec.learning_rate > 0, "more than 0"),
         "momentum": (spec.momentum, 0 <= spec.momentum < 1, "at least 0 and less than 1"),

@@ -161,6 +161,13 @@ def test_no_weight_decay_is_refused_for_every_loss(loss: LossKind) -> None:
     assert "unique optimum" in refused.value.remedy
 
 
+@pytest.mark.parametrize("regularization", [1e-300, 1e200])
+def test_a_lambda_that_overflows_what_is_computed_with_it_is_refused(regularization: float) -> None:
+    with pytest.raises(TrainingError, match="regularization") as refused:
+        train(ModelSpec(regularization=regularization), dense_features())
+    assert "1e-30 to 1e+30" in refused.value.remedy
+
+
 # Divergence
 
 
