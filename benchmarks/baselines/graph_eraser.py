@@ -95,9 +95,12 @@ class GraphEraser:
         return alpha
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _shards(settings: GraphEraser, graph: Graph) -> tuple[Nodes, tuple[ShardModel | None, ...]]:
-    """The shard of each node, (n,), and their models; kept for an eraser that answers by them in another way."""
+    """The shard of each node, (n,), and their models; kept for an eraser that answers otherwise.
+
+    Of two graphs, since the injection test has as many.
+    """
     training = np.flatnonzero(graph.train_mask)
     shard_of = np.full(graph.nodes, -1, dtype=np.int64)
     shard_of[training] = settings.partition(induced(graph, training), settings.shards, settings.seed)

@@ -14,9 +14,9 @@ MAX_HOPS = 100
 MAX_SEED = 2**63 - 1
 #: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then. The
 #: ends leave room for what is computed with lambda, in single precision too.
-_LEAST_LAMBDA, _GREATEST_LAMBDA = 1e-30, 1e30
+MIN_LAMBDA, MAX_LAMBDA = 1e-30, 1e30
 _ALLOWED_LAMBDA = (
-    f"{_LEAST_LAMBDA:g} to {_GREATEST_LAMBDA:g}: at 0 there is no unique optimum, and no bound on the distance to one"
+    f"{MIN_LAMBDA:g} to {MAX_LAMBDA:g}: at 0 there is no unique optimum, and no bound on the distance to one"
 )
 
 
@@ -103,7 +103,7 @@ def check_spec(spec: ModelSpec) -> None:
         "hops": (spec.hops, 1 <= spec.hops <= MAX_HOPS, f"1 to {MAX_HOPS}"),
         "regularization": (
             spec.regularization,
-            _LEAST_LAMBDA <= spec.regularization <= _GREATEST_LAMBDA,
+            MIN_LAMBDA <= spec.regularization <= MAX_LAMBDA,
             _ALLOWED_LAMBDA,
         ),
         "tolerance": (spec.tolerance, 0 < spec.tolerance < 1, "more than 0 and less than 1, such as 1e-11"),

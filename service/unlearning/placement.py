@@ -50,15 +50,11 @@ class RepairImpossible(ProjectorError):
 
 
 def require_repairable(spec: ModelSpec) -> None:
-    """Raises RepairImpossible for a loss with kinks, or without a positive lambda."""
+    """Raises RepairImpossible for a loss with kinks."""
     if certifiable(loss_of(spec.loss), spec.regularization):
         return
-    why = (
-        f"its loss {spec.loss.value} has kinks"
-        if spec.regularization > 0
-        else f"its lambda is {spec.regularization:g}, and without regularization there is no unique optimum"
-    )
     raise RepairImpossible(
-        f"The model cannot be repaired: {why}, so nothing bounds the distance to the retrained weights.",
+        f"The model cannot be repaired: its loss {spec.loss.value} has kinks, so nothing bounds the distance to the "
+        "retrained weights.",
         f"Serve it with --repair {RepairPolicy.NEVER.value}: deletions are then projected, with the guarantee span.",
     )

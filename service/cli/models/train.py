@@ -13,7 +13,9 @@ from projector.graph.node_ids import RULE, is_allowed
 from projector.network.spec import (
     MAX_HOPS,
     MAX_LABEL_HOPS,
+    MAX_LAMBDA,
     MAX_SEED,
+    MIN_LAMBDA,
     Combine,
     LossKind,
     ModelSpec,
@@ -120,8 +122,8 @@ def command(
         raise typer.BadParameter("needs --public FILE to name the nodes it is trained on.", param_hint="--mlp")
     if public is not None and not mlp:
         raise typer.BadParameter("needs --mlp WIDTH: only an MLP is trained on public nodes.", param_hint="--public")
-    if not regularization > 0.0:
-        raise typer.BadParameter("must be more than 0.", param_hint="--lambda")
+    if not MIN_LAMBDA <= regularization <= MAX_LAMBDA:
+        raise typer.BadParameter(f"must be {MIN_LAMBDA:g} to {MAX_LAMBDA:g}.", param_hint="--lambda")
     if name is not None and not is_allowed(name):
         raise typer.BadParameter(f"must be {RULE}.", param_hint="--name")
     spec = ModelSpec(

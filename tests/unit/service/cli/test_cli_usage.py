@@ -68,6 +68,7 @@ def test_every_setting_is_a_flag_of_serve(lethe: CommandLine, monkeypatch: pytes
         ("train", "--dataset", "cora", "--out", "x", "--hops", "0"),
         ("train", "--dataset", "cora", "--out", "x", "--inject-class"),
         ("train", "--dataset", "cora", "--out", "x", "--lambda", "0"),
+        ("train", "--dataset", "cora", "--out", "x", "--lambda", "1e39"),
         ("keys", "create", "shop", "--scope", "everything"),
         ("keys", "revoke", "not-an-id"),
         ("serve", "--port", "eighty"),
