@@ -3,10 +3,9 @@
 A `Baseline` is fitted to a graph and gives a `Trained`; that forgets nodes and gives another, and leaves the one before
 as it was. Features, labels, split and the columns of the classes are the graph's, so they are the same for all; the
 linear ones also share model, initialisation (zero) and loss through `ModelSpec`. Experiments take one lambda for
-all but certified removal and ScaleGUN; the best of several is found in the same way for each (`choose_regularization`).
+all but certified removal and ScaleGUN; at which of several each is best is an experiment of its own, `regularization`.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -55,25 +54,3 @@ def accuracy(probabilities: Array, graph: Graph, mask: NDArray[np.bool_]) -> flo
     """Share of the nodes in `mask` (n,) that are classified rightly."""
     right: NDArray[np.bool_] = probabilities.argmax(axis=1) == graph.labels
     return float(right[mask].mean())
-
-
-def choose_regularization(
-    build: Callable[[float], Baseline], graph: Graph, nodes: Nodes, candidates: Sequence[float] = LAMBDAS
-) -> float:
-    """The lambda among `candidates` that classifies validation nodes best, before and after `nodes` are forgotten.
-
-    Both accuracies count equally: the paper's appendix ("Model configuration") chooses lambda "to balance the
-    performance before and after unlearning", since second-order methods go astray where it is small. A tie goes to the
-    candidate named first. Raises BaselineError when the graph has no validation nodes.
-    """
-    if not graph.val_mask.any():
-        raise BaselineError("The graph has no validation nodes.", "Name the regularization.")
-    remaining = graph.val_mask.copy()
-    remaining[nodes] = False
-
-    def score(regularization: float) -> float:
-        before = build(regularization).fit(graph)
-        after = before.unlearn(nodes).predict()
-        return accuracy(before.predict(), graph, graph.val_mask) + accuracy(after, graph, remaining)
-
-    return max(candidates, key=score)

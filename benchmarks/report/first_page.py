@@ -92,7 +92,9 @@ def _identity(verdict: Verdict, results: Results) -> Line:
         verdict,
         "It is not guaranteed that nothing of the deleted is left: where the other nodes support every direction of "
         "the features, the projection changes nothing, and the weights stay as the deleted nodes helped to make them.",
-        f"Share of single nodes whose deletion changes no weight: {', '.join(shares)}." if shares else _UNMEASURED,
+        f"Share of single nodes whose deletion loses no direction, and so changes no weight: {', '.join(shares)}."
+        if shares
+        else _UNMEASURED,
     )
 
 

@@ -19,7 +19,11 @@ PARTS = (
     ("Figure 2", "the projection, drawn", "An illustration of Proposition 1."),
     ("Figure 3", "distances to retraining", ""),
     ("Figure 4", "accuracy with more and more deleted", ""),
-    ("Figure 5", "how membership inference works", "An illustration; what is left open is in paper/membership.py."),
+    (
+        "Figure 5",
+        "how membership inference works",
+        "An illustration; what is left open is in benchmarks/paper/inference/membership.py.",
+    ),
     ("Figure 6", "accuracy while fine-tuning", ""),
     ("Figure 7", "how Theorem 1 is proven", "An illustration of the proof."),
     ("Algorithm 1", "Projector, options 1 and 2", ""),

@@ -170,6 +170,12 @@ def paired(*figures: dict[int, float]) -> tuple[list[float], int]:
     return [fmean(each[seed] for seed in seeds) for each in figures] if seeds else [], len(seeds)
 
 
+def repair_times(results: Results, dataset: str, share: str) -> tuple[list[float], int]:
+    """Mean seconds of the projection, of projection and repair, and of retraining, over the seeds that have all."""
+    key = ("closeness", dataset)
+    return paired(*(results.by_seed(*key, each, share, "seconds") for each in (LETHE, REPAIRED, RETRAINED)))
+
+
 def by(seeds: int) -> str:
     """Of how many seeds something is."""
     return "one seed" if seeds == 1 else f"{seeds} seeds"

@@ -50,7 +50,7 @@ CLAIMS = (
         "Chien et al. 2023, abstract",
         "… and four times as fast as retraining after each.",
         stream_speed,
-        "Their retraining is by L-BFGS on a GPU; ours by Newton's method, which takes tens of steps. On Cora the "
+        "Their retraining is by L-BFGS on a GPU; ours by Newton's method, which takes a few steps. On Cora the "
         "budget lasts: what takes the time is each removal's own step and bound, for every class. The smallest example "
         "has another reason: of few nodes the budget is spent at once, and each removal is a step and a training.",
         "test_smallest_examples.py::test_certified_removal_trains_anew_each_time_where_nodes_are_few",

@@ -217,7 +217,12 @@ def costs(first: float, second: float) -> float:
 
 
 def best_lambda(results: Results, dataset: str, method: str) -> str | None:
-    """That with the best accuracies of validation nodes before and after, as `choose_regularization` has it."""
+    """The lambda that classifies validation nodes best, before and after the deletion.
+
+    Both accuracies count equally: the paper's appendix ("Model configuration") chooses lambda "to balance the
+    performance before and after unlearning", since second-order methods go astray where it is small. A tie goes to the
+    smallest.
+    """
     scores = {}
     for case in results.cases("regularization", dataset):
         key = ("regularization", dataset, method, case)

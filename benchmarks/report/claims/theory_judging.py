@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.paper.theory.delta import SCALINGS
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.claims.judging import Case
-from benchmarks.report.results import Results, apart, by, called, number, paired
+from benchmarks.report.claims.judging import Case, place, smaller
+from benchmarks.report.results import Results, apart, by, called, number, paired, repair_times
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
@@ -130,6 +130,19 @@ def fine_tuned(
         return cases
 
     return judge
+
+
+def repair_beside_retraining(results: Results) -> list[Case]:
+    """Whether the repair takes less time, after the projection, than retraining."""
+    cases = []
+    for dataset in results.datasets("closeness"):
+        for share in results.cases("closeness", dataset):
+            times, seeds = repair_times(results, dataset, share)
+            if seeds:
+                alone, anew = times[1] - times[0], times[2]
+                words = f"{place(dataset, share)}, {by(seeds)}: {number(alone)} s, and {number(anew)} s of retraining."
+                cases.append(Case(smaller(alone, anew), words))
+    return cases
 
 
 def exactly_none(

@@ -106,16 +106,25 @@ def test_distances_are_compared_at_every_share() -> None:
     )
 
 
-def test_neighbours_count_in_the_channel_and_in_the_distance_without_noise() -> None:
+def test_neighbours_count_in_what_is_left_of_the_channel_without_noise() -> None:
     name = "Neighbours have to be updated as well"
-    for left, verdict in ((0.1, Verdict.REPRODUCED), (0.3, Verdict.REFUTED)):
-        channel = after("influence+", channel_norm_after=left), after("influence", channel_norm_after=0.2)
-        assert judged(name, *channel).verdict is verdict
-        weights = [
-            after(method, "0.01", "closeness", weights=away)
-            for method, away in (("fisher+, without noise", left), ("influence, without noise", 0.2))
-        ]
-        assert judged(name, *weights).verdict is verdict
+    for method, left, verdict in (
+        ("influence, without noise", 0.2, Verdict.REPRODUCED),
+        ("influence, without noise", 1e-9, Verdict.REFUTED),
+        ("fisher+, without noise", 1e-9, Verdict.REPRODUCED),
+        ("fisher+, without noise", 0.2, Verdict.REFUTED),
+    ):
+        found = judged(name, after(method, channel_norm_before=1.0, channel_norm_after=left))
+        assert found.verdict is verdict
+
+
+def test_of_a_repair_the_time_after_the_projection_is_beside_retraining() -> None:
+    name = "Fine-tuning is shorter than retraining"
+    for seconds, verdict in ((2.9, Verdict.REPRODUCED), (3.1, Verdict.REFUTED)):
+        times = (LETHE, 1.0), (REPAIRED, seconds), (RETRAINED, 2.0)
+        records = [after(method, "0.1", "closeness", seconds=each) for method, each in times]
+        assert judged(name, *records[:2]).verdict is Verdict.UNMEASURED
+        assert judged(name, *records).verdict is verdict
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

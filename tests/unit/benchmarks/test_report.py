@@ -313,7 +313,8 @@ def test_methods_with_a_lambda_of_their_own_say_so_in_every_row() -> None:
         "scalegun (lambda 1e-2)",
         "scalegun (lambda 1e-2)",
     ]
-    assert "<title>scalegun (lambda 1e-2)</title>" in text
+    # At another lambda a distance does not compare, so that there is no point of it.
+    assert re.findall(r"<title>((?:scalegun|fisher)[^<]*)</title>", text) == ["fisher+"]
     assert "1e-4 for all" not in text
 
 
@@ -328,7 +329,7 @@ def _near(method: str) -> dict[str, Any]:
 def test_ours_beside_ogbn_arxiv_are_said_to_be_of_other_features_in_every_row() -> None:
     named = {row.dataset for table in TABLES for row in table.rows if "arxiv" in row.dataset}
     assert named == {"ogbn-arxiv; ours: other features"}
-    arxiv = {**injected(LETHE, 0.0, 0.7159, 3.0), "dataset": "ogbn_arxiv_llm"}
+    arxiv = {**injected("projector, official code", 0.0, 0.7159, 3.0), "dataset": "ogbn_arxiv_llm"}
     assert re.search(r"<td>ogbn-arxiv; ours: other features</td>.*85.00 → 71.59", page(Results([arxiv])))
 
 

@@ -72,11 +72,6 @@ FLIPS = [
         tuned(at("1000", accuracy=0.8), at("retrained", accuracy=0.82)),
     ),
     (
-        "Fine-tuning is shorter than retraining",
-        unit("fine-tuning", PLAIN, {"after": {"gap": 0.1}, "from zero, 1000": {"gap": 0.2}}),
-        unit("fine-tuning", PLAIN, {"after": {"gap": 0.3}, "from zero, 1000": {"gap": 0.2}}),
-    ),
-    (
         "With diffusion, the projection is always better than retraining",
         tuned(at("after", accuracy=0.81), at("retrained", accuracy=0.8), method=DIFFUSED),
         tuned(at("after", accuracy=0.79), at("retrained", accuracy=0.8), method=DIFFUSED),

@@ -18,7 +18,7 @@ from benchmarks.baselines.linear import (
     within_hops,
     without_nodes,
 )
-from benchmarks.baselines.protocol import BaselineError, accuracy, choose_regularization
+from benchmarks.baselines.protocol import BaselineError
 from benchmarks.baselines.retraining import Retraining
 from projector import ModelSpec, fit
 from projector.network.spec import Combine, LossKind, PropagationKind
@@ -96,23 +96,6 @@ def test_hops_are_counted_in_edges() -> None:
     for hops in range(3):
         expected = np.linalg.matrix_power(A, hops)[[3, 8]].sum(axis=0) > 0
         np.testing.assert_array_equal(within_hops(graph, np.array([3, 8]), hops), expected)
-
-
-def test_lambda_is_chosen_by_validation_nodes_before_and_after() -> None:
-    graph, nodes, candidates = small_graph(), np.array([0, 4]), (1e-3, 1e2)
-    left = remaining(graph, nodes)
-
-    def score(regularization: float) -> float:
-        spec = replace(OVR, regularization=regularization)
-        before, after = fit(graph, spec), fit(left, spec)
-        return accuracy(before.predict(), graph, graph.val_mask) + accuracy(after.predict(), graph, left.val_mask)
-
-    expected = max(candidates, key=score)
-    chosen = choose_regularization(lambda each: Retraining(replace(OVR, regularization=each)), graph, nodes, candidates)
-    assert chosen == expected
-    nobody = replace(graph, val_mask=np.zeros(graph.nodes, dtype=np.bool_))
-    with pytest.raises(BaselineError, match="no validation nodes"):
-        choose_regularization(lambda _: Retraining(OVR), nobody, nodes)
 
 
 def test_models_with_other_inputs_are_refused() -> None:
