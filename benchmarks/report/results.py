@@ -170,10 +170,11 @@ def paired(*figures: dict[int, float]) -> tuple[list[float], int]:
     return [fmean(each[seed] for seed in seeds) for each in figures] if seeds else [], len(seeds)
 
 
-def repair_times(results: Results, dataset: str, share: str) -> tuple[list[float], int]:
-    """Mean seconds of the projection, of projection and repair, and of retraining, over the seeds that have all."""
-    key = ("closeness", dataset)
-    return paired(*(results.by_seed(*key, each, share, "seconds") for each in (LETHE, REPAIRED, RETRAINED)))
+def repair_to_retraining(results: Results, dataset: str, share: str) -> float | None:
+    """What the repair alone takes as a multiple of retraining, each in Lethe's projections in its own run."""
+    methods = LETHE, REPAIRED, RETRAINED
+    times, _ = paired(*(results.by_seed("closeness", dataset, each, share, "times_lethe") for each in methods))
+    return (times[1] - times[0]) / times[2] if times else None
 
 
 def by(seeds: int) -> str:

@@ -37,9 +37,9 @@ CLAIMS = (
         "Table 2, observation 1",
         "Using an MLP as a feature extractor can improve the average accuracy (73.35 to 73.41).",
         better_on_most("accuracy", "accuracy", _WITH_MLP),
-        "“Can” is read as: on more than half of the graphs. Not as the paper has it, whose MLP is trained on all nodes "
-        "but the deleted, who would have to be known beforehand: here on nodes that are never deleted, a tenth or half "
-        "of the training nodes, and that it saw fewer of them can be all of the loss.",
+        "“Can” is read as: on more than half of the graphs. Not as in the paper's experiment, whose MLP is trained on "
+        "all nodes but the deleted, who would have to be known beforehand: here on nodes that are never deleted, a "
+        "tenth or half of the training nodes, and that it saw fewer of them can be all of the loss.",
         "test_smallest_examples.py::test_an_mlp_forgets_the_words_that_no_public_node_has",
     ),
     Claim(

@@ -36,7 +36,7 @@ from benchmarks.report.claims.judging import APPROXIMATE, GONE, POINT
 from benchmarks.report.claims.robustness import largest_change, largest_step
 from benchmarks.report.claims.theory_judging import PRINTED
 from benchmarks.report.results import LETHE, RETRAINED
-from projector import fit, from_arrays
+from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.training.fit import train
 from projector.training.mlp import extract
@@ -140,14 +140,6 @@ def test_a_projection_handles_more_numbers_than_training_anew_where_features_are
             fitted.unlearn(of(0))
         handled[method] = counter.numbers
     assert handled[projection] > 2 * handled[RETRAINED] > 0
-
-
-def test_a_repair_can_take_more_steps_than_training_anew() -> None:
-    """Once the hub is gone, the weights that it was learned with are farther from the minimum than zero is."""
-    spec = replace(OVR, regularization=1e-2)
-    _, report = fit(HUB, spec).forget(nodes=of(0), repair=True)
-    assert report.iterations is not None
-    assert report.iterations > train(spec, remaining(HUB, of(0))).iterations > 0
 
 
 def test_certified_removal_trains_anew_each_time_where_nodes_are_few() -> None:
