@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.paper.inference.lira import RETRAINED_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number
 
@@ -19,9 +19,10 @@ _SENTENCES = {
         "too, when they add no noise.",
     ),
     "The projection hides a deletion from membership inference as well as retraining": (
-        "A membership test takes deleted nodes for never seen about as often after the projection as after retraining.",
+        "A membership test tells deleted nodes from nodes never trained on no better after the projection than after "
+        "retraining.",
         "The model still knows whom it was trained on: after 90 % of the training nodes were deleted, a membership "
-        "test takes these for never seen far less often after the projection than after retraining.",
+        "test tells these from nodes never trained on after the projection, and does not after retraining.",
     ),
     "The projection is closer to retraining than a Newton step": (
         "The projection ends closer to retraining than a Newton step, the method that it is compared with.",
@@ -101,7 +102,7 @@ def _identity(verdict: Verdict, results: Results) -> Line:
 def _lira(results: Results) -> Line:
     told = []
     for dataset in results.datasets("lira"):
-        case = f"ovr, {RETRAINED_QUESTION}"
+        case = f"ovr, {NEVER_THERE_QUESTION}"
         areas = {each: results.mean("lira", dataset, each, case, "auc") for each in (LETHE, REPAIRED, RETRAINED)}
         words = [f"{100 * area:.1f} % with {method}" for method, area in areas.items() if area is not None]
         absent = [method for method, area in areas.items() if area is None]
@@ -109,7 +110,7 @@ def _lira(results: Results) -> Line:
         told.append(f"{called(dataset)}: {', '.join(words)}.")
     return _ours(
         "An attacker who knows nearly everything, and is still answered about a deleted node, is measured by how well "
-        "it tells models that unlearned it from retrained ones (U-LiRA; guessing is 50 %).",
+        "it tells models that unlearned it from models that never had it (U-LiRA; guessing is 50 %).",
         " ".join(told),
     )
 

@@ -42,7 +42,7 @@ PARTS = (
     (
         "Assumption 2",
         "the gradient’s variance",
-        "Any graph has it; it is taken along the runs, and is in the bound of Theorem 1 below.",
+        "Any graph has it; it is taken where retraining ends, and is in the bound of Theorem 1 below.",
     ),
     ("Section 3.2", "the projection: what it needs, promises and costs", ""),
     ("Section 3.4", "extensions: an MLP and adaptive diffusion", ""),

@@ -89,7 +89,6 @@ def decomposed(graph: Graph, loops: int) -> Figures:
     return {
         "nodes": graph.nodes,
         "repeats": int((gaps <= _SAME).sum()),
-        "zero_rows": int((np.linalg.norm(turned, axis=1) <= limit).sum()),
         "missed": missed,
     }
 

@@ -2,8 +2,9 @@
 
 Descent from 0 with the step for which the paper proves a rate, 1 / (lambda + B_x^2 P_s^2), T times on the graph before
 and on the one after 1 % of the training nodes were deleted, which gives w(T) and w_u(T); the projection of w(T) is w_p.
-G and B_w, which the paper assumes for any w, are taken along w_u(T) and the runs: the bound is rather too small than
-too large. It holds for every class, so the largest G, B_w and distance are compared.
+G, which the paper assumes for any w, is taken at w_u(T), and B_w along the runs: the bound is rather too small than too
+large, which is the safe side for saying that it tells nothing. (A counterexample to it has to take G for any w.) It
+holds for every class, so the largest G, B_w and distance are compared.
 """
 
 from dataclasses import replace

@@ -8,6 +8,7 @@ every graph is refuted by one example, whatever was measured.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isclose
 from statistics import fmean
 
 from benchmarks.report.results import Results, apart, by, called
@@ -92,7 +93,9 @@ def found(claim: Claim, results: Results) -> Finding:
 
 def _failing(cases: Sequence[Case]) -> str:
     failed = sum(case.margin <= 0 for case in cases)
-    words = f"It fails in {_some(failed, len(cases))}. Worst: {min(cases, key=_margin).words}"
+    ties = sum(isclose(case.margin, 0.0, abs_tol=1e-12) for case in cases)
+    where = _some(failed, len(cases)) + f", {ties} of them at the very limit" * bool(ties)
+    words = f"It fails in {where}. Worst: {min(cases, key=_margin).words}"
     if failed < len(cases):
         words += f" It holds in the others, most clearly: {max(cases, key=_margin).words}"
     return words

@@ -164,3 +164,10 @@ def test_an_mlp_is_compared_with_the_same_model_without_it(deep: str, plain: str
     # Of fewer seeds, or where they draw nothing of the model without, deviations tell nothing.
     for without in (steady[:4], steady[:1], (0.3,) * 5):
         assert judged(name, *right(deep, *spread), *right(plain, *without)).verdict is Verdict.UNMEASURED
+
+
+def test_of_cases_that_fail_the_ties_are_counted() -> None:
+    records = [after(method, share, accuracy_after=0.8) for method in (LETHE, RETRAINED) for share in ("0.05", "0.1")]
+    records[0]["cases"]["0.05"]["accuracy_after"] = 0.7
+    words = judged("The projection is slightly better than retraining", *records).words
+    assert words.startswith("It fails in all 2 cases measured, 1 of them at the very limit. Worst: Cora, 5%")

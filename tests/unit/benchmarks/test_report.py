@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import EXCLUDED
-from benchmarks.paper.inference.lira import RETRAINED_QUESTION
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.paper.units import DIED, OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
 from benchmarks.report.claims.judging import Verdict, found
@@ -251,7 +251,7 @@ def test_the_first_page_says_in_ten_sentences_what_the_figures_say() -> None:
 
 
 def test_the_first_page_gives_what_attackers_tell_and_names_the_methods_that_are_missing() -> None:
-    attacked = unit("lira", LETHE, {f"ovr, {RETRAINED_QUESTION}": {"auc": 0.911}})
+    attacked = unit("lira", LETHE, {f"ovr, {NEVER_THERE_QUESTION}": {"auc": 0.911}})
     text = " ".join(each.figures for each in lines([found(each, Results([])) for each in CLAIMS], Results([attacked])))
     assert f"Cora: 91.1 % with {LETHE}, not measured yet with {REPAIRED} and {RETRAINED}." in text
 

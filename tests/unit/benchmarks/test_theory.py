@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from benchmarks.baselines.linear import propagation, remaining, within_hops
+from benchmarks.baselines.linear import propagation, remaining, representation, within_hops
 from benchmarks.baselines.newton.logistic import OneAgainstRest
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.setting import drawn
@@ -192,14 +192,17 @@ def bipartite(centres: int, leaves: int) -> Graph:
 
 
 def test_theorem_1_fails_where_many_deleted_neighbours_have_the_same_features() -> None:
-    graph = bipartite(64, 64)
-    found: dict[str, Any] = dict(
-        bounded(graph, ModelSpec(loss=LossKind.OVR, hops=1, regularization=1.0), np.flatnonzero(graph.labels == 1))
-    )
-    one = found["1"]
+    graph, spec = bipartite(128, 128), ModelSpec(loss=LossKind.OVR, hops=1, regularization=1.0)
+    deleted = np.flatnonzero(graph.labels == 1)
+    one: dict[str, Any] = dict(bounded(graph, spec, deleted))["1"]
     assert one["delta"] == 0
     assert one["largest_change"] > 2 * one["B_x"] * one["P_d"]
-    assert one["distance"] > one["bound"]
+    # g and its mean over those who remain differ, for any w, by the deleted's share of that mean at most.
+    left = remaining(graph, deleted)
+    rows = representation(left, spec, np.flatnonzero(left.train_mask))
+    G = deleted.size / graph.train_mask.sum() * np.linalg.norm(rows, axis=1).mean()
+    assert one["G"] <= G
+    assert one["distance"] > 1.05 * (one["bound"] + one["step"] * (G - one["G"]))
 
 
 def test_the_step_of_theorem_1_is_too_long_on_stars_of_one_feature() -> None:

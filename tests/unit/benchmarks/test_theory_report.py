@@ -87,7 +87,7 @@ FLIPS = [
     ),
     (
         "The conditions of the proposition on expressiveness are mild",
-        expressive(repeats=0, zero_rows=0),
+        expressive(repeats=0, missed=0),
         expressive("proven", repeats=2),
     ),
     (
@@ -159,7 +159,7 @@ def test_the_page_has_a_part_for_each_experiment() -> None:
         of_rows(1.0, 1.02),
         bounded(bound=1e301),
         unit("fine-tuning", DIFFUSED, stages),
-        unit("expressiveness", LOOPED, {"proven": proof, "decomposed": {**proof, "repeats": 358, "zero_rows": 0}}),
+        unit("expressiveness", LOOPED, {"proven": proof, "decomposed": {**proof, "repeats": 358}}),
         dual(0.1),
     ]
     text = page(Results(records))
