@@ -96,7 +96,7 @@ _NEEDS = (
     (
         "U-LiRA",
         "shadow models trained on the same distribution are like the attacked one",
-        "over a hundred models trained with and without a node, and unlearned; its true label; answers about it on a "
+        "dozens of models trained with and without a node, and unlearned; its true label; answers about it on a "
         "graph that still has it",
         "yes",
     ),
@@ -126,11 +126,11 @@ def sections(results: Results) -> list[Section]:
         Section(
             "Deleted edges",
             "One in a hundred edges deleted at once (after TrendAttack, 2025): area under the curve, in percent, of "
-            "telling them from as many edges that are still there, where 50 is chance and farther off, above or "
-            "below, is a finding; and from pairs that never were edges, which differ from edges whatever was "
-            "forgotten: what training anew shows there is what others stand beside. Change compares two versions; "
-            "trend and similarity are of the version after. Of one draw: with 53 deleted edges, on Cora, a figure is "
-            "sure to some six points.",
+            "telling them from as many edges that are still there, and from as many pairs that never were edges. What "
+            "training anew shows is what others stand beside: answers about ends differ whatever was forgotten. "
+            "Chance, 50, is the goal of “after and retrained” alone, beside edges that are still there; farther below "
+            "is as much of a finding as above. Change compares two versions; trend and similarity are of the version "
+            "after. Of one draw: with 53 deleted edges, on Cora, the standard error is some six points.",
             _tables(results, "edges", _EDGES),
         ),
         Section(

@@ -21,8 +21,9 @@ _SENTENCES = {
     "The projection hides a deletion from membership inference as well as retraining": (
         "A membership test tells deleted nodes from nodes never trained on no better after the projection than after "
         "retraining.",
-        "The model still knows whom it was trained on: after 90 % of the training nodes were deleted, a membership "
-        "test tells these from nodes never trained on after the projection, and does not after retraining.",
+        "After the projection the model still knows whom it was trained on: once 90 % of the training nodes are "
+        "deleted, a membership test calls these untrained less often than nodes never trained on, and after "
+        "retraining it does not.",
     ),
     "The projection is closer to retraining than a Newton step": (
         "The projection ends closer to retraining than a Newton step, the method that it is compared with.",
@@ -110,7 +111,8 @@ def _lira(results: Results) -> Line:
         told.append(f"{called(dataset)}: {', '.join(words)}.")
     return _ours(
         "An attacker who knows nearly everything, and is still answered about a deleted node, is measured by how well "
-        "it tells models that unlearned it from models that never had it (U-LiRA; guessing is 50 %).",
+        "it tells models that unlearned it from models that unlearned others and never had it (U-LiRA; guessing is 50 "
+        "%; above that, something of the node is left).",
         " ".join(told),
     )
 

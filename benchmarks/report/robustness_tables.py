@@ -42,7 +42,7 @@ def sections(results: Results) -> list[Section]:
             "victim’s model whom it was trained on, before and after 90 % of them were deleted. Percent told rightly, "
             "mean ± standard deviation over splits. “Balanced” is the mean of the two before it: the classifier is "
             "worth what it has above 50. By how much more often it takes for untrained the others, who never were "
-            "trained on, than the deleted is what it still sees of the deletion: of who was never there, 0.",
+            "trained on, than the deleted is what it sees of who was trained on; retraining shows what nothing leaves.",
             [("", _membership(results))],
         ),
         Section(
@@ -56,8 +56,7 @@ def sections(results: Results) -> list[Section]:
             "The appendix proposes the projection for them, followed by fine-tuning, and measures nothing. The "
             "feature injection test with the hinge as it is (Pegasos) and smoothed (Newton’s method); fine-tuning is "
             "100 steps on what remains. Distances are relative, to the machine trained anew; accuracies in percent. "
-            "Pegasos’ last iterate can be far off (on Amazon Photo one trained anew classifies 17.5 %), and with it "
-            "what is measured from there.",
+            "Pegasos’ last iterate can be far off in what it classifies: of Amazon Photo one trained anew 17.5 %.",
             _svm(results),
         ),
     ]

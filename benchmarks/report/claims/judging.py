@@ -93,7 +93,7 @@ def found(claim: Claim, results: Results) -> Finding:
 
 def _failing(cases: Sequence[Case]) -> str:
     failed = sum(case.margin <= 0 for case in cases)
-    ties = sum(isclose(case.margin, 0.0, abs_tol=1e-12) for case in cases)
+    ties = sum(case.margin <= 0 and isclose(case.margin, 0.0, abs_tol=1e-12) for case in cases)
     where = _some(failed, len(cases)) + f", {ties} of them at the very limit" * bool(ties)
     words = f"It fails in {where}. Worst: {min(cases, key=_margin).words}"
     if failed < len(cases):
