@@ -86,7 +86,7 @@ def row(name: str, graph: Graph, spec: ModelSpec, held: HeldModel, certificate: 
     half = float(t.ppf(0.975, DRAWS - 1)) * float(np.std(moved, ddof=1)) / math.sqrt(DRAWS)
     share = made.sigma * math.sqrt(W.numel()) / float(torch.linalg.norm(W))
     return (
-        f"{100 * success(made.budget):.1f} % | {made.cap:.1e} | {made.sigma:.1e} | {share:.1e} | "
+        f"{math.ceil(1000 * success(made.budget)) / 10:.1f} % | {made.cap:.1e} | {made.sigma:.1e} | {share:.1e} | "
         f"{100 * float((exact == right).mean()):.2f} | {np.mean(moved):+.3f} ± {half:.3f} | "
         f"{np.std(moved, ddof=1):.3f} | {np.mean(changed):.2f} | {median(took):.1f}"
     )

@@ -150,9 +150,9 @@ def downdate(
     """Takes the rows X_D (m, d) out of the span; `surviving` (n,) masks the rows of `features` that stay.
 
     The rank-revealing Woodbury update: eigenvectors of the leverages near 1 are candidates for lost directions,
-    and the surviving rows decide which of them are lost. Falls back to `factorise` when a candidate survives or when
-    the result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once, which is
-    then cheaper, of the downdated M, so that the cost does not depend on n.
+    and the surviving rows decide which of them are lost. Falls back to `factorise` when a candidate survives, when a
+    direction may have become faint, or when the result fails the acceptance test; a batch that is large against d gets
+    an eigendecomposition at once, which is then cheaper, of the downdated M, so that the cost does not depend on n.
     """
     large = X_D.shape[0] >= _LARGE_BATCH * gram.M.shape[0]
     # What an attempt allocated is gone before the factors are recomputed.
@@ -182,7 +182,7 @@ def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.
 
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
-    """The Woodbury update; None when a candidate survives, or the result is not accepted."""
+    """The Woodbury update; None when a candidate survives, a direction may be faint now, or it is not accepted."""
     Y = X_D @ gram.M_pinv
     K = symmetrise(Y @ X_D.T)
     identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
@@ -200,6 +200,9 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
         M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
+    # |M+|_F is at least the inverse of the smallest eigenvalue kept, which may have sunk to the cutoff.
+    if gram.rank_tolerance * gram.sigma_ref_squared * float(torch.linalg.norm(M_pinv)) >= 1.0:
+        return None
     M = rank_update(gram.M, X_D, -1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None

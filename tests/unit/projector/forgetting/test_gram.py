@@ -109,6 +109,26 @@ def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
     assert_exact(down.gram, rows[live])
 
 
+def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_rows() -> None:
+    """Two rows alone support the last direction, and the one that stays supports it faintly."""
+    rng, weakened = np.random.default_rng(1), 0
+    for _ in range(60):
+        directions = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+        rows = rng.normal(size=(40, 3)) @ directions[:, :-1].T
+        parts = 10 ** rng.uniform((-5, -5.6), (-3.2, -5))
+        rows[:2] += np.linalg.norm(rows, 2) * parts[:, None] * directions[:, -1]
+        features, live = FeatureMatrix(rows), np.ones(40, dtype=np.bool_)
+        gram = factorise(features, live)
+        live[0] = False
+        down = downdate(gram, features.dense_rows(np.array([0])), features, live)
+        anew = factorise(features, live, sigma_ref_squared=gram.sigma_ref_squared)
+        assert down.gram.rank == anew.rank
+        assert down.lost_directions.shape[1] == 0
+        assert down.weakened == gram.rank - anew.rank
+        weakened += down.weakened
+    assert weakened > 10
+
+
 def test_rank_decisions_keep_the_scale_of_the_import() -> None:
     """After nearly everything is deleted the largest eigenvalue is noise; against it noise would count as rank."""
     rows = np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))])
