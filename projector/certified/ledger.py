@@ -6,10 +6,10 @@ that are compared had the same data. Published again from the same secret it tel
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from projector.certified.publication import Mechanism
 from projector.errors import PromiseError
 
 #: A share of the budget from which on is told that it runs out.
@@ -55,14 +55,13 @@ class Ledger:
         share = told / Fraction(budget) ** 2
         return Spent(len(self._versions) - first, _root(told), float(share))
 
-    def add(self, version: int, mu: float, promised: Iterable[tuple[int, float]]) -> None:
+    def add(self, version: int, mechanism: Mechanism, oldest_deletion: int) -> None:
         """Counts the publication of `version`, before it is made; one that was counted already stays as it is.
 
-        `promised` is, for each promise, the first version without somebody to whom it was made, and its mu. Raises
-        PromiseError when the publication, which is `mu`-GDP, would exceed one of them, or comes after a later version
-        or with other noise.
+        `oldest_deletion` is the first version without somebody to whom `mechanism.budget` is promised. Raises
+        PromiseError when the publication would exceed it, or comes after a later version or with other noise.
         """
-        cost = _cost(mu)
+        cost = _cost(mechanism.mu)
         if self._versions and version <= self._versions[-1]:
             known = bisect_left(self._versions, version)
             if self._versions[known] != version or self._costs[known] != cost:
@@ -70,14 +69,14 @@ class Ledger:
                     f"Version {version} is not what was counted as published.", "Publish it as it was, or a later one."
                 )
             return
-        for deletion, budget in promised:
-            told = self._before[-1] - self._before[bisect_left(self._versions, deletion)] + cost
-            if told > Fraction(budget) ** 2 * _UNIT:
-                raise PromiseError(
-                    f"Version {version} would tell more of the deletions of version {deletion} than was promised.",
-                    "Stay with the version before.",
-                )
-        self.record(version, mu)
+        first = bisect_left(self._versions, oldest_deletion)
+        told = self._before[-1] - self._before[first] + cost
+        if told > Fraction(mechanism.budget) ** 2 * _UNIT:
+            raise PromiseError(
+                f"Version {version} would tell more of the deletions of version {oldest_deletion} than was promised.",
+                "Stay with the version before, or promise less.",
+            )
+        self.record(version, mechanism.mu)
 
     def record(self, version: int, mu: float) -> None:
         """Takes a publication over that was counted before, whatever was promised then; later than those so far."""

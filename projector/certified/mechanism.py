@@ -42,24 +42,6 @@ def radius(loss: Loss, classes: int, regularization: float) -> float:
     return math.sqrt(2 * loss.value(zeros, torch.zeros(1, dtype=torch.int64)) / regularization)
 
 
-def budget_of(promise: Promise, weights: int) -> float:
-    """The mu that keeps `promise` for publications of `weights` numbers, all K together.
-
-    `ERROR` of each number published is taken from delta: what is at most tau from its law in total variation adds
-    (1 + e^epsilon) tau. Raises PromiseError where nothing of delta is left.
-    """
-    if promise.publications < 1 or weights < 1:
-        raise PromiseError("At least one publication of one number is to be planned.", "Plan more.")
-    # Larger epsilons than 100 leave nothing of delta.
-    error = (1 + math.exp(min(promise.epsilon, 100.0))) * promise.publications * weights * ERROR
-    if error >= promise.delta:
-        raise PromiseError(
-            f"The noise of {promise.publications} publications is drawn to {error:.0e}, delta is {promise.delta:g}.",
-            "Promise a larger delta, a smaller epsilon or fewer publications.",
-        )
-    return largest_mu(promise.epsilon, promise.delta - error)
-
-
 def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mechanism:
     """The mechanism with the least noise that keeps `promise` for `weights` numbers W with |W_u| <= R.
 
@@ -72,9 +54,19 @@ def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mec
     apart. With mu from epsilon and delta, sigma = Delta sqrt(K) / mu. The step is made small against cap, not against
     sigma, which is far above Delta where many publications are planned.
 
-    Raises PromiseError as `budget_of` does, and where float64 cannot carry the grid.
+    `ERROR` of each number published is taken from delta: what is at most tau from its law in total variation adds
+    (1 + e^epsilon) tau. Raises PromiseError where nothing of delta is left, or float64 cannot carry the grid.
     """
-    budget = budget_of(promise, weights)
+    if promise.publications < 1 or weights < 1:
+        raise PromiseError("At least one publication of one number is to be planned.", "Plan more.")
+    # Larger epsilons than 100 leave nothing of delta.
+    error = (1 + math.exp(min(promise.epsilon, 100.0))) * promise.publications * weights * ERROR
+    if error >= promise.delta:
+        raise PromiseError(
+            f"The noise of {promise.publications} publications is drawn to {error:.0e}, delta is {promise.delta:g}.",
+            "Promise a larger delta, a smaller epsilon or fewer publications.",
+        )
+    budget = largest_mu(promise.epsilon, promise.delta - error)
     cap = tolerance * R / (1 - tolerance)
     ratio = math.sqrt(promise.publications) / budget
     bits = max(math.ceil(math.log2(ratio * math.sqrt(weights) / _SHARE_OF_GRID)), 0)

@@ -200,12 +200,20 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
         M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
-    # |M+|_F is at least the inverse of the smallest eigenvalue kept, which may have sunk to the cutoff.
-    if gram.rank_tolerance * gram.sigma_ref_squared * float(torch.linalg.norm(M_pinv)) >= 1.0:
+    if _has_faint(M_pinv, gram.rank_tolerance * gram.sigma_ref_squared):
         return None
     M = rank_update(gram.M, X_D, -1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
+
+
+def _has_faint(M_pinv: Tensor, cutoff: float) -> bool:
+    """Whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
+    # |M+|_F is no less than the largest of them, and mostly settles it.
+    if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
+        return False
+    identity = torch.eye(M_pinv.shape[0], dtype=M_pinv.dtype, device=M_pinv.device)
+    return int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - cutoff * M_pinv).info) != 0
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:

@@ -55,7 +55,7 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
         f"50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was deleted, nor when, nor what "
         "retraining without them reveals by itself. It does not cover versions from before it was turned on, nor parts "
         "of the model that stay as they were fixed earlier. The audit tells of the weights without noise: publishing "
-        "it would undo this."
+        "it would undo this. Less can be promised later, or nothing: that holds for earlier deletions, too."
     )
 
 

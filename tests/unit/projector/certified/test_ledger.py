@@ -1,6 +1,7 @@
 """The ledger says no less than what publications have told, and stops the one that would tell too much."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -21,7 +22,7 @@ def test_a_hundred_thousand_publications_are_those_of_the_closed_form() -> None:
     """mu sqrt(K), to 1e-12 and never below; the K planned are allowed and no more."""
     count, mechanism, ledger = 100_000, planned(100_000), Ledger()
     for version in range(1, count + 1):
-        ledger.add(version, mechanism.mu, [(1, mechanism.budget)])
+        ledger.add(version, mechanism, oldest_deletion=1)
         if version in (89_999, 90_001):
             assert ledger.since(1, mechanism.budget).nearly_used is (version > 90_000)
     for deletion in (1, 2, 50_001, 100_000):
@@ -32,15 +33,15 @@ def test_a_hundred_thousand_publications_are_those_of_the_closed_form() -> None:
         assert spent.mu == pytest.approx(mechanism.mu * math.sqrt(spent.publications), rel=1e-12)
         assert spent.share == pytest.approx(spent.publications / count, rel=1e-9)
     with pytest.raises(PromiseError, match="than was promised"):
-        ledger.add(count + 1, mechanism.mu, [(1, mechanism.budget)])
-    ledger.add(count + 1, mechanism.mu, [(2, mechanism.budget)])
+        ledger.add(count + 1, mechanism, oldest_deletion=1)
+    ledger.add(count + 1, mechanism, oldest_deletion=2)
 
 
 @given(plans=st.lists(st.integers(1, 10**6), min_size=1, max_size=40), since=st.integers(1, 50))
 def test_publications_with_different_noise_add_up_by_squares(plans: list[int], since: int) -> None:
     ledger, made = Ledger(), [planned(plan) for plan in plans]
     for version, mechanism in enumerate(made, start=1):
-        ledger.add(version, mechanism.mu, [(version, 1e6)])
+        ledger.add(version, replace(mechanism, budget=1e6), oldest_deletion=version)
     exact = sum((Fraction(mechanism.mu) ** 2 for mechanism in made[since - 1 :]), Fraction())
     spent = ledger.since(since, 1.0)
     assert exact <= Fraction(spent.mu) ** 2 <= exact * (1 + Fraction(1, 10**12))
@@ -50,19 +51,19 @@ def test_publications_with_different_noise_add_up_by_squares(plans: list[int], s
 def test_a_version_published_again_is_counted_once() -> None:
     mechanism, ledger = planned(2), Ledger()
     for version in (1, 1, 2, 2, 1):
-        ledger.add(version, mechanism.mu, [(1, mechanism.budget)])
+        ledger.add(version, mechanism, oldest_deletion=1)
     assert ledger.since(1, mechanism.budget).publications == 2
     with pytest.raises(PromiseError, match="not what was counted"):
-        ledger.add(2, planned(3).mu, [])
+        ledger.add(2, planned(3), oldest_deletion=1)
     with pytest.raises(PromiseError, match="not what was counted"):
-        ledger.add(0, mechanism.mu, [])
+        ledger.add(0, mechanism, oldest_deletion=1)
 
 
 def test_a_refused_publication_is_not_counted() -> None:
     mechanism, ledger = planned(1), Ledger()
-    ledger.add(1, mechanism.mu, [(1, mechanism.budget)])
+    ledger.add(1, mechanism, oldest_deletion=1)
     with pytest.raises(PromiseError):
-        ledger.add(2, mechanism.mu, [(1, mechanism.budget)])
+        ledger.add(2, mechanism, oldest_deletion=1)
     assert ledger.since(1, mechanism.budget).publications == 1
     assert ledger.since(2, mechanism.budget).mu == 0.0
 
@@ -71,22 +72,10 @@ def test_more_publications_planned_in_time_leave_more_to_come() -> None:
     """After 90 of 100, those of a plan of 400 take a quarter each: 40 follow instead of 10."""
     ledger, first, second = Ledger(), planned(100), planned(400)
     for version in range(1, 91):
-        ledger.add(version, first.mu, [(1, first.budget)])
+        ledger.add(version, first, oldest_deletion=1)
     for version in range(91, 91 + 39):
-        ledger.add(version, second.mu, [(1, first.budget), (91, second.budget)])
+        ledger.add(version, second, oldest_deletion=1)
     assert ledger.since(1, second.budget).share == pytest.approx(0.9 + 39 / 400)
-
-
-def test_an_earlier_promise_is_kept_beside_a_weaker_one() -> None:
-    ledger, strict = Ledger(), planned(10)
-    weak = calibrate(Promise(10.0, 1e-4, 10), 200.0, 1_000, 1e-8)
-    for version in range(1, 6):
-        ledger.add(version, strict.mu, [(1, strict.budget)])
-    with pytest.raises(PromiseError, match="the deletions of version 1 than was promised"):
-        ledger.add(6, weak.mu, [(1, strict.budget), (6, weak.budget)])
-    # Whoever was promised no more than that is told of as planned.
-    for version in range(6, 16):
-        ledger.add(version, weak.mu, [(6, weak.budget)])
 
 
 def test_it_can_be_asked_while_another_thread_counts() -> None:
