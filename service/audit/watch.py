@@ -73,13 +73,16 @@ class Watcher:
         self._rng = rng
         #: None before the first round of a watcher that begins without a checkpoint.
         self.last = last
+        #: The checkpoint that the newest round is about; None before it was answered.
+        self.answered: str | None = None
 
     def look(self) -> Seen:
         """Take one round; returns the newest checkpoint, which is `last` from then on.
 
         Raises Contradiction, and whatever the log raises when it does not answer.
         """
-        note = self._log.log_checkpoint()
+        self.answered = None
+        self.answered = note = self._log.log_checkpoint()
         try:
             checkpoint = verify(note, self._keys)
         except NotVerified as error:

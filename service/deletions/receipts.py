@@ -31,6 +31,7 @@ class Receipt:
     document: Document
     #: Without its reference where that is not for the caller's eyes.
     request: DeletionRequest
+    reference_is_hidden: bool
 
 
 async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receipt:
@@ -47,7 +48,7 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receip
             document = await _document(connection, request_id)
         if document is not None:
             hidden = request.status is RequestStatus.COMPLETED and not reads_audit(caller)
-            return Receipt(document, replace(request, reference=None) if hidden else request)
+            return Receipt(document, replace(request, reference=None) if hidden else request, hidden)
         await asyncio.sleep(wait_s)
     raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
 

@@ -35,6 +35,7 @@ def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
         check=f"/dashboard/requests/{document['request_id']}?fingerprint={mark}",
         receipt=document,
         request=receipt.request,
+        reference="not shown to this key" if receipt.reference_is_hidden else receipt.request.reference or "none given",
         happened=[(_HAPPENED[EventType(each["leaf"]["type"])], each["leaf"]["time"]) for each in document["entries"]],
         sentences=sentences(document["summary"], settings.organisation),
         annex=answers(document["summary"] | document["summary"]["figures"]),

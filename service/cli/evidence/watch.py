@@ -3,12 +3,13 @@
 import random
 import time
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lethe_client import LetheClientError, ProblemError
+from lethe_client import LetheClient, LetheClientError, ProblemError
 from service.audit.checkpoint import VerifierKey
 from service.audit.watch import Contradiction, Seen, Watcher
 from service.cli.console import Json, interrupted, note, print_result, report
@@ -16,6 +17,9 @@ from service.cli.evidence.log import read_checkpoint, read_keys
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.private_files import write_private
+
+#: How a log answers that has fewer leaves than were signed.
+_DENIED = (HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 def watch(
@@ -51,10 +55,10 @@ def watch(
         watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
         while True:
             try:
-                seen = watcher.look()
+                seen = _look(watcher)
                 # Before anything else is asked for: what was signed is kept, whatever is answered.
                 write_private(state, seen.note)
-                client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
+                _tell(client, seen)
             except Contradiction as found:
                 figures.contradicted()
                 evidence = state.with_name(state.name + ".contradiction")
@@ -79,6 +83,27 @@ def watch(
                 if once:
                     return
             time.sleep(interval)
+
+
+def _look(watcher: Watcher) -> Seen:
+    """A round; a server that denies the proofs of what it has just signed contradicts itself."""
+    try:
+        return watcher.look()
+    except ProblemError as error:
+        if watcher.answered is None or error.status not in _DENIED:
+            raise
+        what = f"The server has signed a checkpoint, and refuses a proof of it: {error.detail}"
+        raise Contradiction(what, watcher.answered) from None
+
+
+def _tell(client: LetheClient, seen: Seen) -> None:
+    """Tells the server what was checked; one that does not have it any more contradicts itself."""
+    try:
+        client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
+    except ProblemError as error:
+        if error.status != HTTPStatus.CONFLICT:
+            raise
+        raise Contradiction(error.detail, seen.note) from None
 
 
 def _last(state: Path, keys: list[VerifierKey]) -> Seen | None:

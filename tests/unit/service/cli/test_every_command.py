@@ -14,12 +14,13 @@ import typer
 
 from lethe_client import LetheClient
 from model_store import build
-from service.audit.checkpoint import Signer
+from service.audit.checkpoint import Checkpoint, Signer, sign
 from service.cli.exit_status import ExitStatus
 from service.cli.main import build as command_line
 from service.version import VERSION
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
+from tests.support.evidence.rfc6962 import mth
 from tests.support.preloaded import ROOT
 
 #: Commands without --json, and why.
@@ -28,7 +29,8 @@ WITHOUT_JSON = {
     "audit receipt": "what it prints is a document in JSON, as it is kept",
     "audit export": "the same, a document a line",
 }
-KEY = str(Signer("lethe.test", bytes(32)).public)
+SIGNER = Signer("lethe.test", bytes(32))
+KEY = str(SIGNER.public)
 RECEIVED = "2026-03-02T09:15:04.120000Z"
 QUEUED = {"id": "r1", "status": "queued", "kind": "node", "count": 1, "received_at": RECEIVED}
 
@@ -163,6 +165,42 @@ def test_a_watch_says_in_json_what_each_round_found(
     ran = lethe(*call("audit watch"), "--url", "http://127.0.0.1:1", "--json")
     assert ran.status == ExitStatus.UNREACHABLE
     assert json.loads(ran.stdout)["outcome"] == "unanswered"
+
+
+@pytest.mark.parametrize(
+    ("leaves", "denied", "status"),
+    [
+        (1, ("GET", "/log/proof/0?size=1"), 404),
+        (1, ("GET", "/log/proof/0?size=1"), 422),
+        (0, ("POST", "/log/checks"), 409),
+    ],
+)
+def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
+    lethe: CommandLine,
+    stub: LetheStub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    leaves: int,
+    denied: tuple[str, str],
+    status: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    note = sign(Checkpoint(SIGNER.public.name, leaves, mth([b"leaf"] * leaves)), [SIGNER])
+    monkeypatch.setattr(LetheClient, "log_checkpoint", lambda _: note)
+    stub.answers[denied] = status, {"detail": "The log has 0 leaves, not 1.", "remedy": "Ask for less."}
+    ran = lethe(*call("audit watch"), "--metrics", "watch.prom")
+    assert ran.status == ExitStatus.FAILED
+    assert "The log has 0 leaves, not 1." in ran.stderr
+    assert Path("lethe-log.checkpoint.contradiction").read_text() == note
+    assert "lethe_watch_consistent 0.0" in Path("watch.prom").read_text()
+
+
+def test_a_watch_that_may_not_ask_is_refused(
+    lethe: CommandLine, stub: LetheStub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stub.answers["GET", "/log/checkpoint"] = 404, {"detail": "There is no such page.", "remedy": "Go."}
+    assert lethe(*call("audit watch")).status == ExitStatus.NOT_FOUND
 
 
 def test_ctrl_c_while_waiting_names_the_request_that_goes_on(

@@ -1,5 +1,6 @@
 """The receipt as whoever was deleted reads it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -125,7 +126,7 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
         "public_keys": ["lethe/2c26b46b68ffc68f+033de0ae+Ac4zjqAGeLXHbjg3r4eNVFCSZ1dPLrHh2iDPVlGJWJUb"],
     }
     settings = Settings(organisation="Beispiel <GmbH>", public_url="https://lethe.example/")
-    page = receipt_paper(Receipt(document, REQUEST), settings).html
+    page = receipt_paper(Receipt(document, REQUEST, reference_is_hidden=False), settings).html
     first, _, annexed = page.partition('class="annex"')
     shown = ["injected_norm_before", "distance_bound_after_relative", "weights_sha256_after"]
     for label in (FIGURES[name].label for name in shown):
@@ -139,6 +140,8 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
     assert ".310000" not in page
     assert f"https://lethe.example/dashboard/requests/{ID}" in first
     assert fingerprint(leaves)[:8] in first
+    hidden = receipt_paper(Receipt(document, replace(REQUEST, reference=None), reference_is_hidden=True), settings)
+    assert "not shown to this key" in hidden.html
 
 
 def test_every_figure_that_answers_a_question_is_in_the_annex_when_it_is_known() -> None:
