@@ -3,7 +3,6 @@
 import random
 import time
 from datetime import UTC, datetime
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +17,9 @@ from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.private_files import write_private
 
-#: How a log answers that has fewer leaves than were signed.
-_DENIED = (HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
+#: What a Lethe answers whose log has fewer leaves than were signed, and one whose log has others; no proxy's 404 is that.
+_DENIED = ("urn:lethe:problem:not-found", "urn:lethe:problem:invalid-request")
+_ANOTHER = "urn:lethe:problem:conflict"
 
 
 def watch(
@@ -64,7 +64,8 @@ def watch(
                 evidence = state.with_name(state.name + ".contradiction")
                 write_private(evidence, found.note)
                 print_result({"at": datetime.now(UTC), "outcome": "contradiction", "what": found.what}, as_json)
-                report(found.what, f"The checkpoint is in {evidence}, the last good one in {state}. Keep both.")
+                before = f"; the last good one is in {state}" if state.exists() else ""
+                report(found.what, f"The checkpoint is in {evidence}{before}. Keep what is there.")
                 raise typer.Exit(ExitStatus.FAILED) from None
             except LetheClientError as error:
                 if isinstance(error, ProblemError) and error.status < 500:
@@ -90,7 +91,7 @@ def _look(watcher: Watcher) -> Seen:
     try:
         return watcher.look()
     except ProblemError as error:
-        if watcher.answered is None or error.status not in _DENIED:
+        if watcher.answered is None or error.type not in _DENIED:
             raise
         what = f"The server has signed a checkpoint, and refuses a proof of it: {error.detail}"
         raise Contradiction(what, watcher.answered) from None
@@ -101,7 +102,7 @@ def _tell(client: LetheClient, seen: Seen) -> None:
     try:
         client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
     except ProblemError as error:
-        if error.status != HTTPStatus.CONFLICT:
+        if error.type != _ANOTHER:
             raise
         raise Contradiction(error.detail, seen.note) from None
 

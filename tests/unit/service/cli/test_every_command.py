@@ -167,12 +167,19 @@ def test_a_watch_says_in_json_what_each_round_found(
     assert json.loads(ran.stdout)["outcome"] == "unanswered"
 
 
+PROOF, CHECK = ("GET", "/log/proof/0?size=1"), ("POST", "/log/checks")
+
+
 @pytest.mark.parametrize(
-    ("leaves", "denied", "status"),
+    ("leaves", "denied", "status", "kind", "ended"),
     [
-        (1, ("GET", "/log/proof/0?size=1"), 404),
-        (1, ("GET", "/log/proof/0?size=1"), 422),
-        (0, ("POST", "/log/checks"), 409),
+        (1, PROOF, 404, "urn:lethe:problem:not-found", ExitStatus.FAILED),
+        (1, PROOF, 422, "urn:lethe:problem:invalid-request", ExitStatus.FAILED),
+        (0, CHECK, 409, "urn:lethe:problem:conflict", ExitStatus.FAILED),
+        # A proxy's, and a key without the right.
+        (1, PROOF, 404, "about:blank", ExitStatus.NOT_FOUND),
+        (1, PROOF, 403, "urn:lethe:problem:forbidden", ExitStatus.REFUSED),
+        (0, CHECK, 404, "urn:lethe:problem:not-found", ExitStatus.NOT_FOUND),
     ],
 )
 def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
@@ -183,24 +190,21 @@ def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
     leaves: int,
     denied: tuple[str, str],
     status: int,
+    kind: str,
+    ended: ExitStatus,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     note = sign(Checkpoint(SIGNER.public.name, leaves, mth([b"leaf"] * leaves)), [SIGNER])
     monkeypatch.setattr(LetheClient, "log_checkpoint", lambda _: note)
-    stub.answers[denied] = status, {"detail": "The log has 0 leaves, not 1.", "remedy": "Ask for less."}
+    stub.answers[denied] = status, {"type": kind, "detail": "That was refused.", "remedy": "Ask for less."}
     ran = lethe(*call("audit watch"), "--metrics", "watch.prom")
-    assert ran.status == ExitStatus.FAILED
-    assert "The log has 0 leaves, not 1." in ran.stderr
-    assert Path("lethe-log.checkpoint.contradiction").read_text() == note
-    assert "lethe_watch_consistent 0.0" in Path("watch.prom").read_text()
-
-
-def test_a_watch_that_may_not_ask_is_refused(
-    lethe: CommandLine, stub: LetheStub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    stub.answers["GET", "/log/checkpoint"] = 404, {"detail": "There is no such page.", "remedy": "Go."}
-    assert lethe(*call("audit watch")).status == ExitStatus.NOT_FOUND
+    assert ran.status == ended
+    assert "That was refused." in ran.stderr
+    evidence, metrics = Path("lethe-log.checkpoint.contradiction"), Path("watch.prom")
+    assert evidence.exists() is metrics.exists() is (ended is ExitStatus.FAILED)
+    if ended is ExitStatus.FAILED:
+        assert evidence.read_text() == note
+        assert "lethe_watch_consistent 0.0" in metrics.read_text()
 
 
 def test_ctrl_c_while_waiting_names_the_request_that_goes_on(
