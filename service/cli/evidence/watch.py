@@ -17,7 +17,7 @@ from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
 from service.private_files import write_private
 
-#: What a Lethe answers whose log has fewer leaves than were signed, and one whose log has others; no proxy answers that.
+#: What a Lethe answers whose log has fewer leaves than were signed, or others; no proxy answers that.
 _DENIED = ("urn:lethe:problem:not-found", "urn:lethe:problem:invalid-request")
 _ANOTHER = "urn:lethe:problem:conflict"
 
