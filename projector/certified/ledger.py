@@ -74,7 +74,7 @@ class Ledger:
         if told > Fraction(mechanism.budget) ** 2 * _UNIT:
             raise PromiseError(
                 f"Version {version} would tell more of the deletions of version {oldest_deletion} than was promised.",
-                "Stay with the version before, or promise a larger epsilon, which is less.",
+                "Stay with the version before, or promise less: a larger epsilon.",
             )
         self.record(version, mechanism.mu)
 
