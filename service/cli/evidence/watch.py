@@ -64,7 +64,7 @@ def watch(
                 evidence = state.with_name(state.name + ".contradiction")
                 write_private(evidence, found.note)
                 print_result({"at": datetime.now(UTC), "outcome": "contradiction", "what": found.what}, as_json)
-                before = f"; the last good one is in {state}" if state.exists() else ""
+                before = f"; the last that its proofs held for is in {state}" if state.exists() else ""
                 report(found.what, f"The checkpoint is in {evidence}{before}. Keep what is there.")
                 raise typer.Exit(ExitStatus.FAILED) from None
             except LetheClientError as error:

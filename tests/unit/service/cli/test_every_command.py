@@ -178,7 +178,8 @@ PROOF, CHECK = ("GET", "/log/proof/0?size=1"), ("POST", "/log/checks")
         (0, CHECK, 409, "urn:lethe:problem:conflict", ExitStatus.FAILED),
         # A proxy's, and a key without the right.
         (1, PROOF, 404, "about:blank", ExitStatus.NOT_FOUND),
-        (1, PROOF, 403, "urn:lethe:problem:forbidden", ExitStatus.REFUSED),
+        (1, PROOF, 403, "urn:lethe:problem:missing-scope", ExitStatus.REFUSED),
+        (0, CHECK, 409, "about:blank", ExitStatus.REFUSED),
         (0, CHECK, 404, "urn:lethe:problem:not-found", ExitStatus.NOT_FOUND),
     ],
 )
