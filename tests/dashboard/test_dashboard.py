@@ -107,7 +107,8 @@ def test_the_browser_verifies_the_evidence_and_finds_what_was_changed(visit: Ope
 
 
 def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe: LetheProcess) -> None:
-    page = visit().sign_in("/log")
+    window = visit()
+    page = window.sign_in("/log")
     kept = page.locator("#note").inner_text()
     page.get_by_role("button", name="Check the signature").click()
     expect(page.locator("#check-outcome")).to_have_text("The signature of this checkpoint is good.")
@@ -123,6 +124,21 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
     page.get_by_label("An earlier checkpoint").fill(other)
     page.get_by_role("button", name="Compare").click()
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
+
+    def told(status: int) -> None:
+        page.route("**/log/checks", lambda route: route.fulfill(status=status))
+        page.get_by_label("An earlier checkpoint").fill(kept)
+        page.get_by_role("button", name="Compare").click()
+
+    # A server that does not know what it has signed, and one that cannot answer.
+    told(409)
+    expect(page.locator("#compare-checks li.bad")).to_contain_text("denies the checkpoint")
+    expect(page.locator("#compare-outcome")).to_contain_text("contradicts the checkpoint you kept")
+    told(503)
+    expect(page.locator("#compare-checks li.warn")).to_contain_text("the server answered 503")
+    expect(page.locator("#compare-outcome")).to_have_text("This log only grew since the checkpoint you kept.")
+    assert [text for text in window.complaints if "409" not in text and "503" not in text] == []
+    window.complaints.clear()
 
 
 def test_what_no_request_asked_for_is_told_with_the_log_and_with_requests_before_it(visit: Open) -> None:

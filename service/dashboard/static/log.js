@@ -45,15 +45,20 @@ async function compare(report, earlier) {
     if (holds) report.line("good", `The first ${earlier.size} of ${newest.size} leaves are unchanged since, by a proof of ${proof.length} hashes.`);
     else report.line("bad", `The first ${earlier.size} leaves are not what they were when that checkpoint was signed.`);
   }
+  const settled = !report.bad && !report.open;
+  // Told before the verdict: whoever leaves the page once it is there has checked.
+  if (settled) await tell(report, newest);
   if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
-  else if (report.open) report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
-  else {
-    // Told first: whoever leaves the page once it says so has checked.
-    const body = new URLSearchParams({ form_token: page.dataset.token, size: newest.size, root: toHex(newest.root) });
-    const told = await fetch(page.dataset.checks, { method: "POST", body });
-    if (!told.ok || told.redirected) report.line("warn", `It is not noted that you have checked it: the server answered ${told.status}.`);
-    report.say("good", "This log only grew since the checkpoint you kept.");
-  }
+  else if (settled) report.say("good", "This log only grew since the checkpoint you kept.");
+  else report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
+}
+
+// A server that does not know the checkpoint it has signed contradicts itself.
+async function tell(report, { size, root }) {
+  const body = new URLSearchParams({ form_token: page.dataset.token, size, root: toHex(root) });
+  const told = await fetch(page.dataset.checks, { method: "POST", body });
+  if (told.status === 409) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);
+  else if (!told.ok || told.redirected) report.line("warn", `It is not noted that you have checked it: the server answered ${told.status}.`);
 }
 
 document.getElementById("compare-form").addEventListener("submit", run("compare", async (report) => {
