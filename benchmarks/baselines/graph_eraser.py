@@ -34,6 +34,8 @@ from projector.graph.graph import Graph
 
 #: Training nodes on which importance is learned, and the least probability a logarithm is taken of.
 _SAMPLE, _LEAST = 1_000, 1e-12
+#: Of that draw, so that it is neither the one of who is deleted nor a partition's.
+_STREAM = 2
 
 
 class Aggregator(StrEnum):
@@ -88,7 +90,7 @@ class GraphEraser:
         if self.aggregator is Aggregator.LEARNED:
             training = np.flatnonzero(graph.train_mask)
             size = min(_SAMPLE, training.size)
-            sample = np.random.default_rng(self.seed).choice(training, size=size, replace=False)
+            sample = np.random.default_rng((self.seed, _STREAM)).choice(training, size=size, replace=False)
             alpha[filled] = learned_importance(
                 np.stack([m.predict_on(graph)[sample, graph.labels[sample]] for m in models if m is not None])
             )

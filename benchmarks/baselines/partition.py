@@ -29,6 +29,8 @@ from projector.graph.graph import Graph
 Partition: TypeAlias = Callable[[Graph, int, int], Nodes]
 
 _SLACK = 0.005
+#: Of the draws here: the experiments draw who is deleted from the stream of `seed` alone, and among the same nodes.
+_STREAM = 1
 _BLPA_ROUNDS, _BEKM_ROUNDS = 100, 20
 #: Of the GraphSAGE that embeds, as in their code.
 _EPOCHS = 100
@@ -36,7 +38,7 @@ _EPOCHS = 100
 
 def blpa(graph: Graph, shards: int, seed: int) -> Nodes:
     """By balanced label propagation from a random start."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng((seed, _STREAM))
     start = np.empty(graph.nodes, dtype=np.int64)
     for shard, nodes in enumerate(np.array_split(random.permutation(graph.nodes), shards)):
         start[nodes] = shard
@@ -46,7 +48,7 @@ def blpa(graph: Graph, shards: int, seed: int) -> Nodes:
 def bekm(graph: Graph, shards: int, seed: int) -> Nodes:
     """By balanced k-means of what a GraphSAGE trained on `graph` makes of its nodes."""
     embeddings = Network(Kind.SAGE, seed, _EPOCHS).fit(graph).logits_on(graph).numpy().astype(np.float64)
-    first = np.random.default_rng(seed).choice(graph.nodes, size=shards, replace=False)
+    first = np.random.default_rng((seed, _STREAM)).choice(graph.nodes, size=shards, replace=False)
     return balanced_k_means(embeddings, embeddings[first], capacity(graph.nodes, shards), _BEKM_ROUNDS)
 
 

@@ -161,7 +161,7 @@ LIMITS = (
     ),
     Limit(
         "networks' erasers but by METIS and means, and all erasers on Coauthor CS and the arXiv graph, by many seeds",
-        "A choice for want of time: the others show the spread; on these graphs an eraser takes four to nine minutes.",
+        "A choice for want of time: the others show the spread; here an eraser takes two to seventeen minutes.",
         lambda _, dataset, method: (
             "eraser" in method
             and (dataset in _LARGE[1:] or (is_network(method) and not method.endswith("metis, mean")))

@@ -70,9 +70,10 @@ CLAIMS = (
         "Figure 3, column 4",
         "The output parameters of Projector are closer to those of retraining than the baselines'.",
         compared("closeness", "weights", tuple((LETHE, other) for other in _BASELINES), smaller),
-        "Of the baselines as published, with noise of a size that is theirs to choose (deviation 0.1, and 0.01 for "
-        "Fisher+; over lambda, which is 1e-4 here). It is most of their distance and falls with the number of training "
-        "nodes; the next claim is without it.",
+        "Of the baselines as published, with noise of a size that is theirs to choose: Influence's and Influence+'s of "
+        "deviation 0.1, over lambda, which is 1e-4 here, and the number of training nodes; Fisher+'s of 0.01, over "
+        "lambda's fourth root. It is most of the distance of Influence+ and Fisher+, and where there are few training "
+        "nodes of Influence's; the next claim is without it.",
         "test_smallest_examples.py::test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing",
     ),
     Claim(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS, build
+from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.protocol import Array, BaselineError, Trained
 from benchmarks.paper.accuracies import accuracies
 from benchmarks.paper.experiments import EXPERIMENTS, LIMITS, plan
@@ -33,6 +34,7 @@ NOTHING_LEFT = {
     "lethe, projection and repair",
     "projector, option 1 as printed",
     "projector, option 2 as printed",
+    "projector, official code",
     "influence+, authors' code",
     "fisher+, without noise",
     "lethe, projection, with diffusion",
@@ -50,7 +52,7 @@ def test_an_injected_channel_is_left_by_methods_with_noise_alone(method: str) ->
         assert before > 1e-2
         if method in NOTHING_LEFT or "eraser" in method:
             assert after < 1e-10
-        elif method != "projector, official code":
+        else:
             # Influence of the deleted alone leaves it for its neighbours' rows as well.
             assert after > 1e-6
 
@@ -93,6 +95,23 @@ def test_distances_of_weights_are_relative_to_the_same_weights_for_all(method: s
     away = np.linalg.norm(weights_of(left) - weights_of(optimum.unlearn(nodes)))
     expected = away / np.linalg.norm(weights_of(optimum))
     assert dict(closeness(graph, unit))["0.1"]["weights"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_distances_of_answers_are_of_the_nodes_that_they_name() -> None:
+    unit = Unit("closeness", TINY, "influence", 0)
+    graph, spec = graph_of(unit), spec_of(TINY)
+    nodes = drawn(graph, 0.1, 0)
+    methods = unit.method, "retraining"
+    left, anew = (build(each, spec, 0, spec.regularization).fit(graph).unlearn(nodes) for each in methods)
+    found, after = dict(closeness(graph, unit))["0.1"], remaining(graph, nodes)
+    kept = np.setdiff1d(np.flatnonzero(graph.train_mask), nodes)
+    # Those that remain answer on the graph that remains, the deleted on that of before.
+    for name, asked, of in (("deleted", nodes, graph), ("remaining", kept, after), ("test", after.test_mask, after)):
+        mine, theirs = left.predict_on(of), anew.predict_on(of)
+        assert mine is not None
+        assert theirs is not None
+        apart = np.sqrt(((mine - theirs)[asked] ** 2).sum(axis=1)).mean()
+        assert found[name] == pytest.approx(apart, rel=1e-9)
 
 
 def weights_of(trained: Trained) -> Array:

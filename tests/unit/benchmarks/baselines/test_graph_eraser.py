@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 
 from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser, induced, learned_importance
@@ -19,6 +20,7 @@ from benchmarks.baselines.partition import (
     propagate_labels,
 )
 from benchmarks.baselines.retraining import Retraining
+from benchmarks.paper.setting import drawn
 from projector import from_arrays
 from projector.graph.graph import Graph
 from tests.support.mathematics.baselines import OVR, small_graph
@@ -146,6 +148,47 @@ def test_importance_is_the_best_of_all_mixtures(seed: int) -> None:
     found = learned_importance(right)
     assert found.sum() == pytest.approx(1.0)
     assert objective(found) <= best + 1e-6
+
+
+class Numbered:
+    """Makes of every node its number."""
+
+    weights = None
+
+    def fit(self, _: Graph) -> "Numbered":
+        return self
+
+    def logits_on(self, graph: Graph) -> torch.Tensor:
+        return torch.arange(graph.nodes)[:, None]
+
+    def predict_on(self, graph: Graph) -> NDArray[np.float64]:
+        return np.arange(graph.nodes, dtype=np.float64)[:, None]
+
+
+def test_what_an_eraser_draws_follows_nothing_that_the_experiments_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of more than 10,000 nodes numpy draws a share by the first steps of a permutation, alike for all of one stream.
+    nodes = 12_000
+    graph = from_arrays(sp.csr_array((nodes, nodes)), np.ones((nodes, 1)), np.zeros(nodes, dtype=np.int64))
+    graph = replace(graph, train_mask=np.ones(nodes, dtype=np.bool_))
+    samples: list[NDArray[np.float64]] = []
+    monkeypatch.setattr("benchmarks.baselines.partition.Network", lambda *_: Numbered())
+    monkeypatch.setattr("benchmarks.baselines.partition.propagate_labels", lambda _, start, *rest: start)
+    monkeypatch.setattr("benchmarks.baselines.partition.balanced_k_means", lambda _, first, *rest: first[:, 0])
+    first: list[bool] = []
+
+    def of_one(right: NDArray[np.float64]) -> NDArray[np.float64]:
+        samples.append(right[0])
+        return np.ones(1)
+
+    monkeypatch.setattr("benchmarks.baselines.graph_eraser.learned_importance", of_one)
+    for seed in range(5):
+        deleted = drawn(graph, 0.1, seed)
+        parts = blpa(graph, 8, seed)
+        np.testing.assert_allclose(np.bincount(parts[deleted]) / np.bincount(parts), 0.1, atol=0.03)
+        GraphEraser(Retraining(OVR), blpa, Aggregator.LEARNED, seed=seed).importance(graph, [Numbered()])
+        assert np.isin(samples[-1], deleted).mean() == pytest.approx(0.1, abs=0.03)
+        first += np.isin(bekm(graph, 8, seed), deleted).tolist()
+    assert np.mean(first) == pytest.approx(0.1, abs=0.1)
 
 
 def test_the_learned_aggregator_is_learned_again_after_a_deletion() -> None:
