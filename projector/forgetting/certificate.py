@@ -30,7 +30,7 @@ class Certificate:
 
     #: |W - W_u|_F is at most this.
     bound: float
-    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to rounding, else None.
+    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to a rounding that hides no larger optimum, else None.
     relative: float | None
 
     @property
@@ -55,7 +55,9 @@ def certify(objective: Objective, point: Point) -> Certificate:
     bound = (gradient + rounding) / objective.regularization
     if size > 0.0:
         return Certificate(bound, bound / size)
-    return Certificate(bound, 0.0 if gradient <= rounding else None)
+    # |W_u| is at most this, since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
+    largest = math.sqrt(2 * point.value / objective.regularization)
+    return Certificate(bound, 0.0 if gradient <= rounding and bound <= TOLERANCE * largest else None)
 
 
 @together

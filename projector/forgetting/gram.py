@@ -41,6 +41,8 @@ _ROUNDING = 2 * torch.finfo(torch.float64).eps
 _PROBES = 4
 #: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
 _LARGE_BATCH = 0.75
+#: How often supported faint directions are taken off candidates for lost ones, and the least of one that is kept then.
+_FAINT_ROUNDS, _LEAST_LEFT = 3, 1e-3
 #: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
 _UNDECIDED = 1e-3
 
@@ -322,7 +324,8 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
 
     Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
-    numbers from 1e2 to 5e4], which one correction on the rows takes off.
+    numbers from 1e2 to 5e4], which one correction on the rows takes off, and of faint ones that rows support. These
+    are what X^T X makes of the directions, outside of the strong span.
     """
     limit = _support_limit(gram)
     if directions.shape[1] == 0:
@@ -333,6 +336,13 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     strong = gram.M_pinv @ features.transposed_matmul(_parts(features, surviving, directions))
     strong -= directions @ (directions.T @ strong)
     directions, sigma = _supported(features, surviving, torch.linalg.qr(directions - strong).Q)
+    for _ in range(_FAINT_ROUNDS):
+        if bool((sigma <= limit).all()):
+            break
+        parts = _parts(features, surviving, directions[:, sigma > limit])
+        faint = torch.linalg.qr(off_strong(gram, features.transposed_matmul(parts))).Q
+        left, sizes, _ = torch.linalg.svd(directions - faint @ (faint.T @ directions), full_matrices=False)
+        directions, sigma = _supported(features, surviving, left[:, sizes > _LEAST_LEFT])
     return directions[:, sigma <= limit]
 
 
@@ -349,7 +359,11 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
 def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
-    outside = rows.T - gram.M @ (gram.M_pinv @ rows.T)
-    outside -= gram.M_pinv @ (gram.M @ outside)
-    left, sizes, _ = torch.linalg.svd(outside, full_matrices=False)
+    left, sizes, _ = torch.linalg.svd(off_strong(gram, rows.T), full_matrices=False)
     return left, sizes
+
+
+def off_strong(gram: Gram, vectors: Tensor) -> Tensor:
+    """The parts of `vectors` (d, k) outside of the strong span: (I - M+ M)(I - M M+) of them."""
+    outside = vectors - gram.M @ (gram.M_pinv @ vectors)
+    return outside - gram.M_pinv @ (gram.M @ outside)

@@ -8,8 +8,9 @@ from projector.errors import TrainingError
 
 #: Label reuse excludes the node's own label at up to this many hops.
 MAX_LABEL_HOPS = 3
-#: Every graph is smoothed to nothing long before; a manifest that asks for more is none of ours.
-MAX_HOPS = 100
+#: Every graph is smoothed to nothing long before; a manifest that asks for more is none of ours. Of many more hops the
+#: rounding of P is more than the certificate adds for it. [50 hops, of nodes that have one neighbour each.]
+MAX_HOPS = 30
 #: Random generators take 64 bits, and the manifest a signed number.
 MAX_SEED = 2**63 - 1
 #: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then. The
@@ -58,6 +59,14 @@ class SolverKind(StrEnum):
     SGD = "sgd"
 
 
+_KINDS: dict[str, type[StrEnum]] = {
+    "propagation": PropagationKind,
+    "combine": Combine,
+    "loss": LossKind,
+    "solver": SolverKind,
+}
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Everything that, with the graph and the seed, determines the trained weights."""
@@ -89,6 +98,15 @@ class ModelSpec:
     batch_size: int = 0
     epochs: int = 200
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Takes the names as strings, too; raises TrainingError for one that there is not."""
+        for name, kind in _KINDS.items():
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, kind(given))
+            except ValueError:
+                raise TrainingError(f"There is no {name} {given!r}.", f"Choose one of {', '.join(kind)}.") from None
 
     @property
     def block_hops(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from model_store.datasets.load import load_dataset
+from projector import fit, from_arrays
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod
 from projector.forgetting.status import TOLERANCE, RepairStatus
@@ -88,6 +89,25 @@ def test_a_column_that_one_survivor_supports_faintly(exponent: int) -> None:
     assert second.directions_removed == 1 - first.directions_removed
     assert (second.lost_direction_norm_after or 0.0) <= 1e-14
     assert np.linalg.norm(model.state.features.W.numpy()[10]) <= 1e-14
+
+
+@pytest.mark.parametrize("exponent", [*np.arange(-7, -3.9, 0.25), -9.0, -math.inf])
+def test_a_lost_direction_beside_a_faint_one_is_reported(exponent: float) -> None:
+    """Candidates from the Gram matrix are mixtures of both, which survivors support."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = np.stack([rng.standard_normal(20), 10.0**exponent * rng.standard_normal(20), np.zeros(20)], axis=1)
+        X[1, 1] = X[0, 2] = 1.0
+        labels = np.r_[0, 1, rng.integers(0, 2, 18)]
+        graph = from_arrays(np.empty((2, 0), dtype=np.int64), X, labels)
+        model, _ = fit(graph, ModelSpec(hops=1, regularization=1e-3)).forget(nodes=[1], repair=False)
+        assert model.span([0]).directions == 1
+        before = float(np.linalg.norm(model.weights[0, 2]))
+        model, report = model.forget(nodes=[0], repair=False)
+        assert report.directions_removed == 1
+        assert report.lost_direction_norm_before == pytest.approx(before)
+        assert (report.lost_direction_norm_after or 0.0) <= 1e-10
+        assert np.linalg.norm(model.weights[0, 2]) <= 1e-10
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from projector.errors import GraphError, TrainingError
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import side_by_side
-from projector.network.spec import Combine, LossKind, SolverKind
+from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import dense
 
@@ -223,6 +223,43 @@ def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossK
     assert report.bound_after is not None
     assert report.bound_after.bound == 0.0
     assert not model.weights.any()
+
+
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("nodes", [3, 21, 201])
+def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind, nodes: int) -> None:
+    graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((nodes, 1)), np.arange(nodes) % 2)
+    model = fit(graph, ModelSpec(loss=loss))
+    assert model.weights.any()
+    model, report = model.forget(nodes=[nodes - 1])
+    assert report.repair is RepairStatus.CONVERGED
+    assert report.bound_after is not None
+    assert report.bound_after.relative == 0.0
+    assert not model.weights.any()
+
+
+@pytest.mark.parametrize("nodes", [10, 200])
+def test_zero_is_not_the_optimum_where_rounding_hides_another(nodes: int) -> None:
+    """A column of 1e15 hides the gradient along one of 0.4, by which alone the classes differ."""
+    labels = np.arange(nodes) % 2
+    features = np.stack([np.full(nodes, 1e15), np.where(labels == 0, 0.4, -0.4)], axis=1)
+    graph = from_arrays(np.empty((2, 0), dtype=np.int64), features, labels)
+    model = fit(graph, ModelSpec(hops=1, regularization=1e-3))
+    assert model.certificate is not None
+    assert not model.certificate.retrained
+    assert model.certificate.bound > np.hypot(5.3711, 5.3711)
+
+
+def test_names_are_taken_as_strings_and_unknown_ones_refused(small: Graph) -> None:
+    named = ModelSpec(propagation="row", combine="concat", loss="ovr", solver="sgd", epochs=3)  # type: ignore[arg-type]
+    of_kinds = ModelSpec(
+        PropagationKind.ROW, combine=Combine.CONCAT, loss=LossKind.OVR, solver=SolverKind.SGD, epochs=3
+    )
+    assert named == of_kinds
+    np.testing.assert_array_equal(fit(small, named).weights, fit(small, of_kinds).weights)
+    with pytest.raises(TrainingError, match="no combine 'first'") as refused:
+        ModelSpec(combine="first")  # type: ignore[arg-type]
+    assert refused.value.remedy == "Choose one of last, concat."
 
 
 def test_the_plain_hinge_has_no_certificate_and_no_repair(small: Graph) -> None:
