@@ -187,7 +187,6 @@ async def unlearning(
             unlearner.checks = checks
 
         bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
-        structlog.get_logger(__name__).info("unlearner.listening", address=url_of(bound))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
