@@ -8,8 +8,8 @@ from projector.errors import ExplainedError
 class LetheError(ExplainedError):
     """Base of the service's own errors.
 
-    `extra` holds further members of the problem document. Subclasses fix the HTTP status, the type's slug and the
-    title.
+    `extra` holds further members of the problem document. Subclasses that a client is told of fix the HTTP status, the
+    type's slug and the title; of any other it is told that there was an error, and no more.
     """
 
     status: ClassVar[int] = 500
@@ -24,22 +24,13 @@ class LetheError(ExplainedError):
 class ConfigurationError(LetheError):
     """A setting is missing or contradicts another."""
 
-    slug = "configuration"
-    title = "Configuration error"
-
 
 class AlreadyRunning(ConfigurationError):
     """Another process owns this LETHE_HOME."""
 
-    slug = "already-running"
-    title = "Lethe is already running here"
-
 
 class EmbeddedServerError(LetheError):
     """A private Postgres or Valkey could not be started."""
-
-    slug = "embedded-server"
-    title = "A private server could not be started"
 
 
 class InvalidRequest(LetheError):
@@ -155,9 +146,6 @@ class Unavailable(LetheError):
 class LeaseLost(LetheError):
     """Another unlearner holds the model's lease; nothing was written."""
 
-    slug = "lease-lost"
-    title = "Lease lost"
-
 
 class KeyMissing(LetheError):
     """A key that the database refers to is not in the key folder."""
@@ -170,8 +158,6 @@ class KeyMissing(LetheError):
 class StateMismatch(LetheError):
     """Store and database disagree, as after restoring one of them from a backup."""
 
-    slug = "state-mismatch"
-    title = "Store and database disagree"
     #: What to do when the two are not of the same moment.
     RECOVER: ClassVar[str] = (
         "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that "

@@ -4,7 +4,7 @@ import json
 import math
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -18,9 +18,6 @@ Document = dict[str, Any]
 
 class NotCanonical(LetheError):
     """A value has no canonical form, or a text is not the canonical form of what it says."""
-
-    slug: ClassVar[str] = "not-canonical"
-    title: ClassVar[str] = "Not canonical JSON"
 
 
 def canonical(value: object) -> bytes:

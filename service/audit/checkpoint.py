@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,9 +25,6 @@ _DASH = "\N{EM DASH}"
 
 class NotVerified(LetheError):
     """A checkpoint is malformed, or not signed by a key that is trusted."""
-
-    slug: ClassVar[str] = "not-verified"
-    title: ClassVar[str] = "Not verified"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -39,9 +38,6 @@ _FOREIGN = text("""
 
 class UnknownSchema(LetheError):
     """The database has a schema that this version of Lethe neither has nor can bring to its own."""
-
-    slug: ClassVar[str] = "schema-foreign"
-    title: ClassVar[str] = "Schema of another version"
 
 
 @asynccontextmanager

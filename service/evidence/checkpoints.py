@@ -1,7 +1,6 @@
 """Signed checkpoints of the transparency log, and the public keys that signed them."""
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -19,9 +18,6 @@ from service.vault.log_keys import LogKeys
 
 class LogForked(LetheError):
     """The log in the database is not what was signed before, so it is not signed again."""
-
-    slug: ClassVar[str] = "log-forked"
-    title: ClassVar[str] = "Transparency log contradicts its checkpoint"
 
 
 class CheckpointRepository:

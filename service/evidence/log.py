@@ -7,7 +7,6 @@ complete subtree is stored once and never changes.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 from uuid import UUID
 
 from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, and_, func, insert, select
@@ -49,9 +48,6 @@ _EVENT_COLUMNS = (
 
 class LogDamaged(LetheError):
     """The stored tree lacks a hash that it must have: rows were removed past the database's own guards."""
-
-    slug: ClassVar[str] = "log-damaged"
-    title: ClassVar[str] = "Transparency log damaged"
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,6 @@ _logger = logging.getLogger(__name__)
 class ChildKilled(LetheError):
     """A process that was to do one thing was ended by a signal."""
 
-    slug = "child-killed"
-    title = "A process of Lethe's was killed"
-
 
 @dataclass(frozen=True, repr=False)
 class Child:

@@ -17,9 +17,6 @@ _NONCE_BYTES = 12
 class NotDecrypted(LetheError):
     """The encrypted targets of a request cannot be read with the key that is kept for it."""
 
-    slug = "seal-broken"
-    title = "Encrypted targets unreadable"
-
 
 def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
     """Return nonce and ciphertext of `targets` under the 32-byte `key`.

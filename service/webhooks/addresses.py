@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from threading import Thread
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 from service.errors import LetheError
@@ -24,9 +23,6 @@ _GLOBAL_UNICAST, _NAT64 = IPv6Network("2000::/3"), IPv6Network("64:ff9b::/96")
 
 class AddressRefused(LetheError):
     """Nothing is sent to this address."""
-
-    slug: ClassVar[str] = "address-refused"
-    title: ClassVar[str] = "Address refused"
 
 
 async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
