@@ -155,6 +155,6 @@ def _reached(before: LiveGraph, after: LiveGraph) -> NDArray[np.bool_]:
     earlier, later = before.inputs.features.kept, after.inputs.features.kept
     if later is not None:
         reached |= live & ~later & (True if earlier is None else earlier)
-    for _ in range(max(each.operators.depth for each in after.inputs)):
+    for _ in range(max(each.operators.block_hops[-1] for each in after.inputs)):
         reached = neighbourhood(adjacency, reached, live)
     return reached

@@ -134,11 +134,6 @@ class DiffusionHops:
         return len(self.block_hops)
 
     @property
-    def depth(self) -> int:
-        """L."""
-        return self.block_hops[-1]
-
-    @property
     def entries(self) -> int:
         """Those of each hop's operator."""
         return sum(int(operator.values().shape[0]) for operator in self.operators)
@@ -146,7 +141,7 @@ class DiffusionHops:
     @property
     def row_entries(self) -> Tensor:
         """Those of each hop's operator, edges that are gone included."""
-        return self.depth * self.operators[0].crow_indices().diff().to(torch.float64)
+        return self.block_hops[-1] * self.operators[0].crow_indices().diff().to(torch.float64)
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """G_hop[rows, columns]."""

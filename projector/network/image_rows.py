@@ -30,7 +30,7 @@ def image_rows(
 
     `adjacency` and `live` are those of the operators' graph. None where all rows at once would cost less.
     """
-    hops = max(each.operators.depth for each in inputs)
+    hops = max(each.operators.block_hops[-1] for each in inputs)
     levels = [np.zeros_like(live)]
     levels[0][rows] = True
     for _ in range(hops):
@@ -44,7 +44,7 @@ def image_rows(
 def _blocks(each: Input, levels: list[NDArray[np.int64]]) -> list[Tensor]:
     """The blocks of one input in the rows levels[0]; levels[h] are the nodes within h hops of them."""
     operators = each.operators
-    rows, depth = levels[0], operators.depth
+    rows, depth = levels[0], operators.block_hops[-1]
     base = levels[depth]
     images = each.rows.dense_rows(base).cpu().numpy()
     if each.kept is not None:

@@ -205,9 +205,7 @@ def _without(
 ) -> Operators:
     """The operators of an input over the remaining graph."""
     match operators:
-        case FeatureHops():
-            return replace(operators, propagator=propagator)
-        case LabelHops():
+        case FeatureHops() | LabelHops():
             return replace(operators, propagator=propagator)
         case DiffusionHops():
             return operators.without(nodes, edges, feature_rows)

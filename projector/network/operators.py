@@ -32,10 +32,6 @@ class Operators(Protocol):
         """How many hops away each block reaches, ascending."""
 
     @property
-    def depth(self) -> int:
-        """How many hops away the last block reaches."""
-
-    @property
     def entries(self) -> int:
         """How many stored values one sweep over all hops reads."""
 
@@ -69,19 +65,14 @@ class FeatureHops:
         return len(self.block_hops)
 
     @property
-    def depth(self) -> int:
-        """L."""
-        return self.block_hops[-1]
-
-    @property
     def entries(self) -> int:
         """Those of P, once a hop."""
-        return self.depth * self.propagator.entries
+        return self.block_hops[-1] * self.propagator.entries
 
     @property
     def row_entries(self) -> Tensor:
         """A node and its neighbours, once a hop."""
-        return self.depth * self.propagator.row_entries
+        return self.block_hops[-1] * self.propagator.row_entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
         """P[rows, columns], at every hop."""
@@ -134,11 +125,6 @@ class LabelHops:
     def block_hops(self) -> tuple[int, ...]:
         """1 … hops."""
         return tuple(range(1, self.hops + 1))
-
-    @property
-    def depth(self) -> int:
-        """The number of hops."""
-        return self.hops
 
     @property
     def entries(self) -> int:

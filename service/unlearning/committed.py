@@ -151,7 +151,7 @@ class Committed:
         """The same of `certificate`: a sweep for the logits, one for the gradient, and a column of each input in each
         direction for rounding.
         """
-        return 2 * (self.sweep_columns + sum(each.operators.depth for each in self.live_graph.inputs))
+        return 2 * (self.sweep_columns + sum(each.operators.block_hops[-1] for each in self.live_graph.inputs))
 
     @property
     def objective(self) -> Objective:

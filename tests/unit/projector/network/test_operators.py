@@ -74,7 +74,7 @@ def test_products_are_those_of_the_dense_operators(
             assert np.allclose(adjoint[:, b], block.T @ R, atol=1e-12)
         for image in operators.images(torch.eye(len(P), dtype=torch.float64)):
             assert float(image.min()) >= -1e-15
-        assert (operators.row_entries.numpy() >= operators.depth * np.count_nonzero(P, axis=1)).all()
+        assert (operators.row_entries.numpy() >= operators.block_hops[-1] * np.count_nonzero(P, axis=1)).all()
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
