@@ -9,7 +9,7 @@ The rows of H are propagated once, and kept in a temporary file where they are l
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -38,34 +38,22 @@ class Descent:
     dual: Tensor
 
 
-class Steps(Protocol):
-    """A rule of descent from W = 0, with weight decay lambda."""
-
-    #: The weights after the steps taken, (p, C); changed in place.
-    W: Tensor
-
-    def take(self, gradient: Tensor) -> None:
-        """One step, given the gradient (p, C) of a batch's mean loss."""
-
-    def shares(self, count: int) -> NDArray[np.float64]:
-        """(count,): the coefficient of each step's gradient in W after `count` steps."""
-
-
 class MomentumSteps:
     """v <- momentum v + gradient + lambda W, W <- W - rate v."""
 
     def __init__(self, start: Tensor, spec: ModelSpec) -> None:
+        #: The weights after the steps taken, (p, C); changed in place.
         self.W = start.clone()
         self._velocity = torch.zeros_like(start)
         self._rate, self._momentum, self._decay = spec.learning_rate, spec.momentum, spec.regularization
 
     def take(self, gradient: Tensor) -> None:
-        """One step."""
+        """One step, given the gradient (p, C) of a batch's mean loss."""
         self._velocity.mul_(self._momentum).add_(self.W, alpha=self._decay).add_(gradient)
         self.W.sub_(self._velocity, alpha=self._rate)
 
     def shares(self, count: int) -> NDArray[np.float64]:
-        """What a unit gradient has become after the steps that follow it: the rule itself, on numbers."""
+        """(count,): the coefficient of each step's gradient in W after `count` steps: the rule itself, on numbers."""
         # Extended precision, so that hundreds of thousands of steps leave every digit of float64.
         rate, momentum, decay = (np.longdouble(each) for each in (self._rate, self._momentum, self._decay))
         velocity, weight = np.longdouble(1), -rate
@@ -93,13 +81,13 @@ class PegasosSteps:
         self._taken = 0
 
     def take(self, gradient: Tensor) -> None:
-        """One step."""
+        """As `MomentumSteps.take`."""
         self._taken += 1
         self._sum.add_(gradient)
         torch.div(self._sum, -self._decay * self._taken, out=self.W)
 
     def shares(self, count: int) -> NDArray[np.float64]:
-        """The same for every step."""
+        """As `MomentumSteps.shares`; the same for every step."""
         return np.full(count, -1 / (self._decay * count))
 
 

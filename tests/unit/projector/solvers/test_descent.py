@@ -18,7 +18,7 @@ from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
-from projector.solvers.descent import Descent, MomentumSteps, PegasosSteps, Steps, descend
+from projector.solvers.descent import Descent, MomentumSteps, PegasosSteps, descend
 from projector.solvers.objective import Objective, Point
 from projector.training.fit import train
 from tests.support.everyday import everyday
@@ -132,7 +132,7 @@ def test_pegasos_knows_neither_learning_rate_nor_momentum() -> None:
     rule=st.sampled_from([MomentumSteps, PegasosSteps]),
 )
 def test_weights_are_the_shares_of_their_steps(
-    steps: int, rate: float, momentum: float, regularization: float, rule: Callable[[torch.Tensor, ModelSpec], Steps]
+    steps: int, rate: float, momentum: float, regularization: float, rule: type[MomentumSteps | PegasosSteps]
 ) -> None:
     spec = ModelSpec(learning_rate=rate, momentum=momentum, regularization=regularization)
     gradients = torch.randn((steps, 3, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(steps))
