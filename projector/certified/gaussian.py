@@ -47,16 +47,6 @@ def largest_mu(epsilon: float, delta: float) -> float:
     return math.exp(log_mu) * (1 - 1e-12)
 
 
-def epsilon_at(delta: float, mu: float) -> float:
-    """The smallest epsilon >= 0 for which mu-GDP is (epsilon, delta)-differential privacy, 0 < delta < 1 and mu > 0."""
-    if delta_at(0.0, mu) <= delta:
-        return 0.0
-    most = mu * (mu / 2 + 10.0)
-    while delta_at(most, mu) > delta:
-        most *= 2
-    return float(brentq(lambda epsilon: delta_at(epsilon, mu) - delta, 0.0, most, xtol=1e-13)) * (1 + 1e-12)
-
-
 def success(mu: float) -> float:
     """In what share of cases an observer says rightly which of two equally likely neighbours it was: at most Phi(mu/2).
 

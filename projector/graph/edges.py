@@ -16,11 +16,6 @@ class Edges:
     #: (n,) bool.
     live: NDArray[np.bool_]
 
-    @classmethod
-    def none(cls, nodes: int) -> "Edges":
-        """Those of `nodes` live nodes between which there are none."""
-        return cls(sp.csr_array((nodes, nodes)), np.ones(nodes, dtype=np.bool_))
-
     def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of `pairs` (k, 2) of rows is an edge between two live nodes, (k,) bool.
 

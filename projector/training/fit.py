@@ -6,7 +6,6 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.device import enough_memory
@@ -53,10 +52,8 @@ class Trained:
     label_weights: Tensor
     #: What adaptive diffusion learned; None without it.
     diffusion: Diffusion | None
-    #: U, (n_train, C) float64.
+    #: U, (n_train, C) float64; its rows are the training nodes, ascending.
     dual: Tensor
-    #: The rows of U, (n_train,) int64, ascending.
-    train_rows: NDArray[np.int64]
     #: H, for what is computed from U.
     representation: Representation
     #: Logits of every node, (n, C) float64.
@@ -159,7 +156,6 @@ class Problem:
     representation: Representation
     #: What adaptive diffusion learned; None without it.
     diffusion: Diffusion | None
-    train_rows: NDArray[np.int64]
     #: `time.perf_counter()` at which it was begun to be made.
     began: float
 
@@ -182,7 +178,7 @@ class Problem:
 
         diffusion = learn_diffusion(spec, graph, given.features, given.propagator, report) if spec.diffusion else None
         representation = given.representation([] if diffusion is None else [*astuple(diffusion)])
-        return cls(given.objective(representation), representation, diffusion, given.train_rows, began)
+        return cls(given.objective(representation), representation, diffusion, began)
 
     def solved(self, start: Tensor, tolerance: float, report: Callable[[int, Point], None]) -> Trained:
         """Newton's method from W = `start` (p, C); raises TrainingError when the optimum is not reached."""
@@ -198,7 +194,6 @@ class Problem:
             label_weights=label_weights[0] if label_weights else point.W.new_zeros((0, classes, classes)),
             diffusion=self.diffusion,
             dual=dual,
-            train_rows=self.train_rows,
             representation=self.representation,
             logits=self.representation.logits_at_first(point.W),
             relative_gradient=point.relative_gradient,

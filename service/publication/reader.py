@@ -72,16 +72,6 @@ class Reader:
         """The model's canaries; None when it was trained without. Raises Unavailable."""
         return self._answer(_canaries)
 
-    @property
-    def version(self) -> int:
-        """The model version that predictions come from. Raises Unavailable."""
-        return self.facts.served.version
-
-    @property
-    def live_nodes(self) -> int:
-        """How many nodes the version predicts. Raises Unavailable."""
-        return self.facts.served.live_nodes
-
     def row(self, node: str) -> int | None:
         """The row of a live node; None for an id that is unknown or no longer live. Raises Unavailable."""
         return self._answer(View.find, node)

@@ -26,7 +26,7 @@ from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
 from service.imports.importer import Importer
 from service.imports.staged import Candidate
-from service.publication.facts import Facts, VersionFacts
+from service.publication.facts import VersionFacts
 from service.queue.outage import Outage, as_outage
 from service.queue.stream import DeletionStream
 from service.recovery.unfinished import steps_of_cause
@@ -34,7 +34,7 @@ from service.unlearning.placement import NotPublishable
 from service.unlearning.resident import Resident
 from service.versions.context import Context
 from service.versions.lease_keeper import LeaseKeeper, give_back, holding
-from service.versions.published import committed_facts, model_facts
+from service.versions.published import committed_facts
 from service.versions.stopwatch import Stopwatch
 from service.worker.checkpointing import Checkpointer
 from service.worker.loading import Loader
@@ -131,14 +131,11 @@ class Unlearner:
         return self._loader.manifest
 
     @property
-    def facts(self) -> Facts | None:
-        """What is told of the committed version, once it is loaded."""
-        served = self.served
-        return None if served is None else Facts(model_facts(self.manifest), served)
-
-    @property
     def served(self) -> VersionFacts | None:
-        """The same of that version alone; None while its certificate is still computed, which is no work of a loop."""
+        """What is told of the committed version, once it is loaded.
+
+        None while its certificate is still computed, too, which is no work of a loop.
+        """
         resident = self.resident
         if resident is None or not resident.committed.knows_certificate:
             return None

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
@@ -77,7 +78,7 @@ async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
 ) -> None:
     ids = ["12", "12\n", "\n12", "1\r\n2", "\r", "a\nb/c"]
     live = np.ones(len(ids), dtype=np.bool_)
-    snapshot = Snapshot(1, np.full((len(ids), 3), 1 / 3), live, Edges.none(len(ids)))
+    snapshot = Snapshot(1, np.full((len(ids), 3), 1 / 3), live, Edges(sp.csr_array((len(ids),) * 2), live))
     publisher = Publisher(tmp_path / "another", tmp_path)
     load(publisher, VersionRef(1, 1), published_model(ids, snapshot, classes=("a", "b", "c")), snapshot)
     serve(api.services.reader, publisher, VersionRef(1, 1))

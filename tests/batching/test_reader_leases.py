@@ -100,12 +100,12 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_a_reader_answers_the_committed_version_and_moves_with_the_pointer(world: World) -> None:
     async with world.reading() as reader:
-        assert reader.version == 1
+        assert reader.facts.served.version == 1
         world.write(2, 0)
         assert reader.knows("a")
         await world.commit(2)
         await world.moved(2)
-        assert reader.version == 2
+        assert reader.facts.served.version == 2
         assert not reader.knows("a")
         assert await world.db.value("SELECT version FROM reader_leases") == 2
         world.publisher.remove_older(VersionRef(2, 1), 1)
@@ -139,7 +139,7 @@ async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(
             world.write(version)
             await world.commit(version)
             await world.moved(version)
-            assert other.version == version
+            assert other.facts.served.version == version
     assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
     assert not world.publisher.layout.has_readers()
 
@@ -216,7 +216,7 @@ async def test_a_reader_waits_for_a_pointer_that_is_being_moved_and_then_serves_
         await until(lambda: waits(world.db))
         assert not await answers(reader)
     await until(lambda: answers(reader))
-    assert reader.version == 2
+    assert reader.facts.served.version == 2
     stop.set()
     await task
 
@@ -243,7 +243,7 @@ async def test_a_reader_goes_on_after_its_connection_was_lost(world: World) -> N
 
         await until(moved)
         await until(lambda: answers(reader))
-        assert reader.version == 2
+        assert reader.facts.served.version == 2
 
 
 async def test_a_reader_that_ends_answers_nothing_more(world: World) -> None:

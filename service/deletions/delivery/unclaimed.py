@@ -30,10 +30,6 @@ class ClaimWatch:
         self._stream = stream
         self._activities = tuple(activities)
 
-    async def ping(self) -> None:
-        """Ask Redis for a sign of life. Raises Unavailable."""
-        await self._stream.ping()
-
     async def stall(self) -> UnclaimedRequests | None:
         """What keeps requests from being claimed at present, None while nothing does. Raises Unavailable."""
         longest = max(self._activities, key=lambda activity: activity.lasts_s)

@@ -49,7 +49,7 @@ def measured(case: Case, workers: Workers) -> dict[str, Any]:
     objective, classes = problem.objective, graph.num_classes
     random = torch.Generator().manual_seed(0)
     W, direction = torch.randn((2, problem.representation.columns, classes), generator=random, dtype=torch.float64)
-    U = torch.randn((problem.train_rows.size, classes), generator=random, dtype=torch.float64)
+    U = torch.randn((problem.representation.rows, classes), generator=random, dtype=torch.float64)
     point = objective.at(W)
     *_, blocks = block_steps(objective, point, objective)
     *_, whole = factor_steps(objective, point, objective)

@@ -33,13 +33,14 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     own_slots = OwnSlots.open(tmp_path / "keys" / "requests")
     cpu = torch.device("cpu")
     team = Team(MeetingPlace("127.0.0.1", 1, 1.0), 2, cpu)
-    queue = ClaimWatch(engine, DeletionStream(redis, "small"), (Outage("relay", Backoff(), random.Random()),))
+    stream = DeletionStream(redis, "small")
+    queue = ClaimWatch(engine, stream, (Outage("relay", Backoff(), random.Random()),))
     found = [
         *api_probes(
             home=tmp_path,
             model="small",
             engine=engine,
-            redis=queue.ping,
+            redis=stream.ping,
             keyring=Keyring.open(tmp_path / "keys"),
             key_files=own_slots.check_file,
             predictions=lambda: Reader().predict_many(()),

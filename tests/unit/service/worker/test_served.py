@@ -36,7 +36,6 @@ def test_nothing_is_told_until_the_certificate_is_known(tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Objective, "at", refused)
         assert unlearner.served is None
-        assert unlearner.facts is None
     facts = committed_facts(resident.committed, Told())
     resident.commit(resident.prepare([Removal(nodes=np.array([3]))]))
     with monkeypatch.context() as patch:
