@@ -1,7 +1,6 @@
 """What the unlearner has claimed from the stream: queued requests, the earliest first, until a batch has taken them."""
 
 import asyncio
-import random
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from service.deletions.requests import RequestRepository
 from service.domain.records import QueuedRequest
 from service.errors import Unavailable
 from service.failure_points import FailurePoint
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.queue.stream import DeletionStream, Entry
 
@@ -47,7 +45,7 @@ class Claims:
         self._consumer = consumer
         self._limits = limits
         #: What keeps requests from being claimed, while something does.
-        self.outage = Outage("stream", Backoff(), random.Random())
+        self.outage = Outage("stream")
         self._held: list[_Held] = []
         #: `time.monotonic()` at the end of a batch, until something was claimed after it.
         self._ended_at: float | None = None

@@ -1,7 +1,6 @@
 """What the unlearner does for requests beside deleting: decisions go into the log, and failed ones are followed up."""
 
 import asyncio
-import random
 from datetime import timedelta
 
 import structlog
@@ -12,7 +11,6 @@ from service.db.transactions import transaction
 from service.deletions.decisions import DECISIONS_CHANNEL, Decisions
 from service.deletions.failed import FailedRequests
 from service.errors import Unavailable
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 
 #: Seconds between two looks, of which a decision need not wait for the next.
@@ -27,7 +25,7 @@ class FollowUp:
         self._engine = engine
         self._failed = failed
         self._keep_failed = keep_failed
-        self._outage = Outage("decisions and failed requests", Backoff(), random.Random())
+        self._outage = Outage("decisions and failed requests")
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -1,7 +1,6 @@
 """Drills that run by themselves, where the lease is held."""
 
 import asyncio
-import random
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,7 +18,6 @@ from service.domain.scopes import Scope
 from service.drills.repository import DrillOpen, DrillRepository
 from service.drills.starting import Drills
 from service.errors import Conflict, KeyMissing, LetheError, Unavailable
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 
 #: Longest time between two looks at the clock (seconds).
@@ -37,18 +35,11 @@ class DrillSchedule:
     in the log, and again when it is something else.
     """
 
-    def __init__(
-        self,
-        drills: Drills,
-        interval: timedelta,
-        holds_lease: Callable[[], bool],
-        *,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, drills: Drills, interval: timedelta, holds_lease: Callable[[], bool]) -> None:
         self._drills = drills
         self._interval = interval
         self._holds_lease = holds_lease
-        self._outage = Outage("drills", Backoff(), rng or random.Random())
+        self._outage = Outage("drills")
         self._logged: str | None = None
         self._log = structlog.get_logger(__name__)
 

@@ -1,7 +1,6 @@
 """Signs the transparency log whenever it has grown; nobody else has the key."""
 
 import asyncio
-import random
 
 import structlog
 
@@ -12,7 +11,6 @@ from service.errors import Unavailable
 from service.evidence.checkpoints import CheckpointRepository
 from service.evidence.log import LOG_CHANNEL
 from service.observability.metrics import UnlearningMetrics
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.vault.log_keys import LogKeys
 
@@ -27,7 +25,7 @@ class LogSigner:
         self._engine = engine
         self._keys = keys
         self._metrics = metrics
-        self._outage = Outage("log", Backoff(), random.Random())
+        self._outage = Outage("log")
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:

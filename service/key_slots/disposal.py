@@ -5,7 +5,6 @@ by a process of the api that died, or whose commit turned out not to have happen
 """
 
 import asyncio
-import random
 
 import structlog
 
@@ -16,7 +15,6 @@ from service.db.transactions import transaction
 from service.errors import Unavailable
 from service.failure_points import FailurePoint
 from service.key_slots.repository import KEYS_CHANNEL, ORPHANED, RequestKeyRepository, orphaned
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage, run_until
 from service.vault.request_keys import RequestKeys
 
@@ -36,7 +34,7 @@ class UnneededKeys:
         self._turn = asyncio.Lock()
         #: Set once the database is known to be the one that belongs to these keys.
         self._is_ours = asyncio.Event()
-        self._outage = Outage("keys of id lists", Backoff(), random.Random())
+        self._outage = Outage("keys of id lists")
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +46,6 @@ from service.processes.unlearner_address import serve, unlearner_app
 from service.publication.facts import VersionFacts
 from service.publication.readers import Readers
 from service.publication.writer import Publisher
-from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
@@ -142,7 +140,7 @@ async def unlearning(
             ),
             # A thread of its own for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
-            outage=Outage("unlearner", Backoff(), random.Random()),
+            outage=Outage("unlearner"),
             model=model,
             # With a promise, what was not repaired is not published.
             repair_budget_s=settings.repair_budget if settings.certify is None else math.inf,

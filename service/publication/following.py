@@ -5,7 +5,6 @@ import contextlib
 import errno
 import math
 import os
-import random
 from pathlib import Path
 from uuid import uuid4
 
@@ -43,7 +42,7 @@ class Follower:
         #: Holds the lock that says that this reader lives.
         self._lock: int | None = None
         #: What keeps it, while something does.
-        self.outage = Outage("reader", Backoff(cap_s=_CAP_S), random.Random())
+        self.outage = Outage("reader", Backoff(cap_s=_CAP_S))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until `stop` is set, through any outage; what cannot be read is named to those who ask."""

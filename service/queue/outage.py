@@ -22,11 +22,15 @@ class Outage:
     """Counts the failures in a row of one activity and waits between its attempts."""
 
     def __init__(
-        self, activity: str, backoff: Backoff, rng: random.Random, clock: Callable[[], float] = time.monotonic
+        self,
+        activity: str,
+        backoff: Backoff | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._activity = activity
-        self._backoff = backoff
-        self._rng = rng
+        self._backoff = backoff or Backoff()
+        self._rng = rng or random.Random()
         self._clock = clock
         self._failures = 0
         #: When the first failure in a row was met.

@@ -87,20 +87,14 @@ class Webhooks:
     """The activity that tells the feed, and sends to every endpoint what it was told."""
 
     def __init__(
-        self,
-        engine: Engine,
-        sender: WebhookSender,
-        *,
-        attempts: Backoff = _ATTEMPTS,
-        claim_s: float = 60.0,
-        rng: random.Random | None = None,
+        self, engine: Engine, sender: WebhookSender, *, attempts: Backoff = _ATTEMPTS, claim_s: float = 60.0
     ) -> None:
         self._engine = engine
         self._sender = sender
         self._attempts = attempts
         self._claim_s = claim_s
-        self._rng = rng or random.Random()
-        self._outage = Outage("webhooks", Backoff(), self._rng)
+        self._rng = random.Random()
+        self._outage = Outage("webhooks")
         self._sending: dict[UUID, asyncio.Task[None]] = {}
         self._log = structlog.get_logger(__name__)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +27,6 @@ from service.errors import Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.operation.gauges import keep_gauges
 from service.publication.facts import VersionFacts
-from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
@@ -164,7 +162,7 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
     async with connect("redis://127.0.0.1:1/0") as redis:
-        relay = Outage("relay", Backoff(), random.Random())
+        relay = Outage("relay")
         queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,))
         await keep_gauges(
             metrics, api.services.drills, queue, lambda: served, timedelta(days=7), lambda: (0.0, 0.0), stop

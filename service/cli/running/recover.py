@@ -1,7 +1,6 @@
 """`lethe recover`: go on with a store and a database that are not of the same moment."""
 
 import asyncio
-import random
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
@@ -176,7 +175,6 @@ async def _under_lease(
     from service.operation.key_folder import open_keyring
     from service.publication.readers import Readers
     from service.publication.writer import Publisher
-    from service.queue.backoff import Backoff
     from service.queue.outage import Outage
     from service.recovery.recover import Recoverer
     from service.unlearning.placement import Placement, chosen_device, promised
@@ -195,7 +193,7 @@ async def _under_lease(
                 readers=await stack.enter_async_context(Readers(engine)),
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
-                outage=Outage("recover", Backoff(), random.Random()),
+                outage=Outage("recover"),
                 placement=Placement(
                     chosen_device(settings.device),
                     RepairPolicy(settings.repair),

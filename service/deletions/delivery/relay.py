@@ -1,7 +1,6 @@
 """Outbox to stream: what a committed transaction promised is published, at least once."""
 
 import asyncio
-import random
 
 from service import failure_points
 from service.db.engine import Engine
@@ -24,19 +23,13 @@ class Relay:
     """Moves one model's outbox to its stream, woken by Postgres' NOTIFY and by a poll in case one got lost."""
 
     def __init__(
-        self,
-        engine: Engine,
-        stream: DeletionStream,
-        *,
-        poll_s: float = 1.0,
-        backoff: Backoff | None = None,
-        rng: random.Random | None = None,
+        self, engine: Engine, stream: DeletionStream, *, poll_s: float = 1.0, backoff: Backoff | None = None
     ) -> None:
         self._engine = engine
         self._stream = stream
         self._poll_s = poll_s
         #: What keeps it, while something does.
-        self.outage = Outage("relay", backoff or Backoff(), rng or random.Random())
+        self.outage = Outage("relay", backoff)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, through any outage of Postgres or Redis."""

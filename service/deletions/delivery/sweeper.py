@@ -1,7 +1,6 @@
 """Finds requests that the stream no longer carries, and publishes them again."""
 
 import asyncio
-import random
 
 import structlog
 
@@ -34,14 +33,13 @@ class Sweeper:
         older_than_s: float = 15.0,
         interval_s: float = 5.0,
         backoff: Backoff | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self._engine = engine
         self._stream = stream
         self._older_than_s = older_than_s
         self._interval_s = interval_s
         #: What keeps it, while something does.
-        self.outage = Outage("sweeper", backoff or Backoff(), rng or random.Random())
+        self.outage = Outage("sweeper", backoff)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Sweep until `stop` is set, through any outage of Postgres or Redis."""

@@ -1,7 +1,6 @@
 """What readiness says is meant for the operator."""
 
 import asyncio
-import random
 from pathlib import Path
 
 import torch
@@ -14,7 +13,6 @@ from service.operation.api_probes import api_probes, holder_probes, reported_che
 from service.operation.readiness import Readiness
 from service.operation.unlearner_probes import keep_looking, unlearner_probes
 from service.publication.reader import Reader
-from service.queue.backoff import Backoff
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.vault.keyring import Keyring
@@ -34,7 +32,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     team = Team(MeetingPlace("127.0.0.1", 1, 1.0), 2, cpu)
     stream = DeletionStream(redis, "small")
-    queue = ClaimWatch(engine, stream, (Outage("relay", Backoff(), random.Random()),))
+    queue = ClaimWatch(engine, stream, (Outage("relay"),))
     found = [
         *api_probes(
             home=tmp_path,
