@@ -172,7 +172,7 @@ class Guardian:
             for server in self._servers:
                 signals = server.stop_signals
                 server.signal(signals[min(step, len(signals) - 1)])
-            if _wait_until(lambda: not any(server.runs() for server in self._servers), seconds):
+            if wait_until(lambda: not any(server.runs() for server in self._servers), seconds):
                 return
 
 
@@ -191,12 +191,13 @@ def die_with_parent(number: int) -> Callable[[], None] | None:
     return ask_the_kernel
 
 
-def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Return whether the condition came true within a time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(0.05)
     return True
 
 

@@ -3,12 +3,12 @@
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import psutil
 
+from service.embedded.guardian import wait_until
 from service.embedded.home import Home, try_lock
 from service.embedded.plan import ServerPlan
 from service.embedded.postgres import works_in
@@ -74,11 +74,11 @@ def _stop_orphans(home: Home, servers: Sequence[Server], is_free: Callable[[], b
         if process is not None:
             # A shutdown under way is not disturbed by asking for it once more.
             _send(process, signal.SIGINT if server.name == "postgres" else signal.SIGTERM)
-    if _wait(gone, _GENTLE_SECONDS):
+    if wait_until(gone, _GENTLE_SECONDS):
         return
     for process in _processes_of(home):
         _send(process, signal.SIGKILL)
-    if not _wait(gone, _HARSH_SECONDS):
+    if not wait_until(gone, _HARSH_SECONDS):
         pids = ", ".join(str(process.pid) for process in _processes_of(home)) or "unknown"
         raise EmbeddedServerError(
             f"Servers of an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them by hand."
@@ -97,12 +97,3 @@ def _processes_of(home: Home) -> list[psutil.Process]:
 def _send(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
