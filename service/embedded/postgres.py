@@ -67,7 +67,7 @@ class Postgres:
         return ServerPlan(
             name=self.name,
             argv=[
-                str(self._programs.folder / "postgres"),
+                str(self._programs / "postgres"),
                 "-D",
                 self._account.folder_argument(self.folder),
                 *(part for setting in settings for part in ("-c", setting)),
@@ -114,7 +114,7 @@ class Postgres:
         self._account.make_folder(staging)
         data = self._account.folder_argument(staging)
         initdb: list[str | Path] = [
-            self._programs.folder / "initdb",
+            self._programs / "initdb",
             "-D",
             data,
             "-U",
@@ -136,7 +136,7 @@ class Postgres:
         """Run statements, one a line, without a listening server."""
         self._run(
             [
-                self._programs.folder / "postgres",
+                self._programs / "postgres",
                 "--single",
                 "-D",
                 self._account.folder_argument(folder),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,29 +23,21 @@ _REACH_REMEDY = "Move Lethe's folder to where every user may read it, or start L
 _NOT_NEEDED = shutil.ignore_patterns("*.a", "include", "pgxs", "doc", "__pycache__", "*.py")
 
 
-@dataclass(frozen=True)
-class PostgresPrograms:
-    """A folder with `postgres` and `initdb` of one major version."""
-
-    folder: Path
-    major: int
-
-
-def find_postgres(account: Account, major: int | None) -> PostgresPrograms:
-    """Return Postgres programs that `account` can run, of version `major` if existing data ask for it.
+def find_postgres(account: Account, major: int | None) -> Path:
+    """Return the folder of a `postgres` and `initdb` that `account` can run, of version `major` if existing data ask.
 
     Raises EmbeddedServerError when there are none, or none of that version.
     """
-    found: list[PostgresPrograms] = []
+    found: list[int] = []
     for folder in _postgres_folders():
         here = _postgres_major(folder)
         if here is None:
             continue
-        found.append(PostgresPrograms(folder, here))
+        found.append(here)
         if major in (None, here):
-            return PostgresPrograms(_reachable(folder / "postgres", account).parent, here)
+            return _reachable(folder / "postgres", account).parent
     if found:
-        versions = ", ".join(str(programs.major) for programs in found)
+        versions = ", ".join(map(str, found))
         raise EmbeddedServerError(
             f"The data are of Postgres {major}, and only Postgres {versions} is installed here.",
             f"Install Postgres {major}, or move the data with pg_dump of version {major} and set DATABASE_URL.",

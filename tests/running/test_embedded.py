@@ -478,7 +478,7 @@ def test_programs_that_another_account_cannot_reach_are_copied_to_where_it_can(
         monkeypatch.setattr(programs, "PROGRAM_CACHE", Path(cache))
         stranger = Account(uid=os.getuid() + 60_000, gid=os.getgid() + 60_000)
 
-        found, again = (programs.find_postgres(stranger, None).folder for _ in range(2))
+        found, again = (programs.find_postgres(stranger, None) for _ in range(2))
 
         assert found == again
         assert found.is_relative_to(cache)
