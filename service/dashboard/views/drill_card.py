@@ -16,8 +16,9 @@ from service.domain.drills import Drill, DrillTrigger
 from service.domain.formats import ago, coarse
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
-from service.drills.cohorts import Cohorts, ranges
+from service.drills.cohorts import ranges
 from service.drills.repository import DrillRepository
+from service.drills.schemas import cohorts_answer
 from service.errors import LetheError, MissingScope, Unavailable
 from service.services import Services, services_of
 
@@ -89,7 +90,7 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         age=None if newest is None else ago(at - newest.requested_at),
         earlier=[(drill, result_of(drill)) for drill in drills[1:]],
         cohorts=cohorts,
-        remaining=_remaining(cohorts, newest),
+        remaining=cohorts_answer(cohorts, newest).remaining if cohorts else 0,
         skipped=ranges(cohorts.partly_deleted) if cohorts else "",
         next_run=_next_run(newest, at, services.settings.drill_interval),
         may_run=_may_run(visitor),
@@ -101,12 +102,6 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
 
 def _may_run(visitor: Session) -> bool:
     return Scope.DELETIONS_WRITE in visitor.key.scopes
-
-
-def _remaining(cohorts: Cohorts | None, newest: Drill | None) -> int:
-    """How many drills are left after the one under way."""
-    taken = newest.cohort if newest is not None and newest.is_open else None
-    return sum(cohort != taken for cohort in cohorts.unused) if cohorts else 0
 
 
 def result_of(drill: Drill) -> Result:
