@@ -240,16 +240,13 @@ class Versions:
 
     def discard(self, ref: VersionRef) -> None:
         """Removes whatever an attempt to write a version has left of it."""
-        if (self.folder / ref.folder).exists():
-            self._set_aside(ref)
-        if self._temporary(ref).exists():
-            remove_tree(self._temporary(ref))
-
-    def _set_aside(self, ref: VersionRef) -> None:
-        """Takes a version away in one step; what is left is a temporary folder."""
-        if self._temporary(ref).exists():
-            remove_tree(self._temporary(ref))
-        rename(self.folder / ref.folder, self._temporary(ref))
+        whole, temporary = self.folder / ref.folder, self._temporary(ref)
+        if temporary.exists():
+            remove_tree(temporary)
+        if whole.exists():
+            # In one step: what is left of it is a temporary folder.
+            rename(whole, temporary)
+            remove_tree(temporary)
 
     def _temporary(self, ref: VersionRef) -> Path:
         return self.folder / f"{_TEMPORARY}{ref.folder}"

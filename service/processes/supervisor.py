@@ -215,7 +215,9 @@ class Supervisor:
                     _wait(wakeup, self._processes, self._next_due())
                     self._look_after()
             finally:
-                self._drain(wakeup)
+                # Stage after stage: SIGTERM, the stage's time, SIGKILL.
+                for stage, processes in self._stages:
+                    _end(wakeup, processes, stage.grace_s)
 
     def _look_after(self) -> None:
         if not self._stopping:
@@ -258,11 +260,6 @@ class Supervisor:
             self._tell_at = time.monotonic() + _TELL_AGAIN_S
         else:
             self._tell_at = None
-
-    def _drain(self, wakeup: socket.socket) -> None:
-        """Stop stage after stage: SIGTERM, the stage's time, SIGKILL."""
-        for stage, processes in self._stages:
-            _end(wakeup, processes, stage.grace_s)
 
 
 def launch(
