@@ -72,7 +72,7 @@ class Decisions:
         rows = (await self._conn.execute(waiting)).all()
         for row in rows:
             content = Decided(row.reason, row.api_key_id, row.decided_at, row.due_at)
-            event = await EventRepository(self._conn).append(row.request_id, EventType(row.type), content)
+            [event] = await EventRepository(self._conn).append_many(EventType(row.type), {row.request_id: content})
             logged = update(DecisionRow).where(DecisionRow.id == row.id).values(event_id=event)
             await self._conn.execute(logged)
         return len(rows)

@@ -33,11 +33,6 @@ class EventRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def append(self, request_id: UUID, event_type: EventType, content: Content) -> int:
-        """Add an event and return its number; `RequestMoves.mark_*` do this themselves."""
-        [number] = await self.append_many(event_type, {request_id: content})
-        return number
-
     async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
         """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
 

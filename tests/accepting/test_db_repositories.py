@@ -138,8 +138,8 @@ async def test_events_are_kept_in_order_with_their_content(db: Database) -> None
     payload = {"norm": 0.25, "nodes": ["a"], "none": None}
     async with transaction(db.engine) as conn:
         events = EventRepository(conn)
-        first = await events.append(request_id, EventType.APPLIED, Said(**payload))
-        second = await events.append(request_id, EventType.REPAIRED, Said())
+        [first] = await events.append_many(EventType.APPLIED, {request_id: Said(**payload)})
+        [second] = await events.append_many(EventType.REPAIRED, {request_id: Said()})
         found = await events.of_request(request_id)
         assert await events.of_request(uuid4()) == []
     assert [event.id for event in found] == [first, second]

@@ -56,7 +56,7 @@ async def leaves_of(db: Database) -> list[bytes]:
 async def append(db: Database, request_id: UUID, times: int = 1) -> None:
     for _ in range(times):
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append(request_id, EventType.FAILED, Said(n=1))
+            await EventRepository(conn).append_many(EventType.FAILED, {request_id: Said(n=1)})
 
 
 async def sign(db: Database, keys: LogKeys) -> Checkpoint:
@@ -159,7 +159,7 @@ async def test_an_event_that_is_rolled_back_leaves_no_leaf(db: Database) -> None
 
     async def fail() -> None:
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append(request_id, EventType.FAILED, Said())
+            await EventRepository(conn).append_many(EventType.FAILED, {request_id: Said()})
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

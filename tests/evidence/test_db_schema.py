@@ -166,7 +166,7 @@ async def test_a_request_has_one_applied_and_one_completed_event(db: Database) -
     insert = "INSERT INTO events (request_id, type, payload) VALUES (:id, :kind, '{}')"
     for kind in ("applied", "completed"):
         async with transaction(db.engine) as conn:
-            await EventRepository(conn).append(request_id, EventType(kind), Said())
+            await EventRepository(conn).append_many(EventType(kind), {request_id: Said()})
         with pytest.raises(DBAPIError, match=f"events_{kind}_once"):
             await db.rows(insert, id=request_id, kind=kind)
 

@@ -150,7 +150,7 @@ async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Databa
         assert leaf["request"]["explanation"] == "It ended short."
     with pytest.raises(IntegrityError, match="events_not_repaired_once"):
         async with transaction(database.engine) as connection:
-            await EventRepository(connection).append(request, EventType.NOT_REPAIRED, Said())
+            await EventRepository(connection).append_many(EventType.NOT_REPAIRED, {request: Said()})
 
 
 async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:
@@ -169,7 +169,7 @@ async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_o
         ]
     with pytest.raises(IntegrityError, match="events_repaired_once"):
         async with transaction(database.engine) as connection:
-            await EventRepository(connection).append(request, EventType.REPAIRED, Said())
+            await EventRepository(connection).append_many(EventType.REPAIRED, {request: Said()})
 
 
 async def test_whatever_made_them_versions_are_one_series_and_unfinished_until_nothing_older_is_there(

@@ -160,7 +160,7 @@ async def _drills(engine: Engine, connection: asyncpg.Connection) -> None:
             await connection.execute(step, request)
         async with transaction(engine) as session:
             for event in (EventType.APPLIED, EventType.COMPLETED):
-                await EventRepository(session).append(request, event, Said(kind="node", channel_norm_after=0.0))
+                await EventRepository(session).append_many(event, {request: Said(kind="node", channel_norm_after=0.0)})
 
 
 async def told(client: httpx.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:

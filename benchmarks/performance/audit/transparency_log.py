@@ -154,7 +154,7 @@ async def _consistency(engine: Engine, old: int, new: int) -> None:
 
 async def _append(engine: Engine, request: UUID) -> None:
     async with transaction(engine) as connection:
-        await EventRepository(connection).append(request, EventType.FAILED, Failed())
+        await EventRepository(connection).append_many(EventType.FAILED, {request: Failed()})
 
 
 async def _sign(engine: Engine, keys: LogKeys) -> None:
