@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.http.problems import MEDIA_TYPE, TYPE_PREFIX
+from service.http.problems import FRAMEWORK_ERRORS, MEDIA_TYPE, TYPE_PREFIX
 
 
 class Problem(BaseModel):
@@ -26,13 +26,7 @@ LOCATION: dict[int | str, dict[str, Any]] = {
 
 #: status -> (slug, title, detail, remedy, further members)
 _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
-    400: (
-        "malformed-body",
-        "Malformed body",
-        "The body is not UTF-8 encoded JSON.",
-        "Send a JSON document; /docs has an example for every route.",
-        {},
-    ),
+    400: (*FRAMEWORK_ERRORS[400], {}),
     401: ("unauthenticated", "API key required", "This needs an API key.", "Send `Authorization: Bearer lethe_…`.", {}),
     403: (
         "missing-scope",
@@ -63,18 +57,9 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
         "Split it into several requests.",
         {},
     ),
-    415: (
-        "unsupported-media-type",
-        "Unsupported media type",
-        "The body is not declared as JSON.",
-        "Send the header Content-Type: application/json.",
-        {},
-    ),
+    415: (*FRAMEWORK_ERRORS[415], {}),
     422: (
-        "invalid-request",
-        "Invalid request",
-        "The request does not fit the schema of this route.",
-        "Correct what `errors` names; /docs has the schema and an example.",
+        *FRAMEWORK_ERRORS[422],
         {"errors": [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]},
     ),
     429: (
@@ -84,6 +69,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
         "Try again in 12 seconds.",
         {"retry_after": 12},
     ),
+    500: (*FRAMEWORK_ERRORS[500], {}),
     503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
 }
 
@@ -94,21 +80,16 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     Where a key is needed, there may have been too many wrong ones.
     """
     all_statuses = sorted({*statuses, *([429] if 401 in statuses else [])})
-    documented: dict[int | str, dict[str, Any]] = {status: _response(status) for status in all_statuses}
-    documented[500] = _document(
-        "Internal error",
-        "internal-error",
-        500,
-        "The server failed to answer this request.",
-        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
-        {},
-    )
-    return documented
+    return {status: _response(status) for status in (*all_statuses, 500)}
 
 
 def _response(status: int) -> dict[str, Any]:
     slug, title, detail, remedy, extra = _EXAMPLES[status]
-    document = _document(title, slug, status, detail, remedy, extra)
+    example = {"type": TYPE_PREFIX + slug, "title": title, "status": status, "detail": detail, "remedy": remedy}
+    document: dict[str, Any] = {
+        "description": title,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example | extra}},
+    }
     headers = {
         401: {"WWW-Authenticate": "Names the Bearer scheme."},
         403: {"WWW-Authenticate": "Names the scope that is missing."},
@@ -120,13 +101,3 @@ def _response(status: int) -> dict[str, Any]:
             name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
         }
     return document
-
-
-def _document(title: str, slug: str, status: int, detail: str, remedy: str, extra: dict[str, Any]) -> dict[str, Any]:
-    example = {"type": TYPE_PREFIX + slug, "title": title, "status": status, "detail": detail, "remedy": remedy}
-    return {
-        "description": title,
-        "content": {
-            MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": {**example, **extra}},
-        },
-    }

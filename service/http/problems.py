@@ -32,8 +32,8 @@ _LONGEST_PART = 200
 #: What to do about a body over the limit.
 BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
 
-#: For errors the web framework raises itself: slug, title, detail, remedy.
-_FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
+#: By status, for what the web framework refuses, and for errors nobody foresaw: slug, title, detail, remedy.
+FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
     400: (
         "malformed-body",
         "Malformed body",
@@ -51,6 +51,24 @@ _FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
         "Method not allowed",
         "This path does not take this method.",
         "Use one of the methods named in the Allow header; see /docs.",
+    ),
+    415: (
+        "unsupported-media-type",
+        "Unsupported media type",
+        "The body is not declared as JSON.",
+        "Send the header Content-Type: application/json.",
+    ),
+    422: (
+        InvalidRequest.slug,
+        InvalidRequest.title,
+        "The request does not fit the schema of this route.",
+        "Correct what `errors` names; /docs has the schema and an example.",
+    ),
+    500: (
+        "internal-error",
+        "Internal error",
+        "The server failed to answer this request.",
+        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
     ),
 }
 
@@ -78,13 +96,7 @@ def problem(
 
 def internal_error() -> Response:
     """The answer to an error nobody foresaw: it says nothing of what went wrong inside."""
-    return problem(
-        500,
-        "internal-error",
-        "Internal error",
-        "The server failed to answer this request.",
-        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
-    )
+    return problem(500, *FRAMEWORK_ERRORS[500])
 
 
 def of_error(error: LetheError) -> Response:
@@ -112,25 +124,11 @@ def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None)
     """
     first = errors[0] if errors else {}
     if first.get("type") == "json_invalid":
-        return problem(400, *_FRAMEWORK_ERRORS[400])
+        return problem(400, *FRAMEWORK_ERRORS[400])
     if tuple(first.get("loc", ())) == ("body",) and first.get("type") != "missing" and not _is_json(content_type):
-        return problem(
-            415,
-            "unsupported-media-type",
-            "Unsupported media type",
-            "The body is not declared as JSON.",
-            "Send the header Content-Type: application/json.",
-            headers={"Accept": "application/json"},
-        )
+        return problem(415, *FRAMEWORK_ERRORS[415], headers={"Accept": "application/json"})
     faults = [{"loc": _place(fault), "msg": _message(fault)} for fault in errors[:MOST_FAULTS]]
-    return problem(
-        InvalidRequest.status,
-        InvalidRequest.slug,
-        InvalidRequest.title,
-        "The request does not fit the schema of this route.",
-        "Correct what `errors` names; /docs has the schema and an example.",
-        extra={"errors": faults},
-    )
+    return problem(422, *FRAMEWORK_ERRORS[422], extra={"errors": faults})
 
 
 def install(app: FastAPI) -> None:
@@ -154,7 +152,7 @@ def install(app: FastAPI) -> None:
         headers = error.headers
         if error.status_code == 405:
             headers = {"Allow": ", ".join(_methods_of(request))}
-        slug, title, detail, remedy = _FRAMEWORK_ERRORS.get(
+        slug, title, detail, remedy = FRAMEWORK_ERRORS.get(
             error.status_code,
             ("http-error", "Request refused", "The request was refused.", "See /docs for what this route takes."),
         )

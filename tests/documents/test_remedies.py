@@ -152,6 +152,6 @@ def test_what_goes_wrong_inside_is_not_told_and_still_says_what_to_do(error: typ
 
 
 def test_what_the_framework_refuses_by_itself_comes_with_a_remedy_too() -> None:
-    for _, _, detail, remedy in problems._FRAMEWORK_ERRORS.values():
+    for _, _, detail, remedy in problems.FRAMEWORK_ERRORS.values():
         assert detail.endswith(".")
         assert remedy.endswith(".")
