@@ -28,7 +28,7 @@ _NOISELESS = ("fisher+, without noise", "influence+, authors' code")
 #: On the linear model, which is what Table 1 is of.
 LINEAR_ERASERS = tuple(name for name in METHODS if name.startswith("graph eraser, linear"))
 _METIS = "graph eraser, linear, metis, mean"
-#: Those that delete a batch at once, without the erasers that gather the deleted in a shard or two.
+#: Those that delete a batch at once, without the erasers that gather the deleted in few shards.
 _OTHERS = (*APPROXIMATE, "influence", *_NOISELESS, *(each for each in LINEAR_ERASERS if "bekm" not in each), RETRAINED)
 _DIFFUSED = "lethe, projection, with diffusion"
 
@@ -122,7 +122,7 @@ CLAIMS = (
         "As multiples of what Lethe's projection takes in the same run, predictions included; retraining is by "
         "Newton's method instead of epochs of descent. Of methods that delete a batch at once: certified removal and "
         "ScaleGUN go node by node. GraphEraser with BEKM is left out: it sees the mark, and gathers the deleted nodes "
-        "in a shard or two, where often little or nothing is left to be trained.",
+        "in one shard or a few, where often little or nothing is left to be trained.",
         "test_smallest_examples.py::test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many",
     ),
     Claim(
