@@ -8,8 +8,8 @@ from projector.errors import ExplainedError
 class LetheError(ExplainedError):
     """Base of the service's own errors.
 
-    `extra` holds further members of the problem document. Subclasses that a client is told of fix the HTTP status, the
-    type's slug and the title; of any other it is told that there was an error, and no more.
+    `extra` holds further members of the problem document. Subclasses with another HTTP status than 500
+    fix it, the type's slug and the title.
     """
 
     status: ClassVar[int] = 500

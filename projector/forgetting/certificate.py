@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from projector.forgetting.status import TOLERANCE
+from projector.forgetting.status import SMALLEST_TOLERANCE, TOLERANCE
 from projector.network.losses import Loss
 from projector.parallel.workers import together
 from projector.solvers.objective import Objective, Point
@@ -30,7 +30,7 @@ class Certificate:
 
     #: |W - W_u|_F is at most this.
     bound: float
-    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to a rounding that hides no larger optimum, else None.
+    #: `bound` / |W|_F; for W = 0, 0 where the gradient is 0 up to a rounding small against the largest W_u, else None.
     relative: float | None
 
     @property
@@ -57,7 +57,7 @@ def certify(objective: Objective, point: Point) -> Certificate:
         return Certificate(bound, bound / size)
     # |W_u| is at most this, since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
     largest = math.sqrt(2 * point.value / objective.regularization)
-    return Certificate(bound, 0.0 if gradient <= rounding and bound <= TOLERANCE * largest else None)
+    return Certificate(bound, 0.0 if gradient <= rounding and bound <= SMALLEST_TOLERANCE * largest else None)
 
 
 @together

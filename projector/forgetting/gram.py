@@ -324,8 +324,8 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
 
     Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
-    numbers from 1e2 to 5e4], which one correction on the rows takes off, and of faint ones that rows support. These
-    are what X^T X makes of the directions, outside of the strong span.
+    numbers from 1e2 to 5e4], which one correction on the rows takes off, and of faint ones that rows support:
+    the part outside of the strong span of X^T X times such a mixture.
     """
     limit = _support_limit(gram)
     if directions.shape[1] == 0:
@@ -336,14 +336,17 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     strong = gram.M_pinv @ features.transposed_matmul(_parts(features, surviving, directions))
     strong -= directions @ (directions.T @ strong)
     directions, sigma = _supported(features, surviving, torch.linalg.qr(directions - strong).Q)
+    found, mixed = directions[:, sigma <= limit], directions[:, sigma > limit]
     for _ in range(_FAINT_ROUNDS):
-        if bool((sigma <= limit).all()):
+        if mixed.shape[1] == 0:
             break
-        parts = _parts(features, surviving, directions[:, sigma > limit])
-        faint = torch.linalg.qr(off_strong(gram, features.transposed_matmul(parts))).Q
-        left, sizes, _ = torch.linalg.svd(directions - faint @ (faint.T @ directions), full_matrices=False)
-        directions, sigma = _supported(features, surviving, left[:, sizes > _LEAST_LEFT])
-    return directions[:, sigma <= limit]
+        faint = torch.linalg.qr(off_strong(gram, features.transposed_matmul(_parts(features, surviving, mixed)))).Q
+        left = mixed - faint @ (faint.T @ mixed)
+        # What no row supports stays as it is: of a mixture of rounding alone, `faint` can lie anywhere.
+        left, sizes, _ = torch.linalg.svd(left - found @ (found.T @ left), full_matrices=False)
+        mixed, sigma = _supported(features, surviving, left[:, sizes > _LEAST_LEFT])
+        found, mixed = torch.cat([found, mixed[:, sigma <= limit]], dim=1), mixed[:, sigma > limit]
+    return found
 
 
 def _remove(matrix: Tensor, directions: Tensor) -> Tensor:

@@ -36,10 +36,12 @@ def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[M
     """`state` with the weights at `point` and with coefficients rebuilt from their dual variable.
 
     At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U; T makes up for
-    the rest of the gradient where that lies along strong directions, and W gives it up along the others.
+    the rest of the gradient where that lies along strong directions, and W gives it up along the others. Of W = 0 all
+    are 0, though those of U need only cancel.
     """
     representation = objective.representation
-    betas = span_coefficients(representation, objective.dual(point))
+    dual = objective.dual(point)
+    betas = span_coefficients(representation, dual if point.W.any() else torch.zeros_like(dual))
     spans = []
     for number, (span, each, beta) in enumerate(zip(state.spans, representation.inputs, betas, strict=True)):
         W = side_by_side(representation.split(point.W)[number])

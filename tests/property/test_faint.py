@@ -110,6 +110,23 @@ def test_a_lost_direction_beside_a_faint_one_is_reported(exponent: float) -> Non
         assert np.linalg.norm(model.weights[0, 2]) <= 1e-10
 
 
+@pytest.mark.parametrize("exponent", [-4.5, -4.75])
+def test_a_lost_direction_is_reported_beside_a_strong_one_that_is_almost_faint(exponent: float) -> None:
+    """What candidates hold outside of the strong span is rounding, which must not be mixed into what is lost."""
+    reported = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        turned = np.linalg.qr(rng.standard_normal((20, 20)))[0]
+        X = rng.standard_normal((60, 20))
+        X[:, 0], X[:, 1] = 10.0**exponent * X[:, 0], 0.0
+        X[1, 0] = X[0, 1] = 1.0
+        graph = from_arrays(np.empty((2, 0), dtype=np.int64), X @ turned, np.arange(60) % 2)
+        model, report = fit(graph, ModelSpec(hops=1, regularization=1e-3)).forget(nodes=[0, 1], repair=False)
+        assert np.linalg.norm(turned[1] @ model.weights[0]) <= 1e-8
+        reported += report.directions_removed == 1
+    assert reported == 6
+
+
 @pytest.mark.slow
 def test_a_direction_fades_over_fifty_batches_until_it_is_lost() -> None:
     supports = {node: 10.0 ** (-node / 6) for node in range(50)}

@@ -47,18 +47,21 @@ async function compare(report, earlier) {
   }
   const settled = !report.bad && !report.open;
   // Told before the verdict: whoever leaves the page once it is there has checked.
-  if (settled) await tell(report, newest);
-  if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
+  const denied = settled && (await denies(report, newest));
+  if (denied) report.say("bad", "This log contradicts a checkpoint that it has signed. Keep both, and have the log examined.");
+  else if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
   else if (settled) report.say("good", "This log only grew since the checkpoint you kept.");
   else report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
 }
 
-// A server that does not know the checkpoint it has signed contradicts itself.
-async function tell(report, { size, root }) {
+// Tells the server of the check, and whether it does not know the checkpoint that it has signed.
+async function denies(report, { size, root }) {
   const body = new URLSearchParams({ form_token: page.dataset.token, size, root: toHex(root) });
   const told = await fetch(page.dataset.checks, { method: "POST", body });
-  if (told.status === 409) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);
+  const denied = told.status === 409;
+  if (denied) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);
   else if (!told.ok || told.redirected) report.line("warn", `It is not noted that you have checked it: the server answered ${told.status}.`);
+  return denied;
 }
 
 document.getElementById("compare-form").addEventListener("submit", run("compare", async (report) => {

@@ -80,6 +80,7 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         cohorts = None
     newest = next(iter(drills), None)
     is_open = newest is not None and newest.is_open
+    left = cohorts_answer(cohorts, newest) if cohorts else None
     return region(
         _REGION,
         "drill_now.html",
@@ -90,8 +91,8 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         age=None if newest is None else ago(at - newest.requested_at),
         earlier=[(drill, result_of(drill)) for drill in drills[1:]],
         cohorts=cohorts,
-        remaining=cohorts_answer(cohorts, newest).remaining if cohorts else 0,
-        skipped=ranges(cohorts.partly_deleted) if cohorts else "",
+        remaining=left.remaining if left else 0,
+        skipped=ranges(left.partly_deleted) if left else "",
         next_run=_next_run(newest, at, services.settings.drill_interval),
         may_run=_may_run(visitor),
         is_open=is_open,

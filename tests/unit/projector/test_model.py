@@ -227,15 +227,25 @@ def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossK
 
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
 @pytest.mark.parametrize("nodes", [3, 21, 201])
-def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind, nodes: int) -> None:
-    graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((nodes, 1)), np.arange(nodes) % 2)
-    model = fit(graph, ModelSpec(loss=loss))
+@pytest.mark.parametrize("columns", ["a column of ones", "a column of zeros too", "more columns than rows"])
+def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind, nodes: int, columns: str) -> None:
+    rng, pairs = np.random.default_rng(0), nodes // 2
+    features = {
+        "a column of ones": np.ones((pairs, 1)),
+        "a column of zeros too": np.ones((pairs, 2)) * [1.0, 0.0],
+        "more columns than rows": rng.standard_normal((pairs, nodes + 5)),
+    }[columns]
+    X = np.concatenate([features, features, np.ones((1, features.shape[1]))])
+    labels = np.r_[np.zeros(pairs, dtype=int), np.ones(pairs, dtype=int), 0]
+    model = fit(from_arrays(np.empty((2, 0), dtype=np.int64), X, labels), ModelSpec(loss=loss))
     assert model.weights.any()
     model, report = model.forget(nodes=[nodes - 1])
     assert report.repair is RepairStatus.CONVERGED
     assert report.bound_after is not None
     assert report.bound_after.relative == 0.0
     assert not model.weights.any()
+    _, report = model.forget(nodes=[0])
+    assert report.repair is RepairStatus.CONVERGED
 
 
 @pytest.mark.parametrize("nodes", [10, 200])
