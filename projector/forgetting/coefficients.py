@@ -19,7 +19,8 @@ from projector.device import seldom_read
 from projector.network.representation import Representation
 from projector.parallel.workers import Division, together
 
-_ROUNDING = 1e-12
+#: Share of what is added up at or below which a sum is compared with that share: less may be rounding alone.
+_CANCELLED = 1e-6
 
 
 class SpanRows(Protocol):
@@ -88,8 +89,6 @@ def _explained(T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> tuple[NDAr
 
 
 def _relative(W_b: NDArray[np.float64], explained: NDArray[np.float64], magnitude: float) -> float:
-    """|W_b - explained| / |W_b|; for W_b = 0, 0 when `explained` is rounding of sums of that magnitude, else 1."""
-    size = float(np.linalg.norm(W_b))
-    if size > 0:
-        return float(np.linalg.norm(W_b - explained)) / size
-    return 0.0 if float(np.linalg.norm(explained)) <= _ROUNDING * magnitude else 1.0
+    """|W_b - explained| / |W_b|, where sums of that magnitude all but cancel in W_b by a small share of the magnitude."""
+    size = max(float(np.linalg.norm(W_b)), _CANCELLED * magnitude)
+    return float(np.linalg.norm(W_b - explained)) / size if size > 0 else 0.0

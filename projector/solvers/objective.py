@@ -1,5 +1,6 @@
 """The training objective F(W) = (1/n_train) sum_i loss(h_i W, y_i) + (lambda/2) |W|_F^2."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -94,8 +95,8 @@ class Objective:
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
-        norm = self.representation.norm
-        rounding = _EPSILON * norm(self.representation.row_bounds) * norm(residual) / self.weighted_rows
+        norm, terms = self.representation.norm, math.sqrt(self.representation.terms / 6)
+        rounding = _EPSILON * terms * norm(self.representation.row_bounds) * norm(residual) / self.weighted_rows
         return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
 
 

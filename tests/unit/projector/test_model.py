@@ -248,6 +248,33 @@ def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind,
     assert report.repair is RepairStatus.CONVERGED
 
 
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+def test_weights_that_are_rounding_alone_go_as_well(loss: LossKind) -> None:
+    for seed in range(40):
+        pairs = 1 + seed % 9
+        features = np.random.default_rng(seed).standard_normal((pairs, 1 + seed % 2))
+        X = np.concatenate([features, features, np.zeros((1, features.shape[1]))])
+        # A column of its own for the last node, without which nothing is left but rounding.
+        X = np.c_[X, np.arange(len(X)) == 2 * pairs]
+        labels = np.r_[np.zeros(pairs, dtype=int), np.ones(pairs, dtype=int), 0]
+        graph = from_arrays(np.empty((2, 0), dtype=np.int64), X, labels)
+        model = fit(graph, ModelSpec(hops=1, regularization=1e-3, loss=loss))
+        model, report = model.forget(nodes=[2 * pairs])
+        assert report.repair is RepairStatus.CONVERGED
+        assert not model.weights.any()
+
+
+@pytest.mark.parametrize("nodes", [30, 300, 3000])
+@pytest.mark.parametrize("value", [0.1, 0.3])
+def test_weights_of_zero_are_trained_where_a_column_says_nothing(nodes: int, value: float) -> None:
+    """0.1 and 0.3 have no sums without rounding, which one third of each class only cancels up to."""
+    X, labels = np.full((nodes, 1), value), np.repeat([0, 1, 2], nodes // 3)
+    model = fit(from_arrays(np.empty((2, 0), dtype=np.int64), X, labels), ModelSpec(hops=1))
+    assert model.certificate is not None
+    assert model.certificate.relative == 0.0
+    assert not model.weights.any()
+
+
 @pytest.mark.parametrize("nodes", [10, 200])
 def test_zero_is_not_the_optimum_where_rounding_hides_another(nodes: int) -> None:
     """A column of 1e15 hides the gradient along one of 0.4, by which alone the classes differ."""
