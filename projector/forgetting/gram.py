@@ -41,8 +41,9 @@ _ROUNDING = 2 * torch.finfo(torch.float64).eps
 _PROBES = 4
 #: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
 _LARGE_BATCH = 0.75
-#: How often supported faint directions are taken off candidates for lost ones, and the least of one that is kept then.
-_FAINT_ROUNDS, _LEAST_LEFT = 3, 1e-3
+#: How often what rows support is taken off candidates for lost directions, and the least of one that is kept then: a
+#: lost direction of which the deleted rows had less than that beside a faint one is not told.
+_TURNS, _LEAST_LEFT = 8, 1e-4
 #: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
 _UNDECIDED = 1e-3
 
@@ -324,28 +325,27 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
 
     Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
-    numbers from 1e2 to 5e4], which one correction on the rows takes off, and of faint ones that rows support:
-    the part outside of the strong span of X^T X times such a mixture.
+    numbers from 1e2 to 5e4], and of faint ones that rows support: the parts inside and outside of the strong span of
+    X^T X times such a mixture. They are taken off by turns, since less of one shows more of the other.
     """
     limit = _support_limit(gram)
-    if directions.shape[1] == 0:
-        return directions
-    directions, sigma = _supported(features, surviving, directions)
-    if bool((sigma <= limit).all()):
-        return directions
-    strong = gram.M_pinv @ features.transposed_matmul(_parts(features, surviving, directions))
-    strong -= directions @ (directions.T @ strong)
-    directions, sigma = _supported(features, surviving, torch.linalg.qr(directions - strong).Q)
-    found, mixed = directions[:, sigma <= limit], directions[:, sigma > limit]
-    for _ in range(_FAINT_ROUNDS):
-        if mixed.shape[1] == 0:
+    found = faint = directions[:, :0]
+    for turn in range(_TURNS):
+        directions, sigma = _supported(features, surviving, directions)
+        found, directions = torch.cat([found, directions[:, sigma <= limit]], dim=1), directions[:, sigma > limit]
+        if directions.shape[1] == 0:
             break
-        faint = torch.linalg.qr(off_strong(gram, features.transposed_matmul(_parts(features, surviving, mixed)))).Q
-        left = mixed - faint @ (faint.T @ mixed)
+        moved = features.transposed_matmul(_parts(features, surviving, directions))
+        if turn % 2 == 0:
+            strong = gram.M_pinv @ moved
+            left = directions - strong + directions @ (directions.T @ strong)
+        else:
+            # Those of before stay off: else one comes back with each of the others.
+            faint = torch.linalg.qr(torch.cat([faint, off_strong(gram, moved)], dim=1)).Q
+            left = directions - faint @ (faint.T @ directions)
         # What no row supports stays as it is: of a mixture of rounding alone, `faint` can lie anywhere.
         left, sizes, _ = torch.linalg.svd(left - found @ (found.T @ left), full_matrices=False)
-        mixed, sigma = _supported(features, surviving, left[:, sizes > _LEAST_LEFT])
-        found, mixed = torch.cat([found, mixed[:, sigma <= limit]], dim=1), mixed[:, sigma > limit]
+        directions = left[:, sizes > _LEAST_LEFT]
     return found
 
 

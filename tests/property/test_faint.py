@@ -110,6 +110,22 @@ def test_a_lost_direction_beside_a_faint_one_is_reported(exponent: float) -> Non
         assert np.linalg.norm(model.weights[0, 2]) <= 1e-10
 
 
+@pytest.mark.parametrize("second", [-5.5, -7, -8])
+def test_a_lost_direction_is_reported_beside_two_faint_ones(second: float) -> None:
+    """The candidate is a mixture of all three: once the larger faint part is off, the smaller shows."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((20, 4)) * [1.0, 1e-6, 10.0**second, 0.0]
+        X[0, 1:] = 1.0
+        X[1:4, 1:] = np.eye(3)
+        graph = from_arrays(np.empty((2, 0), dtype=np.int64), X, np.r_[0, 1, rng.integers(0, 2, 18)])
+        model, _ = fit(graph, ModelSpec(hops=1, regularization=1e-3)).forget(nodes=[1, 2, 3], repair=False)
+        assert np.linalg.norm(model.weights[0, 3]) > 0.01
+        model, report = model.forget(nodes=[0], repair=False)
+        assert report.directions_removed == 1
+        assert np.linalg.norm(model.weights[0, 3]) <= 1e-15
+
+
 @pytest.mark.parametrize("exponent", [-4.5, -4.75])
 def test_a_lost_direction_is_reported_beside_a_strong_one_that_is_almost_faint(exponent: float) -> None:
     """What candidates hold outside of the strong span is rounding, which must not be mixed into what is lost."""
