@@ -48,7 +48,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Lethe:
-    """Forgets by projection; with `repair` on to the weights of retraining, to a proven relative bound of 1e-8."""
+    """Forgets by projection (the paper's Proposition 1); with `repair` on to the weights of retraining.
+
+    To the minimum of its Eq. 1 on what remains, to a relative bound of 1e-8 that is proven by |grad F| / lambda.
+    """
 
     spec: ModelSpec
     repair: bool
@@ -95,7 +98,7 @@ class Diffused:
 
 @dataclass(frozen=True)
 class RetrainedWithDiffusion:
-    """Forgets by training anew, with adaptive diffusion."""
+    """Forgets by training anew, with the adaptive diffusion of the paper's Section 3.4."""
 
     spec: ModelSpec
 

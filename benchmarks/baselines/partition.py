@@ -3,7 +3,7 @@
 * BLPA, their Algorithm 1: balanced label propagation. A reassignment profile (v, shard, number of v's neighbours in it)
   for every node and each shard it has neighbours in; taken in descending order of that number, a node goes to the first
   of its shards that has room. Their code keeps one profile a node, of its most frequent shard, and queues nodes behind
-  full shards; the text is followed.
+  full shards; the text is followed, since "as published" is the paper, by which shards can be checked.
 * BEKM, their Algorithm 2: balanced k-means of node embeddings. All pairs of node and centroid in ascending order of
   their squared distance; a node goes to the first centroid that has room. Text and code agree. Embeddings are the
   outputs of a GraphSAGE trained on the same nodes, as in their code.

@@ -11,7 +11,9 @@ Algorithm 1 ends in W_p = M_remain M_remain^+ W, the projection on the span of t
   before a deletion, so they are made with the model, and what a deletion makes of them is there for the next.
 * `OFFICIAL`: the code. Option 1 in single precision, the pseudo-inverse by `torch.linalg.pinv` with its default cutoff,
   and the rows of all nodes that remain (the arXiv and Products scripts; those for Cora and Pubmed take training nodes
-  alone, and predict from features that were never propagated: `pred` computes them and then multiplies X).
+  alone, and predict from features that were never propagated: `pred` computes them and then multiplies X). Those are
+  followed whose projection keeps what W lies in, the span of all nodes' features. Single precision costs more than its
+  rounding: by pinv's default cutoff on M, d eps, directions that remaining nodes support are dropped as well.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Retrained(LinearModel):
 
 @dataclass(frozen=True)
 class Retraining:
-    """Forgets by training anew."""
+    """Forgets by training anew: the minimum of the paper's Eq. 1."""
 
     spec: ModelSpec
 

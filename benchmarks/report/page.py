@@ -61,7 +61,8 @@ _SETTINGS = (
     (
         "choice by validation nodes",
         "the end of training, of fine-tuning and of each shard's training",
-        "of a network its best epoch; of a linear model nothing, where lambda is not varied",
+        "of a network its best epoch; of diffusion its sh and sz; else of a linear model nothing, where lambda is not "
+        "varied",
     ),
     ("training", "SGD with momentum 0.9, learning rate 0.1 or 1", "Newton's method to the optimum"),
     ("layers", "2 on Cora and Pubmed, 3 on arXiv with ShaDow sampling", "the same, the whole neighbourhood"),
@@ -99,7 +100,7 @@ def write_page(folder: Path, file: Path) -> Path:
 def page(results: Results) -> str:
     """The report as one HTML document that loads nothing."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"anchor": _anchor, "headings": _headings}
+    environment.filters |= {"anchor": _anchor, "called": called, "headings": _headings}
     findings = [found(claim, results) for claim in CLAIMS]
     counts = {verdict: sum(each.verdict is verdict for each in findings) for verdict in Verdict}
     return environment.from_string(_TEMPLATE.read_text()).render(

@@ -62,9 +62,11 @@ def injection(results: Results, dataset: str) -> Table:
     for method in results.methods("injection", dataset):
         for case in results.cases("injection", dataset):
             key = ("injection", dataset, method, case)
-            if not results.values(*key, "seconds"):
+            seconds = results.values(*key, "seconds")
+            if not seconds:
                 continue
             away = results.values("closeness", dataset, method, case, "weights")
+            of_one = " (1)" if len(away) == 1 < len(seconds) else ""
             rows.append(
                 [
                     _with_lambda(method),
@@ -73,10 +75,10 @@ def injection(results: Results, dataset: str) -> Table:
                     spread(results.values(*key, "channel_norm_after")),
                     percent(results.values(*key, "accuracy_before")),
                     percent(results.values(*key, "accuracy_after")),
-                    spread(away),
-                    spread(results.values(*key, "seconds")),
+                    spread(away) + of_one,
+                    spread(seconds),
                     spread(results.values(*key, "times_lethe")),
-                    str(len(results.values(*key, "seconds"))),
+                    str(len(seconds)),
                 ]
             )
     head = ("method", "deleted", "channel before", "after", "accuracy before, %", "after, %")

@@ -89,6 +89,6 @@ def _explained(T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> tuple[NDAr
 
 
 def _relative(W_b: NDArray[np.float64], explained: NDArray[np.float64], magnitude: float) -> float:
-    """|W_b - explained| / |W_b|, where sums of that magnitude all but cancel in W_b by a small share of the magnitude."""
+    """|W_b - explained| / |W_b|; by a share of the magnitude of its sums where these all but cancel in W_b."""
     size = max(float(np.linalg.norm(W_b)), _CANCELLED * magnitude)
     return float(np.linalg.norm(W_b - explained)) / size if size > 0 else 0.0

@@ -52,6 +52,32 @@ CLAIMS = (
         general=True,
     ),
     Claim(
+        "Affected nodes grow exponentially with the layers",
+        "Figure 1 and Appendix on dependency",
+        "All affected nodes have to be updated in parallel: massive computation, since these grow exponentially with "
+        "the number of layers.",
+        # A count on a path: there is nothing to measure.
+        lambda results: [],
+        "On a path they grow by two with each layer, on a graph of many nodes at most until they are all. What "
+        "updating them costs for two layers is in the times of Influence+ (Table 1).",
+        "test_smallest_examples.py::test_on_a_path_two_more_rows_change_with_each_layer",
+        general=True,
+    ),
+    Claim(
+        "Woodbury’s identity gives what the projection needs",
+        "Section 3.2",
+        "The pseudo-inverse of the remaining rows' Gram matrix follows by the Woodbury identity in O(max{m^3, m d^2}), "
+        "which is less than computing it anew if m < max{r, d}.",
+        # Algebra: there is nothing to measure.
+        lambda results: [],
+        "The identity inverts I - X_D M^+ X_D^T, which is singular exactly where a direction is lost, the one case in "
+        "which the projection does anything; with a pseudo-inverse in its place the lost direction stays. (Lethe's "
+        "update takes such directions out first.) And it pays for m < d, not for m < r: with d = 1, r = 10 and m = 9, "
+        "m^3 is 729, and r d^2 + d^3 is 11.",
+        "baselines/test_printed.py::test_woodbury_has_nothing_to_invert_where_a_direction_is_lost",
+        general=True,
+    ),
+    Claim(
         "Options 1 and 2 of Algorithm 1 are the same",
         "Section 3.2, Algorithm 1",
         "Two different types of input are available that lead to identical results.",

@@ -91,6 +91,11 @@ def found(claim: Claim, results: Results) -> Finding:
     return Finding(claim, Verdict.REPRODUCED, _holding(cases))
 
 
+def decided_by(seeds: int) -> str:
+    """Which seed a case's figures are of, where it is not their mean."""
+    return by(seeds) if seeds == 1 else f"the seed nearest to failing of {seeds}"
+
+
 def _failing(cases: Sequence[Case]) -> str:
     failed = sum(case.margin <= 0 for case in cases)
     ties = sum(case.margin <= 0 and isclose(case.margin, 0.0, abs_tol=1e-12) for case in cases)

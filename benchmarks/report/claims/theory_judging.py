@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.paper.theory.delta import SCALINGS
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.claims.judging import Case
+from benchmarks.report.claims.judging import Case, decided_by
 from benchmarks.report.results import Results, apart, by, called, number, paired, repair_to_retraining
 
 #: Table 3 of the datasets that are here: (delta, |mean x|).
@@ -74,7 +74,8 @@ def bound_against(figure: str, words: str, ahead: Callable[[float, float], float
                 bounds, others = (results.values(*key, each) for each in ("bound", figure))
                 if bounds:
                     bound, other = min(zip(bounds, others, strict=True), key=lambda pair: ahead(*pair))
-                    told = f"{called(dataset)}, T = {taken}: Delta is {number(bound)}, {words} {number(other)}."
+                    where = f"{called(dataset)}, T = {taken}, {decided_by(len(bounds))}"
+                    told = f"{where}: Delta is {number(bound)}, {words} {number(other)}."
                     cases.append(Case(ahead(bound, other), told))
         return cases
 
@@ -90,7 +91,8 @@ def rows_as_bounded(results: Results) -> list[Case]:
         pairs = [(longest, B_x * P_s) for longest, B_x, P_s in zip(*figures, strict=True)]
         if pairs:
             longest, limit = min(pairs, key=lambda pair: pair[1] - pair[0])
-            words = f"{called(dataset)}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
+            where = f"{called(dataset)}, {decided_by(len(pairs))}"
+            words = f"{where}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
             # Rows of one node alone are as long as B_x, but for rounding.
             cases.append(Case(limit * (1 + 1e-9) - longest, words))
     return cases
@@ -102,10 +104,11 @@ def condition(results: Results) -> list[Case]:
     for dataset in results.datasets("theorem"):
         for taken in results.cases("theorem", dataset):
             key = ("theorem", dataset, PLAIN, taken)
-            limits, deltas = (results.values(*key, each) for each in ("condition", "delta"))
-            if deltas:
-                words = f"{called(dataset)}, T = {taken}: delta {number(max(deltas))}, limit {number(min(limits))}."
-                cases.append(Case(min(limits) - max(deltas), words))
+            pairs = list(zip(*(results.values(*key, each) for each in ("condition", "delta")), strict=True))
+            if pairs:
+                limit, delta = min(pairs, key=lambda pair: pair[0] - pair[1])
+                where = f"{called(dataset)}, T = {taken}, {decided_by(len(pairs))}"
+                cases.append(Case(limit - delta, f"{where}: delta {number(delta)}, limit {number(limit)}."))
     return cases
 
 

@@ -1,12 +1,17 @@
 """Pictures of points and of lines, as SVG: those of the report take their colours from the page, others bring them."""
 
+import cmath
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import count
 
 from benchmarks.report.pictures.axes import Axis, Scale, frame
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 680, 380, 74, 18, 16, 50
+#: Of a point's number, in a picture of points.
+_RADIUS = 9
 #: Of a picture of lines: the room between two names, and how many colours there are.
 _LINE, _COLOURS = 17, 6
 _STYLE = (
@@ -47,14 +52,30 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
         f"<title>{escape(title)}</title>",
         *frame(x, y, "time, as a ratio to Lethe’s projection", "distance to retraining"),
     ]
+    taken: list[complex] = []
     for point in points:
-        across, down = x.at(point.time), y.at(point.distance)
+        place = complex(x.at(point.time), y.at(point.distance))
+        taken.append(spot := _free(place, taken))
+        ends = f'x1="{place.real:.1f}" y1="{place.imag:.1f}" x2="{spot.real:.1f}" y2="{spot.imag:.1f}"'
         parts.append(
-            f'<g class="point {point.family}"><title>{escape(point.name)}</title>'
-            f'<circle cx="{across:.1f}" cy="{down:.1f}" r="9"/>'
-            f'<text x="{across:.1f}" y="{down + 3.5:.1f}">{point.number}</text></g>'
+            f'<g class="point {point.family}"><title>{escape(point.name)}</title><line {ends}/>'
+            f'<circle cx="{place.real:.1f}" cy="{place.imag:.1f}" r="3"/>'
+            f'<circle cx="{spot.real:.1f}" cy="{spot.imag:.1f}" r="{_RADIUS}"/>'
+            f'<text x="{spot.real:.1f}" y="{spot.imag + 3.5:.1f}">{point.number}</text></g>'
         )
     return "".join([*parts, "</svg>"])
+
+
+def _free(place: complex, taken: Sequence[complex]) -> complex:
+    """Where the number of a point stands: at its `place`, or as near as it lies on none of those `taken`."""
+    around = (place + 2 * _RADIUS * cmath.rect(ring, math.pi / 4 * turn) for ring in count() for turn in range(8))
+    return next(
+        spot
+        for spot in around
+        if all(abs(spot - other) >= 2 * _RADIUS for other in taken)
+        and _LEFT <= spot.real <= _WIDTH - _RIGHT
+        and _TOP <= spot.imag <= _HEIGHT - _BOTTOM
+    )
 
 
 @dataclass(frozen=True)

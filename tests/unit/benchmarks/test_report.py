@@ -2,6 +2,7 @@
 
 import ast
 import html
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_names_what_is_missing() -> 
     assert "Cora 99.85%" in text
     assert "9 of 10" in text
     assert "Cora 0.1 and 1.0e-11" in text
-    assert "injection, cora, scalegun, seed 1: out of time; measured until then: 0.05" in text
+    assert "injection, Cora, scalegun, seed 1: out of time; measured until then: 0.05" in text
     assert re.search(r"injection, Cora\s*<br>0 of 1: .*\s*<br>0 of 5: .*retraining", text)
     assert re.search(r"identity, Cora\s*<br>1 of 5: lethe, projection\s", text)
     assert "closeness, Amazon Photo" in text
@@ -270,7 +271,9 @@ def test_every_heading_is_in_the_contents_once() -> None:
     text = page(Results([]))
     anchors = re.findall(r'<h2 id="([^"]*)">', text)
     assert len(anchors) == len(set(anchors)) > 20
-    assert re.findall(r'<a href="#([^"]*)">', text) == anchors
+    links = re.findall(r'<a href="#([^"]*)">', text)
+    assert re.findall(r'<a href="#([^"]*)">', text[text.index("<nav>") : text.index("</nav>")]) == anchors
+    assert set(links) == set(anchors)
 
 
 def test_a_claim_that_fails_in_some_cases_says_where_it_holds() -> None:
@@ -359,10 +362,14 @@ def test_the_picture_puts_faster_left_and_closer_below_and_rounding_on_one_line(
         Point(3, "c < d", "eraser", 10.0, 0.0),
     ]
     text = distance_against_time([*points, Point(4, "e", "lethe", 10.0, 1e-15)], "A picture")
-    places = [tuple(map(float, each)) for each in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text)]
+    circles = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="(\d)"', text)
+    places, spots = ([(float(x), float(y)) for x, y, r in circles if r == size] for size in "39")
     assert places[0][0] < places[2][0] < places[1][0]
     assert places[1][1] < places[0][1] < places[2][1]
     assert places[2] == places[3]
+    assert spots[:3] == places[:3]
+    # Numbers of points in one place stand side by side.
+    assert math.dist(spots[2], spots[3]) == pytest.approx(18, abs=0.1)
     assert "c &lt; d" in text
     assert not distance_against_time([], "nothing")
 

@@ -40,7 +40,7 @@ from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.training.fit import train
 from projector.training.mlp import extract
-from tests.support.mathematics.baselines import OVR
+from tests.support.mathematics.baselines import OVR, dense_propagation
 
 Nodes = NDArray[np.int64]
 
@@ -101,6 +101,16 @@ def test_a_newton_step_without_noise_takes_the_channel_away_though_it_approximat
     assert np.abs(after.weights[0, 2]).max() < GONE
     # Approximate it is: it does not end where retraining does.
     assert apart(after.weights, anew.weights) > 0.01
+
+
+def test_on_a_path_two_more_rows_change_with_each_layer() -> None:
+    path = [(node, node + 1) for node in range(12)]
+    graph = made(np.eye(13), [0, 1] * 6 + [0], path, training=range(13))
+    before, after = (dense_propagation(each, row=True) for each in (graph, remaining(graph, np.array([6]))))
+    others = np.delete(np.arange(13), 6)
+    for layers in range(1, 6):
+        rows = (np.linalg.matrix_power(P, layers)[others] for P in (before, after))
+        assert (np.abs(np.subtract(*rows)).max(axis=1) > 1e-12).sum() == 2 * layers
 
 
 def test_a_newton_step_can_end_farther_off_for_updating_neighbours() -> None:

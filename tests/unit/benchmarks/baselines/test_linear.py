@@ -22,7 +22,7 @@ from benchmarks.baselines.protocol import BaselineError
 from benchmarks.baselines.retraining import Retraining
 from projector import ModelSpec, fit
 from projector.network.spec import Combine, LossKind, PropagationKind
-from tests.support.mathematics.baselines import OVR, dense_propagation, small_graph
+from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
 
 @pytest.mark.parametrize("kind", list(PropagationKind))
@@ -78,6 +78,17 @@ def test_retraining_is_what_lethe_reaches_with_its_repair_and_not_without() -> N
     assert np.linalg.norm(projected.weights - retrained.weights) > 1e-3 * size
     np.testing.assert_allclose(repaired.predict(), retrained.predict(), atol=1e-8)
     assert not retrained.predict()[nodes].any()
+
+
+def test_retraining_ends_where_the_gradient_of_what_remains_is_zero() -> None:
+    graph, nodes = small_graph(), np.array([0, 4, 9])
+    retrained = Retraining(OVR).fit(graph).unlearn(nodes)
+    left = remaining(graph, nodes)
+    P, rows = dense_propagation(left), np.flatnonzero(left.train_mask)
+    H, s = (P @ P @ np.asarray(left.features))[rows], signs(left, rows)
+    for w, of_class in zip(retrained.weights[0].T, s.T, strict=True):
+        gradient = sum_gradient(H, of_class, w, OVR.regularization)
+        assert np.linalg.norm(gradient) <= 1e-8 * np.linalg.norm(sum_gradient(H, of_class, 0 * w, OVR.regularization))
 
 
 def test_nodes_can_be_forgotten_one_batch_after_another() -> None:

@@ -82,9 +82,38 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
     assert np.linalg.norm(Lethe(OVR, repair=False).fit(plain).unlearn(nodes).weights - before.weights) < 1e-9
 
 
+def test_woodbury_has_nothing_to_invert_where_a_direction_is_lost() -> None:
+    def updated(X_r: NDArray[np.float64], X_D: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The identity's middle, before it is inverted, and what it gives with a pseudo-inverse there."""
+        M_pinv = np.linalg.pinv(X_r.T @ X_r + X_D.T @ X_D)
+        middle = np.eye(len(X_D)) - X_D @ M_pinv @ X_D.T
+        return middle, M_pinv + M_pinv @ X_D.T @ np.linalg.pinv(middle) @ X_D @ M_pinv
+
+    X_r, X_D = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([[1.0, 0.0]])
+    np.testing.assert_allclose(updated(X_r, X_D)[1], np.linalg.pinv(X_r.T @ X_r), atol=1e-12)
+    X_r = np.array([[0.0, 1.0]])
+    middle, found = updated(X_r, X_D)
+    assert middle == 0.0
+    np.testing.assert_array_equal(np.linalg.pinv(X_r.T @ X_r), np.diag([0.0, 1.0]))
+    np.testing.assert_array_equal(found, np.eye(2))
+
+
 def test_the_official_code_projects_on_all_remaining_nodes_in_single_precision() -> None:
     graph, nodes = with_lost_direction()
     fitted = PrintedProjector(OVR, Printed.OFFICIAL).fit(graph)
     kept = np.setdiff1d(np.arange(graph.nodes), nodes)
     error = np.abs(fitted.unlearn(nodes).weights - projected(graph.features[kept], fitted.weights)).max()
     assert 1e-9 < error < 1e-4
+
+
+def test_the_official_code_drops_what_single_precision_does_not_tell_from_rounding() -> None:
+    graph = small_graph()
+    X = np.array(graph.features)
+    X[:, 0] *= 1e-4
+    nodes = np.flatnonzero(graph.train_mask)[:2]
+    fitted = PrintedProjector(OVR, Printed.OFFICIAL).fit(replace(graph, features=X))
+    size = np.linalg.norm(fitted.weights[:, 0])
+    assert size > 0
+    assert np.linalg.norm(fitted.unlearn(nodes).weights[:, 0]) < 0.1 * size
+    lethe = Lethe(OVR, repair=False).fit(replace(graph, features=X))
+    np.testing.assert_allclose(lethe.unlearn(nodes).weights, lethe.weights, rtol=1e-9)
