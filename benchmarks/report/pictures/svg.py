@@ -53,17 +53,22 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
         *frame(x, y, "time, as a ratio to Lethe’s projection", "distance to retraining"),
     ]
     taken: list[complex] = []
+    numbers = []
     for point in points:
         place = complex(x.at(point.time), y.at(point.distance))
         taken.append(spot := _free(place, taken))
         ends = f'x1="{place.real:.1f}" y1="{place.imag:.1f}" x2="{spot.real:.1f}" y2="{spot.imag:.1f}"'
         parts.append(
-            f'<g class="point {point.family}"><title>{escape(point.name)}</title><line {ends}/>'
-            f'<circle cx="{place.real:.1f}" cy="{place.imag:.1f}" r="3"/>'
+            f'<g class="point {point.family}"><line {ends}/>'
+            f'<circle cx="{place.real:.1f}" cy="{place.imag:.1f}" r="3"/></g>'
+        )
+        numbers.append(
+            f'<g class="point {point.family}"><title>{escape(point.name)}</title>'
             f'<circle cx="{spot.real:.1f}" cy="{spot.imag:.1f}" r="{_RADIUS}"/>'
             f'<text x="{spot.real:.1f}" y="{spot.imag + 3.5:.1f}">{point.number}</text></g>'
         )
-    return "".join([*parts, "</svg>"])
+    # Above all lines.
+    return "".join([*parts, *numbers, "</svg>"])
 
 
 def _free(place: complex, taken: Sequence[complex]) -> complex:
