@@ -199,7 +199,7 @@ INJECTION = PaperTable(
     ),
     "Ours is the arXiv graph with 200 columns that a language model guessed, not OGB's 128 numbers, so accuracies and "
     "norms are of another problem; seconds are of one processor's thread instead of an RTX 3090, of Newton's method "
-    "instead of epochs of descent, so that training anew takes less all the same. GraphEraser is by METIS and means, "
+    "instead of epochs of descent, so that GraphEraser's shards take less all the same. It is by METIS and means, "
     "which the paper found best. Beside Projector "
     "stands its official code; with diffusion, of which there is none, Lethe, whose seconds have its checks and "
     "certificate in them. The paper's "
@@ -354,9 +354,9 @@ MEMBERSHIP = PaperTable(
         _membership("Citeseer", "retrained", "66.33 ± 25.60", "54.04 ± 30.86", "55.53 ± 28.94", "55.20 ± 3.08"),
         _membership("Citeseer", "Projector", "67.33 ± 27.50", "38.22 ± 32.68", "68.97 ± 29.56", "55.05 ± 2.17"),
     ),
-    "Ours is of class probabilities. Fewer are called untrained than in the paper, the deleted and the others: a "
-    "linear model trained to its optimum is sure of most, whom the classifier then takes for trained on. The paper "
-    "does not define the last column; its figures are close to the mean of the two before it, the classifier's "
+    "Ours is of class probabilities. Before the deletion fewer are called untrained than in the paper, the deleted and "
+    "the others: a linear model trained to its optimum is sure of most, whom the classifier takes for trained on. The "
+    "paper does not define the last column; its figures are close to the mean of the two before it, the classifier's "
     "balanced accuracy on those who stay, which ours is.",
 )
 

@@ -20,7 +20,7 @@ from projector.network.representation import Representation
 from projector.parallel.workers import Division, together
 
 #: Share of what is added up at or below which a sum is compared with that share: less may be rounding alone.
-_CANCELLED = 1e-6
+_CANCELLED = 1e-4
 
 
 class SpanRows(Protocol):
@@ -56,7 +56,7 @@ def span_coefficients(representation: Representation, dual: Tensor) -> list[Tens
 
 
 def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], *parts: Iterable[SpanRows]) -> float:
-    """|W_b - X^T (beta_b + X T_b)|_F / |W_b|_F over all rows in `parts`, the largest over blocks.
+    """|W_b - X^T (beta_b + X T_b)|_F / |W_b|_F over all rows in `parts`, the largest over blocks; see `_relative`.
 
     `weights` and `T` are (blocks, d, C) float64. With the surviving rows as parts this is the paper's guarantee as a
     measurement: it is a rounding error exactly when the weights lie where these rows' coefficients say they do. Each

@@ -43,7 +43,7 @@ _PROBES = 4
 _LARGE_BATCH = 0.75
 #: How often what rows support is taken off candidates for lost directions, and the least of one that is kept then: a
 #: lost direction of which the deleted rows had less than that beside a faint one is not told.
-_TURNS, _LEAST_LEFT = 8, 1e-4
+_TURNS, _LEAST_LEFT = 17, 1e-4
 #: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
 _UNDECIDED = 1e-3
 
@@ -328,6 +328,8 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
     numbers from 1e2 to 5e4], and of faint ones that rows support: the parts inside and outside of the strong span of
     X^T X times such a mixture. They are taken off by turns, since less of one shows more of the other.
     """
+    if directions.shape[1] == 0:
+        return directions
     limit = _support_limit(gram)
     found = faint = directions[:, :0]
     for turn in range(_TURNS):

@@ -244,11 +244,12 @@ class RepairRun:
         of each class see the same.
 
         No relative gradient but that of 0 is small then. F^u is strongly convex, so for a minimum at 0 its slope along
-        W is lambda |W|^2 at least, up to the gradient's rounding; others are spared the gradient at 0.
+        W is lambda |W|^2 at least, up to the rounding of this gradient and, for which half of it is left, of that at 0,
+        which others are spared.
         """
-        start, regularization = self._best, self._objective.regularization
+        start, regularization = self._start, self._objective.regularization
         slope, size = float((start.gradient * start.W).sum()), float(torch.linalg.norm(start.W))
-        rounding = regularization * self._certificate(start).bound - float(torch.linalg.norm(start.gradient))
+        rounding = regularization * self.before.bound - float(torch.linalg.norm(start.gradient))
         if slope + rounding * size < regularization / 2 * size**2:
             return False
         zero = self._objective.at(torch.zeros_like(start.W))

@@ -95,9 +95,13 @@ class Objective:
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
-        norm, terms = self.representation.norm, math.sqrt(self.representation.terms / 6)
-        rounding = _EPSILON * terms * norm(self.representation.row_bounds) * norm(residual) / self.weighted_rows
-        return 0.0 if error * self.regularization <= 4 * rounding else float("inf")
+        return 0.0 if error * self.regularization <= 4 * self.rounding_of_products(residual) else float("inf")
+
+    def rounding_of_products(self, residual: Tensor) -> float:
+        """Standard deviation of the rounding of (1/n) H^T R for the residual R (n_own, C); see `certify`."""
+        norm, terms = self.representation.norm, self.representation.terms
+        size = norm(self.representation.row_bounds) * norm(residual)
+        return _EPSILON * math.sqrt(terms / 6) * size / self.weighted_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,7 +53,7 @@ CLAIMS = (
     ),
     Claim(
         "Affected nodes grow exponentially with the layers",
-        "Figure 1 and Appendix on dependency",
+        "Introduction, Figure 1 and Appendix on dependency",
         "All affected nodes have to be updated in parallel: massive computation, since these grow exponentially with "
         "the number of layers.",
         # A count on a path: there is nothing to measure.

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import count
 
 from benchmarks.report.pictures.axes import Axis, Scale, frame
 
@@ -73,14 +72,16 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
 
 def _free(place: complex, taken: Sequence[complex]) -> complex:
     """Where the number of a point stands: at its `place`, or as near as it lies on none of those `taken`."""
-    around = (place + 2 * _RADIUS * cmath.rect(ring, math.pi / 4 * turn) for ring in count() for turn in range(8))
-    return next(
+    rings = range(_WIDTH // (2 * _RADIUS))
+    around = (place + 2 * _RADIUS * cmath.rect(ring, math.pi / 4 * turn) for ring in rings for turn in range(8))
+    free = (
         spot
         for spot in around
         if all(abs(spot - other) >= 2 * _RADIUS for other in taken)
         and _LEFT <= spot.real <= _WIDTH - _RIGHT
         and _TOP <= spot.imag <= _HEIGHT - _BOTTOM
     )
+    return next(free, place)
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,11 @@ def test_weights_of_zero_are_explained_by_nothing_or_by_rounding() -> None:
     beta = np.array([[[0.3, 0.0], [-0.1, 0.0], [-0.2, 0.0]]])
     assert span_residual(zero, zero, [Rows(X, beta)]) <= 1e-9
     assert span_residual(zero, zero, [Rows(X, np.abs(beta))]) > 0.1
+    # Of many rows that cancel rounding is more.
+    third, value = 10_000, np.full((30_000, 1), 0.1)
+    beta = (np.repeat(np.eye(3), third, axis=0) - 1 / 3)[None] / 30_000
+    assert span_residual(np.zeros((1, 1, 3)), np.zeros((1, 1, 3)), [Rows(value, beta)]) <= 1e-8
+    beta = np.array([[[0.3, 0.0], [-0.1, 0.0], [-0.2, 0.0]]])
     # So are those that rounding and a solver's tolerance leave: their own size says nothing of what explains them.
     tiny = np.array([[[1e-14, 0.0], [0.0, 0.0]]])
     beta[0, 2, 0] += 1e-13
