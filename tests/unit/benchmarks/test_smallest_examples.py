@@ -184,7 +184,7 @@ def test_an_eraser_does_not_hurt_a_network_where_classes_have_features_of_their_
 
 @pytest.mark.parametrize("method", APPROXIMATE)
 def test_noise_costs_no_accuracy_where_classes_have_features_of_their_own(method: str) -> None:
-    """Neither at the lambda of all nor at that which validation nodes choose."""
+    """Neither at the lambda of all nor at the paper's nor at that which validation nodes choose."""
 
     def found(name: str, regularization: float) -> tuple[float, float, float]:
         before = build(name, OVR, 0, regularization).fit(PLAIN)
@@ -193,7 +193,7 @@ def test_noise_costs_no_accuracy_where_classes_have_features_of_their_own(method
         return sum(told), regularization, right(after, PLAIN)
 
     for each in (method, RETRAINED):
-        assert found(each, 1e-4)[-1] == 1
+        assert found(each, 1e-4)[-1] == found(each, 1e-6)[-1] == 1
         # Of equals here the smallest lambda, which is where noise is largest.
         assert max((found(each, one) for one in LAMBDAS), key=lambda one: (one[0], -one[1]))[-1] == 1
 
