@@ -73,6 +73,6 @@ def _rounding(objective: Objective, point: Point) -> float:
     representation, size = objective.representation, float(torch.linalg.norm(point.W))
     rows = representation.row_bounds
     passed = rows * objective.loss.curvature(point.logits, objective.labels)
-    from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size / objective.weighted_rows
+    from_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
     from_products = objective.rounding_of_products(point.residual)
-    return _EPSILON * (from_logits + objective.regularization * size) + from_products
+    return _EPSILON * (from_logits / objective.weighted_rows + objective.regularization * size) + from_products

@@ -139,20 +139,24 @@ def test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered(loss: Lo
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: LossKind) -> None:
-    """Of a star whose leaves have no features, the hub's product with W errs in every row at once."""
-    rng = np.random.default_rng(0)
+    """Of a star whose leaves have no features, the hub's product with W errs in every row at once.
+
+    By how much is up to the processor, so there are several.
+    """
     n = 2_000
-    X = np.zeros((n, 3))
-    X[0] = rng.standard_normal(3) * 1_000.0
-    W = rng.standard_normal((3, 2)) * 1_000.0
-    W -= np.outer(X[0], X[0] @ W) / (X[0] @ X[0])
     leaves = np.arange(1, n)
     adjacency = sp.csr_array((np.ones(2 * n - 2), (np.r_[0 * leaves, leaves], np.r_[leaves, 0 * leaves])), shape=(n, n))
-    objective = objective_of(X, adjacency, rng.integers(0, 2, n), 2, loss)
     roots = np.sqrt(np.r_[n, np.full(n - 1, 2)].astype(np.longdouble))
-    H = X[0].astype(np.longdouble) / roots[:, None] / roots[0]
-    added, error = gradient_error(objective, H, W)
-    assert 0.0 < error <= added
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        X = np.zeros((n, 3))
+        X[0] = rng.standard_normal(3) * 1_000.0
+        W = rng.standard_normal((3, 2)) * 1_000.0
+        W -= np.outer(X[0], X[0] @ W) / (X[0] @ X[0])
+        objective = objective_of(X, adjacency, rng.integers(0, 2, n), 2, loss)
+        H = X[0].astype(np.longdouble) / roots[:, None] / roots[0]
+        added, error = gradient_error(objective, H, W)
+        assert 0.0 < error <= added
 
 
 @pytest.mark.parametrize("hops", [2, 3])

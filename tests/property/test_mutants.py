@@ -102,14 +102,14 @@ MUTANTS = {
     ),
     "drops faint directions with the lost ones": Mutant(
         GRAM,
-        ("    if bool((sigma <= limit).all()):\n", "    strong = "),
-        "    if directions.shape[1]:\n        return directions\n",
+        ("    limit = _support_limit(gram)\n", "    found = faint = "),
+        "    return directions\n",
         ("test_a_direction_fades_over_fifty_batches_until_it_is_lost",),
         FAINT,
     ),
     "keeps a lost direction": Mutant(
         GRAM,
-        ("    limit = _support_limit(gram)\n", "    directions, sigma = _supported("),
+        ("    limit = _support_limit(gram)\n", "    found = faint = "),
         "    return directions[:, :0]\n",
         (
             "test_a_direction_fades_over_fifty_batches_until_it_is_lost",

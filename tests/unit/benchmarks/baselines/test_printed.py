@@ -1,6 +1,7 @@
 """The paper's Algorithm 1 in its printed forms, against their formulas and against projections by QR."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
 
 
 def test_woodbury_has_nothing_to_invert_where_a_direction_is_lost() -> None:
-    def updated(X_r: NDArray[np.float64], X_D: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def updated(X_r: NDArray[Any], X_D: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The identity's middle, before it is inverted, and what it gives with a pseudo-inverse there."""
         M_pinv = np.linalg.pinv(X_r.T @ X_r + X_D.T @ X_D)
         middle = np.eye(len(X_D)) - X_D @ M_pinv @ X_D.T
