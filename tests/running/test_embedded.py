@@ -40,6 +40,9 @@ import sys, signal
 from pathlib import Path
 from service.embedded import Embedded
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+# A run under nohup, or in the background of a shell, ignores these two, and so would this process.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with Embedded(Path(sys.argv[1]), durable=False) as servers:
     print(servers.database_url, servers.redis_url, flush=True)
     try:
