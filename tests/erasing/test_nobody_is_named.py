@@ -49,7 +49,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/deletions/search"): {"status": "completed"},
     ("POST", "/deletions/{request_id}/handle"): {"reason": "None of these."},
     ("POST", "/deletions/{request_id}/extend"): {"due_at": "2030-01-01T00:00:00Z", "reason": "None of these."},
-    ("POST", "/log/checks"): {"size": 1, "root": "a" * 64},
+    ("POST", "/log/checks"): {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}},
     ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
     ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
 }
