@@ -114,7 +114,7 @@ async def test_bad_bodies_are_refused(api: Api) -> None:
 
 
 async def test_the_model_is_described(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
+    reader = await api.client(Scope.PREDICTIONS_READ, Scope.AUDIT_READ)
     model = (await reader.get("/model")).json()
     assert model["lambda"] == 1e-4
     assert model["classes"] == list(CLASSES)
