@@ -202,16 +202,17 @@ def test_a_batch_shows_in_the_metrics() -> None:
         weights_sha256_before="0" * 64,
         weights_sha256_after="1" * 64,
         rank_before=10,
-        rank_after=9,
+        rank_after=918_273,
         directions_removed=1,
         lost_direction_norm_before=0.1,
         lost_direction_norm_after=0.0,
-        weight_change=0.01,
-        coefficient_residual=1e-15,
+        weight_change=0.0182736,
+        coefficient_residual=1.2734e-15,
         factor_method="downdate",
         device="cpu",
         durations_ms={"project": 2.0, "repair": 410.0},
-        span_residual=3e-15,
+        span_residual=3.2736e-15,
+        distance_bound_after_relative=4.3647e-11,
         repair=RepairStatus.CONVERGED,
     )
 
@@ -243,4 +244,6 @@ def test_a_batch_shows_in_the_metrics() -> None:
         "process_resident_memory_bytes",
     ):
         assert expected in shown
+    for exact in ("918273", "0.0182736", "1.2734e-15", "3.2736e-15", "4.3647e-11", "1" * 64):
+        assert exact not in shown
     assert 'status="applied"} 1.0' not in shown.split("lethe_deletions_ended_total")[-1].split("#")[0]
