@@ -258,9 +258,10 @@ class LetheClient:
         """The proof that a leaf is in the log of `size` leaves."""
         return self._call(InclusionProof, "GET", f"/log/proof/{index}", params={"size": size})
 
-    def log_checked(self, size: int, root: str) -> None:
-        """Say that the first `size` leaves, whose root is `root` (hex), were checked and found in order."""
-        self._send("POST", "/log/checks", json={"size": size, "root": root}, repeat=True)
+    def log_checked(self, size: int, root: str, *, against_size: int, against_root: str) -> None:
+        """Say that the log has grown to `size` leaves from a kept checkpoint of `against_size`; roots in hex."""
+        against = {"size": against_size, "root": against_root}
+        self._send("POST", "/log/checks", json={"size": size, "root": root, "against": against}, repeat=True)
 
     def wait(
         self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0

@@ -346,21 +346,21 @@ class Noise(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """The model that serves predictions."""
+    """The model that serves predictions; figures of the weights and the graph are None without audit:read."""
 
     name: str
     version: int
     nodes: int
     live_nodes: int
-    edges: int
+    edges: int | None
     features: int
     classes: list[str]
     hops: int
     combine: str
     loss: str
-    rank: int
+    rank: int | None
     device: str
-    weights_sha256: str
+    weights_sha256: str | None
     #: The regularisation; `lambda` in the interface.
     lambda_: float = msgspec.field(name="lambda")
     propagation: str | None = None

@@ -52,6 +52,11 @@ class ApiKeyRepository:
         query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         return [api_key(row) for row in await self._conn.execute(query)]
 
+    async def valid(self) -> dict[bytes, ApiKey]:
+        """Return all keys that are not revoked, by their hashes."""
+        query = select(ApiKeyRow.__table__).where(ApiKeyRow.revoked_at.is_(None))
+        return {row.hash: api_key(row) for row in await self._conn.execute(query)}
+
     async def revoke(self, key_id: UUID) -> ApiKey | None:
         """Revoke a key and return it, None when it is unknown; a second time changes nothing."""
         revoked = (

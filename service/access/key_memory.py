@@ -1,8 +1,10 @@
 """A memory of API keys, so that the hot path never waits for Postgres, and whoever presents one."""
 
 import asyncio
+import contextlib
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -13,15 +15,13 @@ from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
-from service.errors import MissingScope, Unauthenticated, Unavailable
+from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
 from service.vault.keyring import Keyring
 
 #: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
 REFRESH_INTERVAL_S = 1.0
 #: Seconds a remembered key is good without having been seen in Postgres, as during an outage.
 TRUSTED_FOR_S = 60.0
-#: How many keys are remembered at once.
-MAX_REMEMBERED = 10_000
 
 #: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
 _LONGEST_KEY = 256
@@ -40,31 +40,46 @@ class _Remembered:
 class KeyMemory:
     """Authenticates presented keys, from memory where possible.
 
-    Memory is keyed by the HMAC of the presented key, never by the key. `refresh` compares it with the table of
-    keys; between two refreshes a revoked key is still taken, for `REFRESH_INTERVAL_S` at most while Postgres answers.
+    It remembers every valid key, by its HMAC and never by itself. `refresh` reads them all; between two refreshes a
+    revoked key is still taken, for `REFRESH_INTERVAL_S` at most while Postgres answers.
     """
 
     def __init__(
         self,
         digest: Callable[[str], bytes],
         find: Callable[[bytes], Awaitable[ApiKey | None]],
-        list_keys: Callable[[], Awaitable[Sequence[ApiKey]]],
+        list_valid: Callable[[], Awaitable[Mapping[bytes, ApiKey]]],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`digest` is the keyed hash under which `find` knows a key; `list_keys` gives all of them."""
+        """`digest` is the keyed hash under which `find` knows a key; `list_valid` gives all valid ones by theirs."""
         self._digest = digest
         self._find = find
-        self._list_keys = list_keys
+        self._list_valid = list_valid
         self._clock = clock
         self._remembered: dict[bytes, _Remembered] = {}
+        self._refreshing = asyncio.Lock()
+        #: Monotonic time of the last refresh, whether it succeeded or not.
+        self._refreshed_at = -math.inf
 
     def recall(self, presented: str) -> ApiKey | None:
         """The key if it is remembered and was seen in Postgres lately; never waits."""
+        if len(presented) > _LONGEST_KEY:
+            return None
         known = self._remembered.get(self._digest(presented))
         if known is None or self._clock() - known.verified_at > TRUSTED_FOR_S:
             return None
         return known.key
+
+    async def recall_lately(self, presented: str) -> ApiKey | None:
+        """The same after a refresh, unless there was one within `REFRESH_INTERVAL_S`: many calls share one query.
+
+        Raises Unavailable.
+        """
+        async with self._refreshing:
+            if self._clock() - self._refreshed_at >= REFRESH_INTERVAL_S:
+                await self.refresh()
+        return self.recall(presented)
 
     async def authenticate(self, presented: str) -> ApiKey:
         """The valid key that was presented.
@@ -85,33 +100,22 @@ class KeyMemory:
                 f"Send a valid key as {_HEADER}; an operator makes one with `./lethe keys create`.",
                 presented=True,
             )
-        if len(self._remembered) >= MAX_REMEMBERED:
-            self._remembered.pop(next(iter(self._remembered)))
         self._remembered[self._digest(presented)] = _Remembered(key, self._clock())
         return key
 
     async def refresh(self) -> None:
-        """Forget revoked keys and take over changed scopes. Raises Unavailable when Postgres does not answer."""
-        if not self._remembered:
-            return
-        seen_at = self._clock()
-        valid = {key.id: key for key in await self._list_keys() if key.revoked_at is None}
-        self._remembered = {
-            digest: _Remembered(valid[known.key.id], max(seen_at, known.verified_at))
-            for digest, known in self._remembered.items()
-            if known.key.id in valid
-        }
+        """Read all valid keys: revoked ones are forgotten. Raises Unavailable when Postgres does not answer."""
+        seen_at = self._refreshed_at = self._clock()
+        valid = await self._list_valid()
+        self._remembered = {digest: _Remembered(key, seen_at) for digest, key in valid.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Refresh every `REFRESH_INTERVAL_S` until `stop` is set; an outage leaves what is remembered to age."""
         while not stop.is_set():
-            try:
+            with contextlib.suppress(Unavailable):
+                await self.refresh()
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), REFRESH_INTERVAL_S)
-            except TimeoutError:
-                try:
-                    await self.refresh()
-                except Unavailable:
-                    continue
 
 
 def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
@@ -121,15 +125,36 @@ def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
         async with transaction(engine) as connection:
             return await ApiKeyRepository(connection).find_by_hash(key_hash)
 
-    async def list_keys() -> list[ApiKey]:
+    async def list_valid() -> Mapping[bytes, ApiKey]:
         async with transaction(engine) as connection:
-            return await ApiKeyRepository(connection).list()
+            return await ApiKeyRepository(connection).valid()
 
-    return KeyMemory(keyring.api_key_hash, find, list_keys)
+    return KeyMemory(keyring.api_key_hash, find, list_valid)
+
+
+async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
+    """The key that was presented with a request, in its header or in a form: the one place where one is refused.
+
+    The key comes first, and only failures are limited: whoever shares an address with a guesser gets in. Past the limit
+    a key costs a hash and no query of its own.
+
+    Raises Unauthenticated, TooManyAttempts and Unavailable.
+    """
+    known = keys.recall(presented)
+    if known is not None:
+        return known
+    try:
+        async with limits.attempt(GUESSES, network_of(request), Unauthenticated):
+            return await keys.authenticate(presented)
+    except TooManyAttempts:
+        known = await keys.recall_lately(presented)
+        if known is None:
+            raise
+        return known
 
 
 async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
-    """The key in a request's Authorization header: the one place where one is refused for want of a valid key.
+    """The valid key in a request's Authorization header.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """
@@ -139,12 +164,7 @@ async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -
             "This needs an API key.",
             f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
         )
-    known = keys.recall(presented)
-    if known is not None:
-        return known
-    # What is not remembered costs a query, and may be a guess.
-    async with limits.attempt(GUESSES, network_of(request), Unauthenticated):
-        return await keys.authenticate(presented)
+    return await valid_key(presented, request, keys, limits)
 
 
 def require(key: ApiKey, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:

@@ -1,9 +1,10 @@
 """Who is signed in to the dashboard: sessions that every process knows, each behind an unguessable token in a cookie.
 
-Only a hash of a token is kept, and a session ends for good when its owner signs out or its key is revoked.
+Only an HMAC of a token is kept, under a key of the home: whoever writes into the database makes no session. A token
+names the API key that it was made for, so that its row cannot be given to another. A session ends for good when its
+owner signs out or its key is revoked.
 """
 
-import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from service.access.api_keys import api_key
 from service.db.tables import ApiKeyRow, SessionRow
 from service.domain.records import ApiKey
+from service.vault.keyring import Keyring
 
 #: After which a session ends whatever is done with it, and without any request.
 LIFETIME = timedelta(hours=12)
@@ -41,11 +43,12 @@ class Session:
 class SessionRepository:
     """The table `sessions` in the caller's transaction."""
 
-    def __init__(self, conn: AsyncConnection) -> None:
+    def __init__(self, conn: AsyncConnection, keyring: Keyring) -> None:
         self._conn = conn
+        self._hash = keyring.session_hash
 
     async def start(self, key_id: UUID) -> str:
-        """Begin a session with a key; returns its token, 256 random bits."""
+        """Begin a session with a key; returns its token: the id of the key, and 256 random bits."""
         await self._conn.execute(select(func.pg_advisory_xact_lock(_START_LOCK)))
         revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
@@ -59,8 +62,8 @@ class SessionRepository:
             )
         )
         await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash.in_(too_many.offset(MAX_SESSIONS - 1))))
-        token = secrets.token_urlsafe(32)
-        await self._conn.execute(insert(SessionRow).values(token_hash=_hash(token), key_id=key_id))
+        token = f"{key_id.hex}.{secrets.token_urlsafe(32)}"
+        await self._conn.execute(insert(SessionRow).values(token_hash=self._hash(token), key_id=key_id))
         return token
 
     async def find(self, token: str) -> Session | None:
@@ -71,32 +74,23 @@ class SessionRepository:
         query = (
             select(ApiKeyRow.__table__, (SessionRow.seen_at <= func.now() - literal(_SEEN_EVERY)).label("long_ago"))
             .join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
-            .where(SessionRow.token_hash == _hash(token), ApiKeyRow.revoked_at.is_(None))
+            .where(SessionRow.token_hash == self._hash(token), ApiKeyRow.revoked_at.is_(None))
             .where(SessionRow.started_at > func.now() - literal(LIFETIME))
             .where(SessionRow.seen_at > func.now() - literal(IDLE))
         )
         row = (await self._conn.execute(query)).one_or_none()
-        if row is None:
+        if row is None or row.id.hex != token.partition(".")[0]:
             return None
         if row.long_ago:
-            seen = update(SessionRow).where(SessionRow.token_hash == _hash(token)).values(seen_at=func.now())
+            seen = update(SessionRow).where(SessionRow.token_hash == self._hash(token)).values(seen_at=func.now())
             await self._conn.execute(seen)
         return Session(api_key(row), _form_token(token))
 
     async def end(self, token: str) -> None:
         """End a session; nothing happens when there is none."""
-        await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(_bytes(token)).digest()
+        await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash == self._hash(token)))
 
 
 def _form_token(token: str) -> str:
     """Follows from the token, so that nobody who reads the database knows it."""
-    return hmac.digest(_bytes(token), b"form", "sha256").hex()
-
-
-def _bytes(token: str) -> bytes:
-    # A browser may send anything.
-    return token.encode("utf-8", "surrogatepass")
+    return hmac.digest(token.encode(), b"form", "sha256").hex()

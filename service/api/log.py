@@ -18,7 +18,7 @@ from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.checks import LogCheckRepository
+from service.evidence.checks import Extent, LogCheckRepository
 from service.evidence.log import LogRepository
 from service.http.fields import Known
 from service.http.problem_responses import problems
@@ -62,13 +62,29 @@ class InclusionAnswer(BaseModel):
     proof: list[str] = Field(description="Hashes in hex, lowest first.")
 
 
-class LogCheckBody(Known):
+class ExtentBody(Known):
+    """Size and root of a checkpoint."""
+
+    model_config = ConfigDict(strict=True)
+
+    size: int = Field(ge=1, le=_LARGEST, description="How many leaves.")
+    root: str = Field(pattern="^[0-9a-f]{64}$", description="Their root, hex.")
+
+    @property
+    def extent(self) -> Extent:
+        """It as it is recorded."""
+        return Extent(self.size, bytes.fromhex(self.root))
+
+
+class LogCheckBody(ExtentBody):
     """A checkpoint that was found in order."""
 
-    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"size": 12, "root": _HASH}]})
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [{"size": 12, "root": _HASH, "against": {"size": 3, "root": _HASH}}]},
+    )
 
-    size: int = Field(ge=0, le=_LARGEST, description="How many leaves; a log that is new has none.")
-    root: str = Field(pattern="^[0-9a-f]{64}$", description="Their root, hex.")
+    against: ExtentBody = Field(description="The earlier checkpoint that it was compared with; it has fewer leaves.")
 
 
 #: What /docs says of an answer that is no JSON.
@@ -148,12 +164,12 @@ async def inclusion(
 
 @router.post("/checks", status_code=204, responses=problems(401, 403, 409, 422, 503), summary="Tell of a check")
 async def checked(request: Request, caller: Caller, body: LogCheckBody) -> None:
-    """Say that you have checked the log up to a checkpoint and found it in order; the dashboard shows when and who.
+    """Say that the log has grown from an earlier checkpoint to a later one; the dashboard shows when, and who says so.
 
-    409 when this log does not have that root there: keep the checkpoint, it is evidence.
+    409 when this log does not have these roots there: keep the checkpoints, they are evidence.
     """
     async with transaction(services_of(request).engine) as connection:
-        await LogCheckRepository(connection).record(caller.id, body.size, bytes.fromhex(body.root))
+        await LogCheckRepository(connection).record(caller.id, body.extent, body.against.extent)
 
 
 async def _require_size(log: LogRepository, size: int) -> None:

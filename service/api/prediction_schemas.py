@@ -57,6 +57,15 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
 
 
+#: Of a model, what is null to keys without audit:read: computed from the exact weights, features or graph, by which
+#: whoever has the data can try what was deleted.
+AUDIT_ALONE = (
+    *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
+    *("repair_progress", "weights_sha256"),
+)
+_AUDIT = "Null to keys without audit:read."
+
+
 class RepairProgressAnswer(BaseModel):
     """How far a repair that goes on has come."""
 
@@ -77,7 +86,7 @@ class NoiseAnswer(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """The model that serves predictions, as its committed version stands."""
+    """The model that serves predictions, as its committed version stands; some members need audit:read."""
 
     model_config = ConfigDict(
         populate_by_name=True,
@@ -116,7 +125,7 @@ class ModelAnswer(BaseModel):
     version: int
     nodes: int = Field(description="Nodes the model was trained with.")
     live_nodes: int = Field(description="Nodes that are not deleted.")
-    edges: int = Field(description="Undirected edges between live nodes.")
+    edges: int | None = Field(description=f"Undirected edges between live nodes. {_AUDIT}")
     features: int
     classes: list[str]
     hops: int
@@ -124,17 +133,21 @@ class ModelAnswer(BaseModel):
     propagation: str
     loss: str
     regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
-    rank: int = Field(description="Dimension of the span of the live nodes' features.")
-    condition_number: float = Field(description="Of the features at import, over the kept directions.")
-    span_residual: float | None = Field(description="How far the weights are from that span, measured last from disk.")
+    rank: int | None = Field(description=f"Dimension of the span of the live nodes' features. {_AUDIT}")
+    condition_number: float | None = Field(description=f"Of the features at import, over the kept directions. {_AUDIT}")
+    span_residual: float | None = Field(
+        description=f"How far the weights are from that span, measured last from disk. {_AUDIT}"
+    )
     distance_bound: float | None = Field(
         description="The weights are at most this far from those of retraining on what remains; null if not known, and "
-        "for weights that are published with noise."
+        f"for weights that are published with noise. {_AUDIT}"
     )
-    distance_bound_relative: float | None = Field(description="The same, relative to the size of the weights.")
+    distance_bound_relative: float | None = Field(
+        description=f"The same, relative to the size of the weights. {_AUDIT}"
+    )
     repair: RepairStatus = Field(description="Of the committed version.")
-    repair_progress: RepairProgressAnswer | None = Field(description="While `repair` is pending.")
+    repair_progress: RepairProgressAnswer | None = Field(description=f"While `repair` is pending. {_AUDIT}")
     guarantee: Guarantee
     device: str
-    weights_sha256: str = Field(description="Of weights that are published with noise, salted.")
+    weights_sha256: str | None = Field(description=f"Of weights that are published with noise, salted. {_AUDIT}")
     noise: NoiseAnswer | None = Field(description="Null where the weights are published as they are.")

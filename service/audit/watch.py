@@ -49,6 +49,8 @@ class Seen:
     checkpoint: Checkpoint
     #: As it was signed; keep it.
     note: str
+    #: The newest earlier one, of fewer leaves, that it was compared with; None where there was none.
+    against: Checkpoint | None = None
 
 
 class Contradiction(Exception):
@@ -91,8 +93,14 @@ class Watcher:
             self._compare(self.last.checkpoint, checkpoint, note)
         for index in self._places(checkpoint.size):
             self._sample(index, checkpoint, note)
-        self.last = Seen(checkpoint, note)
+        self.last = Seen(checkpoint, note, self._earlier(checkpoint))
         return self.last
+
+    def _earlier(self, now: Checkpoint) -> Checkpoint | None:
+        if self.last is None or self.last.checkpoint.size == 0:
+            return None
+        # A log that has not grown is what was compared before.
+        return self.last.checkpoint if self.last.checkpoint.size < now.size else self.last.against
 
     def _compare(self, before: Checkpoint, now: Checkpoint, note: str) -> None:
         if now.origin != before.origin:

@@ -44,8 +44,9 @@ async def signed_in(request: Request) -> Session:
     token = request.cookies.get(SESSION_COOKIE, "")
     if not token:
         raise LoginNeeded
-    async with transaction(services_of(request).engine) as connection:
-        session = await SessionRepository(connection).find(token)
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
+        session = await SessionRepository(connection, services.keyring).find(token)
     if session is None or Scope.AUDIT_READ not in session.key.scopes:
         raise LoginNeeded
     return session

@@ -70,7 +70,6 @@ API: Mapping[str, Rights] = {
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": _ASKED,
     "sessions": Rights(add="token_hash key_id", change="seen_at", remove=True),
-    "sign_ins": Rights(add="address_hash", remove=True),
     "used_salts": Rights(add=_ALL),
 }
 

@@ -30,7 +30,7 @@ class ApiKeyRow(Base):
 
 
 class SessionRow(Base):
-    """A sign-in to the dashboard, known by the hash of its token."""
+    """A sign-in to the dashboard, known by the keyed hash of its token."""
 
     __tablename__ = "sessions"
 
@@ -50,16 +50,6 @@ class LogCheckRow(Base):
     #: How many leaves were found in order.
     size: Mapped[int] = mapped_column(BigInteger)
     checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class SignInRow(Base):
-    """An attempt to sign in to the dashboard that failed, or is under way."""
-
-    __tablename__ = "sign_ins"
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    address_hash: Mapped[bytes]
-    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class LeaseRow(Base):

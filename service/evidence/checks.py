@@ -9,8 +9,17 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.tables import ApiKeyRow, LogCheckRow
-from service.errors import Conflict
+from service.errors import Conflict, InvalidRequest
 from service.evidence.log import LogRepository
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A log as a checkpoint has it."""
+
+    #: How many leaves.
+    size: int
+    root: bytes
 
 
 @dataclass(frozen=True)
@@ -30,18 +39,25 @@ class LogCheckRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def record(self, api_key_id: UUID, size: int, root: bytes) -> None:
-        """Note that whoever holds this key has found the first `size` leaves in order, whose root is `root`.
+    async def record(self, api_key_id: UUID, checked: Extent, against: Extent) -> None:
+        """Note that whoever holds this key has found that the log was `against` and has grown to what is `checked`.
 
-        Raises `Conflict` when this log has another root there, or fewer leaves: then they have checked another log.
+        Raises `InvalidRequest` unless `against` is older and has leaves: nothing is shown by comparing a log with
+        itself. Raises `Conflict` when this log has another root there, or fewer leaves: then they have checked another.
         """
-        log = LogRepository(self._conn)
-        if not 0 <= size <= await log.size() or await log.root(size) != root:
-            raise Conflict(
-                f"This log does not have that root at {size} leaves.",
-                "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
+        if not 0 < against.size < checked.size:
+            raise InvalidRequest(
+                f"A log of {checked.size} leaves cannot be checked against one of {against.size}.",
+                "Check it against a checkpoint that was kept earlier, when the log had fewer leaves.",
             )
-        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=size)
+        log = LogRepository(self._conn)
+        for extent in (checked, against):
+            if extent.size > await log.size() or await log.root(extent.size) != extent.root:
+                raise Conflict(
+                    f"This log does not have that root at {extent.size} leaves.",
+                    "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
+                )
+        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size)
         newer = {"size": added.excluded.size, "checked_at": func.now()}
         await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
 

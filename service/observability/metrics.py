@@ -66,8 +66,9 @@ class IntakeMetrics:
 class UnlearningMetrics:
     """What happens to deletion requests and to the model.
 
-    Anybody on this machine may read it. So where the weights are published with noise, it has nothing that is computed
-    from them as they are, and tells of no residual but that one was too large.
+    Anybody on this machine may read it, and every key that may predict. So it has no figure of the weights or the
+    graph, by which whoever has the data could try what was deleted: it tells that a residual is too large, and not the
+    residual. Where the weights are published with noise, it has no durations of steps either.
     """
 
     def __init__(self, registry: CollectorRegistry, *, with_noise: bool = False) -> None:
@@ -122,18 +123,11 @@ class UnlearningMetrics:
             buckets=_STEP_SECONDS,
             registry=registry,
         )
-        self._directions = Counter(
-            "lethe_directions_removed_total", "Directions that only deleted nodes supported.", registry=registry
-        )
         self._version = Gauge("lethe_model_version", "Version of the model that is served.", registry=registry)
-        self._rank = Gauge("lethe_model_rank", "Rank of the live nodes' features.", registry=registry)
         self._live_nodes = Gauge("lethe_model_live_nodes", "Nodes that were not deleted.", registry=registry)
-        self._span_residual = Gauge(
-            "lethe_span_residual", "Relative distance of W from the live nodes' span, as last read.", registry=registry
-        )
-        self._coefficient_residual = Gauge(
-            "lethe_coefficient_residual",
-            "|W - (B + M T)| / |W| of the newest version; NaN unless a batch made it.",
+        self._residuals_too_large = Gauge(
+            "lethe_residuals_too_large",
+            "1 while a residual of the served model is above what rounding explains, else 0; NaN without a model.",
             registry=registry,
         )
         self._exceeded = Counter(
@@ -144,11 +138,6 @@ class UnlearningMetrics:
         )
         for residual in ("span", "coefficient"):
             self._exceeded.labels(residual)
-        self._distance_bound = Gauge(
-            "lethe_distance_bound_relative",
-            "Bound on the distance of W to retraining on what remains, relative to |W|; NaN when it is not known.",
-            registry=registry,
-        )
         self._repairs = Counter("lethe_repairs_total", "Repairs, by how they ended.", ("status",), registry=registry)
         self._not_converged = Counter(
             "lethe_repairs_not_converged_total",
@@ -187,12 +176,6 @@ class UnlearningMetrics:
         self._drill_passed = Gauge(
             "lethe_drill_last_passed",
             "1 when the served model's last drill left nothing in its column of the weights, else 0; NaN before it.",
-            registry=registry,
-        )
-        self._drill_norm = Gauge(
-            "lethe_drill_channel_norm",
-            "Norm of the test column of the weights at the served model's last drill; NaN when it is not known.",
-            ("when",),
             registry=registry,
         )
         self._drill_cohorts = Gauge(
@@ -279,9 +262,6 @@ class UnlearningMetrics:
         at = None if completed is None else completed.completed_at
         self._drill_completed.set(0.0 if at is None else at.timestamp())
         self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))
-        for when in ("before", "after"):
-            norm = None if completed is None else getattr(completed, f"channel_norm_{when}")
-            self._drill_norm.labels(when).set(math.nan if norm is None or self._with_noise else norm)
 
     def drills_left(self, cohorts: int) -> None:
         """Set how many cohorts of canaries are left."""
@@ -312,36 +292,25 @@ class UnlearningMetrics:
         self,
         *,
         version: int,
-        rank: int,
         live_nodes: int,
-        distance_bound_relative: float | None,
+        residuals_too_large: bool,
         promise_used: float | None = None,
     ) -> None:
         """Describe the model that is served."""
         self._promise_used.set(math.nan if promise_used is None else promise_used)
-        bound = None if self._with_noise else distance_bound_relative
-        self._distance_bound.set(math.nan if bound is None else bound)
         self._version.set(version)
-        self._rank.set(rank)
         self._live_nodes.set(live_nodes)
-
-    def residuals(self, span: float | None, coefficient: float | None) -> None:
-        """Set the residuals of the model that is served; None for what is not known."""
-        span, coefficient = (None, None) if self._with_noise else (span, coefficient)
-        self._span_residual.set(math.nan if span is None else span)
-        self._coefficient_residual.set(math.nan if coefficient is None else coefficient)
+        self._residuals_too_large.set(residuals_too_large)
 
     def no_model(self) -> None:
         """Tell of no model: none is loaded, or another process serves it. NaN, because 0 would be a figure."""
-        for gauge in (self._version, self._rank, self._live_nodes, self._distance_bound, self._drill_cohorts):
+        for gauge in (self._version, self._live_nodes, self._residuals_too_large, self._drill_cohorts):
             gauge.set(math.nan)
-        self.residuals(None, None)
 
     def completed(self, batch: BatchRecord) -> None:
         """Count a batch, once, when it is complete."""
         self._batches.labels(batch.factor_method).inc()
         self._batch_nodes.observe(batch.nodes)
-        self._directions.inc(batch.directions_removed)
         if batch.coefficient_residual > MOST_RESIDUAL:
             self._exceeded.labels("coefficient").inc()
         if batch.span_residual is not None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.db import clock, lease, schema
-from service.db.engine import Engine
+from service.db.engine import Connection, Engine
 from service.db.transactions import transaction
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
@@ -77,12 +77,7 @@ def api_probes(
 
     async def residuals() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
-            measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
-        too_large = []
-        if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
-            too_large.append(f"span residual is above {most:g}")
-        if arithmetic is not None and arithmetic > MOST_RESIDUAL:
-            too_large.append(f"coefficient residual is above {MOST_RESIDUAL:g}")
+            too_large = await residuals_too_large(connection, model)
         if too_large:
             # By how much is for those who may read the audit: of weights published with noise, nobody else may know.
             raise NotReady(
@@ -109,6 +104,17 @@ def api_probes(
         ("disk", disk_probe(home)),
         ("predictions", predictions_are_answered),
     ]
+
+
+async def residuals_too_large(connection: Connection, model: str) -> list[str]:
+    """Which residuals of the served model are above what rounding explains, and what that is, in words."""
+    measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
+    too_large = []
+    if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
+        too_large.append(f"span residual is above {most:g}")
+    if arithmetic is not None and arithmetic > MOST_RESIDUAL:
+        too_large.append(f"coefficient residual is above {MOST_RESIDUAL:g}")
+    return too_large
 
 
 def holder_probes(engine: Engine, model: str) -> Probes:

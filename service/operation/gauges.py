@@ -17,8 +17,8 @@ from service.drills.starting import Drills
 from service.errors import Unavailable
 from service.evidence.log import LogRepository
 from service.observability.metrics import UnlearningMetrics
+from service.operation.api_probes import residuals_too_large
 from service.publication.facts import VersionFacts
-from service.versions.batch_rows import BatchRepository
 from service.webhooks.deliveries import DeliveryRepository
 
 _INTERVAL_S = 5.0
@@ -61,16 +61,14 @@ async def keep_gauges(
             if facts is None:
                 metrics.no_model()
             else:
+                async with transaction(engine) as connection:
+                    exceeded = await residuals_too_large(connection, model)
                 metrics.model(
                     version=facts.version,
-                    rank=facts.rank,
                     live_nodes=facts.live_nodes,
-                    distance_bound_relative=facts.distance_bound_relative,
+                    residuals_too_large=bool(exceeded),
                     promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
                 )
-                async with transaction(engine) as connection:
-                    measured, coefficient = await BatchRepository(connection).newest_residuals(model)
-                metrics.residuals(None if measured is None else measured.span_residual, coefficient)
                 metrics.drills_left(len((await drills.cohorts()).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

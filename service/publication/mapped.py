@@ -1,5 +1,6 @@
 """A publication as a reader sees it: its files, mapped read-only."""
 
+import errno
 import mmap
 import os
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ class MappedModel:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version."""
+    """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version.
+
+    What its model has is overwritten when the model is replaced; until then, entries that are deleted are blanked.
+    """
 
     #: Its folder's name, as the pointer has it.
     folder: str
@@ -40,7 +44,7 @@ class View:
     facts: Facts
     #: (n, C) float64; zero for nodes no longer live.
     probabilities: NDArray[np.float64]
-    #: (n,) bool.
+    #: (n,) bool, a copy: what can be deleted is looked up when the lease has run out, too.
     live: NDArray[np.bool_]
 
     def find(self, node: str) -> int | None:
@@ -60,7 +64,10 @@ def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
     probabilities = np.frombuffer(_map(path / "probabilities", 8 * nodes * classes), dtype=np.float64)
-    live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_)
+    live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_).copy()
+    if not path.exists():
+        # It loses its name first: what was copied may have been overwritten already.
+        raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
     return View(folder, path, model, Facts(model.facts, said.facts), probabilities.reshape(nodes, classes), live)
 
 

@@ -1,4 +1,4 @@
-"""Answers from the published version, as long as this reader's lease on it holds."""
+"""Answers from the published version: predictions under a lease, what a deletion names from what was read last."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,9 +34,11 @@ class Prediction:
 class Reader:
     """Answers from one view, which is replaced by one assignment.
 
-    Any question raises Unavailable while the reader has no view, or its lease has run out. That is looked at once the
-    answer is there: files of a version that is no longer anybody's are overwritten, and a process may be stopped at
-    any place. An answer that was computed from one view while it was replaced is computed again.
+    What is served needs the lease: the version, its facts and its predictions raise Unavailable once it has run out.
+    What can be deleted is looked up in the view that was read last: what has changed since, the unlearner finds out.
+    Any question raises Unavailable while there is no view. Both are looked at once the answer is there: files that are
+    no longer anybody's are overwritten, and a process may be stopped at any place. An answer that was computed from one
+    view while it was replaced is computed again.
     """
 
     def __init__(self) -> None:
@@ -63,18 +65,13 @@ class Reader:
         self._reason = reason
 
     @property
-    def facts(self) -> Facts:
-        """What model and version are. Raises Unavailable."""
-        return self._answer(_facts)
-
-    @property
     def canaries(self) -> Canaries | None:
         """The model's canaries; None when it was trained without. Raises Unavailable."""
-        return self._answer(_canaries)
+        return self._answer(self._is_there, _canaries)
 
     def row(self, node: str) -> int | None:
         """The row of a live node; None for an id that is unknown or no longer live. Raises Unavailable."""
-        return self._answer(View.find, node)
+        return self._answer(self._is_there, View.find, node)
 
     def knows(self, node: str) -> bool:
         """Whether the id belongs to a live node. Raises Unavailable."""
@@ -85,15 +82,20 @@ class Reader:
 
         An edge that was deleted by itself goes with its erasure, shortly after `applied`.
         """
-        return self._answer(_have_edges, pairs)
+        return self._answer(self._is_there, _have_edges, pairs)
 
     def is_public(self, node: str) -> bool:
         """Whether the id belongs to a node declared public, which is never deleted. Raises Unavailable."""
-        return self._answer(_is_public, node)
+        return self._answer(self._is_there, _is_public, node)
+
+    @property
+    def facts(self) -> Facts:
+        """What model and version are. Raises Unavailable."""
+        return self._answer(self._is_leased, _facts)
 
     def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
         """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
-        return self._answer(_rows, nodes)
+        return self._answer(self._is_leased, _rows, nodes)
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
@@ -103,20 +105,35 @@ class Reader:
         All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
         of the exact ones. Raises Unavailable.
         """
-        return self._answer(_predictions, nodes, decimals)
+        return self._answer(self._is_leased, _predictions, nodes, decimals)
 
-    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+    def _is_leased(self, view: View) -> bool:
+        return boottime() < self._until
+
+    def _is_there(self, view: View) -> bool:
+        """Whether what the versions of its model share still is: it loses its name before it is overwritten."""
+        return self._is_leased(view) or view.model.path.exists()
+
+    def _answer(
+        self,
+        is_good: Callable[[View], bool],
+        question: Callable[Concatenate[View, P], T],
+        *asked: P.args,
+        **named: P.kwargs,
+    ) -> T:
         while (view := self._view) is not None:
+            failure = None
             try:
                 answer = question(view, *asked, **named)
-            except Exception:
-                # The files of a version that this reader has no lease on any more may hold anything.
-                if boottime() < self._until and self._view is view:
-                    raise
-            if boottime() >= self._until:
+            except Exception as error:  # noqa: BLE001 - files that are overwritten may hold anything
+                failure = error
+            if self._view is not view:
+                continue
+            if not is_good(view):
                 break
-            if self._view is view:
-                return answer
+            if failure is not None:
+                raise failure
+            return answer
         raise Unavailable(f"Predictions are suspended: {self._reason}.", "Try again in a moment.")
 
 

@@ -72,6 +72,10 @@ class Keyring:
         """Return the 32 bytes under which an API key is stored."""
         return hmac.digest(self._api_pepper, _frame("lethe/api-key", text), hashlib.sha256)
 
+    def session_hash(self, token: str) -> bytes:
+        """Return the 32 bytes under which a session of the dashboard is stored."""
+        return hmac.digest(self._api_pepper, _frame("lethe/session", token), hashlib.sha256)
+
     def body_digest(self, body: bytes) -> bytes:
         """Return the 32 bytes by which a repeated `Idempotency-Key` is told from a reused one.
 

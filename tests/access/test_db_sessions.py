@@ -1,7 +1,6 @@
-"""Sessions of the dashboard, and attempts to sign in, as any process that uses the database sees them."""
+"""Sessions of the dashboard, as any process that uses the database sees them."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,15 +10,14 @@ import pytest
 
 from service.access.api_keys import ApiKeyRepository
 from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, SessionRepository
-from service.access.sign_ins import MOST_IN_VAIN, SPAN, SignInRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.scopes import Scope
-from service.errors import TooManyAttempts
+from service.vault.keyring import Keyring
 from tests.support.service.db_harness import Database, open_database
 
-ADDRESS, OTHER = b"a" * 32, b"b" * 32
 SECOND = timedelta(seconds=1)
+KEYRING = Keyring(Path("keys"), {}, api_pepper=b"p" * 32, body_key=b"b" * 32, cursor_key=b"c" * 32)
 
 
 @pytest.fixture
@@ -38,24 +36,18 @@ async def other(db: Database) -> AsyncIterator[Engine]:
 
 async def start(engine: Engine, key_id: UUID) -> str:
     async with transaction(engine) as conn:
-        return await SessionRepository(conn).start(key_id)
+        return await SessionRepository(conn, KEYRING).start(key_id)
 
 
 async def find(engine: Engine, token: str) -> Session | None:
     async with transaction(engine) as conn:
-        return await SessionRepository(conn).find(token)
-
-
-async def attempt(engine: Engine, address: bytes = ADDRESS) -> int:
-    async with transaction(engine) as conn:
-        return await SignInRepository(conn).begin(address)
+        return await SessionRepository(conn, KEYRING).find(token)
 
 
 async def pass_time(db: Database, span: timedelta) -> None:
     """As if everything had been `span` ago."""
-    for column in ("sessions.started_at", "sessions.seen_at", "sign_ins.begun_at"):
-        table, name = column.split(".")
-        await db.rows(f"UPDATE {table} SET {name} = {name} - CAST(:span AS interval)", span=span)
+    earlier = "started_at = started_at - CAST(:span AS interval), seen_at = seen_at - CAST(:span AS interval)"
+    await db.rows(f"UPDATE sessions SET {earlier}", span=span)
 
 
 async def test_a_session_lasts_while_it_is_used_and_no_longer_than_its_lifetime(db: Database) -> None:
@@ -92,8 +84,8 @@ async def test_a_session_holds_in_every_process_and_ends_in_every_process(db: Da
     assert found is not None
     assert found == await find(db.engine, token)
     async with transaction(other) as conn:
-        await SessionRepository(conn).end(token)
-        await SessionRepository(conn).end("no such token")
+        await SessionRepository(conn, KEYRING).end(token)
+        await SessionRepository(conn, KEYRING).end("no such token")
     assert await find(db.engine, token) is None
     assert await find(db.engine, kept) is not None
     for nothing in ("", "\udc80", kept[:-1]):
@@ -119,7 +111,7 @@ async def test_a_form_belongs_to_one_session_and_nothing_stored_tells_its_token(
     forms = {found.form_token for token in tokens if (found := await find(db.engine, token))}
     assert len(forms) == 2
     stored = await db.rows("SELECT * FROM sessions")
-    assert {row["token_hash"] for row in stored} == {hashlib.sha256(token.encode()).digest() for token in tokens}
+    assert {row["token_hash"] for row in stored} == {KEYRING.session_hash(token) for token in tokens}
     assert not any(value in (*forms, *tokens) for row in stored for value in row.values())
 
 
@@ -136,37 +128,18 @@ async def test_there_are_never_more_sessions_than_allowed_and_the_oldest_ends(db
     assert all([await find(db.engine, token) for token in tokens])
 
 
-async def test_attempts_in_vain_are_counted_for_all_processes_together(db: Database, other: Engine) -> None:
-    begun = await asyncio.gather(
-        *(attempt(engine) for engine in (db.engine, other) * MOST_IN_VAIN), return_exceptions=True
-    )
-    assert sum(isinstance(one, int) for one in begun) == MOST_IN_VAIN
-    [refused] = {type(one) for one in begun if not isinstance(one, int)}
-    assert refused is TooManyAttempts
-    assert await attempt(other, OTHER)
+@pytest.mark.parametrize("token", ["x", "{key}.x"])
+async def test_a_row_that_a_login_of_the_database_makes_is_no_session(db: Database, token: str) -> None:
+    chosen = token.format(key=db.api_key_id.hex)
+    add = "INSERT INTO sessions (token_hash, key_id) VALUES (sha256(:token), :key)"
+    await db.rows(add, token=chosen.encode(), key=db.api_key_id)
+    assert await find(db.engine, chosen) is None
 
 
-async def test_whoever_has_waited_may_try_again_as_soon_as_the_first_attempt_is_long_ago(db: Database) -> None:
-    await attempt(db.engine)
-    await pass_time(db, SPAN / 2)
-    for _ in range(MOST_IN_VAIN - 1):
-        await attempt(db.engine)
-    with pytest.raises(TooManyAttempts) as refusal:
-        await attempt(db.engine)
-    wait = timedelta(seconds=int(refusal.value.extra["retry_after"]))
-    assert timedelta(0) < wait <= SPAN / 2 + SECOND
-    await pass_time(db, wait)
-    await attempt(db.engine)
-    with pytest.raises(TooManyAttempts):
-        await attempt(db.engine)
-    await pass_time(db, SPAN)
-    await attempt(db.engine, OTHER)
-    assert await db.value("SELECT count(*) FROM sign_ins") == 1
-
-
-async def test_an_attempt_that_succeeds_is_not_counted(db: Database) -> None:
-    for _ in range(MOST_IN_VAIN + 1):
-        number = await attempt(db.engine)
-        async with transaction(db.engine) as conn:
-            await SignInRepository(conn).succeeded(number)
-    assert await db.value("SELECT count(*) FROM sign_ins") == 0
+async def test_the_row_of_a_session_that_is_given_to_another_key_is_no_session(db: Database) -> None:
+    key_id = uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(key_id, "visitor", [Scope.AUDIT_READ], b"v" * 32)
+    token = await start(db.engine, key_id)
+    await db.rows("UPDATE sessions SET key_id = :key", key=db.api_key_id)
+    assert await find(db.engine, token) is None

@@ -73,7 +73,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "log_checks": ("read, add api_key_id size, change checked_at size", _READ),
     "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
-    "sign_ins": ("read, add address_hash, remove", ""),
     "tombstone_keys": (_READ, _ADD),
     "tombstones": (_READ, _ADD),
     "used_salts": (_ADD, ""),

@@ -91,13 +91,16 @@ async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_other
     assert (folded["unknown"], folded["deleted"]) == (["7", "nobody"], [])
 
 
-async def test_nothing_is_predicted_once_the_lease_has_run_out(api: Api) -> None:
+async def test_nothing_is_predicted_once_the_lease_has_run_out_and_deletions_are_accepted(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
     api.services.reader.extend(-math.inf)
     response = await reader.get("/predict/1")
     refused(response, 503, "unavailable")
     assert int(response.headers["retry-after"]) >= 1
     refused(await reader.post("/predict", json={"nodes": ["1"]}), 503, "unavailable")
+    # What is deleted does not wait for it.
+    api_key = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+    assert (await api_key.post("/deletions", json=node_body("1"))).status_code == 202
     api.services.reader.extend(math.inf)
     assert (await reader.get("/predict/1")).status_code == 200
 
@@ -111,7 +114,7 @@ async def test_bad_bodies_are_refused(api: Api) -> None:
 
 
 async def test_the_model_is_described(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
+    reader = await api.client(Scope.PREDICTIONS_READ, Scope.AUDIT_READ)
     model = (await reader.get("/model")).json()
     assert model["lambda"] == 1e-4
     assert model["classes"] == list(CLASSES)

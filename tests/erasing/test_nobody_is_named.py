@@ -9,6 +9,7 @@ import io
 import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -21,6 +22,8 @@ import structlog
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
+from projector.forgetting.status import RepairProgress
+from service.api.prediction_schemas import AUDIT_ALONE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
@@ -28,9 +31,12 @@ from service.evidence.export import export_lines
 from service.evidence.signer import LogSigner
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
+from service.operation.description import ModelInfo
+from service.publication.facts import Facts
 from service.vault.log_keys import LogKeys
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
-from tests.support.service.api_harness import Api, serving
+from tests.support.service.api_harness import INFO, Api, serving
+from tests.support.service.db_harness import made
 
 #: What is deleted: ids that no other text contains.
 SOMEBODY, SOMEBODY_ELSE = "user/38", "ålesund 39"
@@ -49,10 +55,13 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/deletions/search"): {"status": "completed"},
     ("POST", "/deletions/{request_id}/handle"): {"reason": "None of these."},
     ("POST", "/deletions/{request_id}/extend"): {"due_at": "2030-01-01T00:00:00Z", "reason": "None of these."},
-    ("POST", "/log/checks"): {"size": 1, "root": "a" * 64},
+    ("POST", "/log/checks"): {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}},
     ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
     ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
 }
+ELSEWHERE = ("192.0.2.7", 4711)
+#: Of the objective: no figure of what it was trained on.
+LAMBDA = INFO.facts.model.regularization
 VIEWS = "SELECT viewname FROM pg_views WHERE schemaname = 'public'"
 
 
@@ -212,6 +221,55 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
 
 def token_in_session(page: str) -> str:
     return token_in(page)
+
+
+async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph(
+    api: Api, completed: list[UUID]
+) -> None:
+    """By such figures whoever has the graph could try which node was deleted, in a Lethe of their own."""
+    served = replace(INFO.facts.served, edges=918_273, rank=827_364)
+    served = replace(served, distance_bound=0.518273645, distance_bound_relative=0.02182736)
+    exact = replace(
+        INFO,
+        facts=Facts(replace(INFO.facts.model, condition_number=12.51827364509), served),
+        span_residual=3.182736e-15,
+        repair_progress=RepairProgress(iterations=645_091, products=736_450, bound_relative=0.0041827),
+        weights_sha256="5e18" * 16,
+    )
+
+    async def described() -> ModelInfo:
+        return exact
+
+    api.services = api.app.state.services = replace(api.services, model_info=described)
+    auditor = await api.client(Scope.PREDICTIONS_READ, Scope.AUDIT_READ)
+    told = {name: value for name, value in (await auditor.get("/model")).json().items() if name in AUDIT_ALONE}
+    figures = [value for each in told.values() for value in (each.values() if isinstance(each, dict) else [each])]
+    secrets = [json.dumps(figure).strip('"') for figure in (*figures, made().weights_sha256)]
+    assert len(set(secrets)) == 11
+    _, key = await api.key(Scope.PREDICTIONS_READ)
+    answered: set[str] = set()
+    for method, route in routes(api):
+        for url in addresses(route, completed):
+            for client in (await api.client_with(key), await api.client_with(key, ELSEWHERE)):
+                answer = await asked(client, method, route, url, "")
+                if answer.is_success:
+                    answered.add(route.path)
+                    assert [one for one in secrets if one in f"{answer.headers}{answer.text}"] == [], url
+                    if "json" in answer.headers["content-type"] and route.path != "/openapi.json":
+                        assert [one for one in numbers(answer.json()) if one not in (round(one, 2), LAMBDA)] == [], url
+    assert answered == {
+        *("/predict/{node:path}", "/predict", "/model", "/metrics", "/healthz", "/readyz", "/openapi.json", "/docs"),
+        *("/docs/start.js", "/docs/assets/{name:path}", "/dashboard/login", "/dashboard/static/{name:path}"),
+    }
+
+
+def numbers(answer: Any) -> Iterator[float]:
+    """Every number in a JSON answer."""
+    if isinstance(answer, dict | list):
+        for each in answer.values() if isinstance(answer, dict) else answer:
+            yield from numbers(each)
+    elif isinstance(answer, float | int):
+        yield answer
 
 
 async def test_no_owner_is_told_the_reference_of_what_is_completed(api: Api, tmp_path: Path) -> None:

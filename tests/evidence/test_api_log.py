@@ -185,26 +185,39 @@ async def test_a_request_that_failed_has_a_receipt_that_says_why(api: Api, unlea
 
 async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearner: Unlearner) -> None:
     client = await api.client(*OWNER)
-    for node in ("12", "13"):
+    for node in ("12", "13", "14"):
         await unlearner.apply(UUID((await accepted(client, node))["id"]))
     leaves = await texts(api)
-    told = {"size": 1, "root": mth(leaves[:1]).hex()}
-    assert (await client.post("/log/checks", json=told)).status_code == 204
-    for size, root in ((2, mth(leaves[:1])), (3, mth(leaves))):
-        refused(await client.post("/log/checks", json={"size": size, "root": root.hex()}), 409, "conflict")
-    refused(await client.post("/log/checks", json={"size": -1, "root": mth([]).hex()}), 422, "invalid-request")
-    # A watcher may begin before anything has happened.
-    assert (await client.post("/log/checks", json={"size": 0, "root": mth([]).hex()})).status_code == 204
+    first, second, third = ({"size": size, "root": mth(leaves[:size]).hex()} for size in (1, 2, 3))
+    assert len(leaves) == 3
+    told = {**second, "against": first}
     assert (await client.post("/log/checks", json=told)).status_code == 204
     other = await api.client(Scope.PREDICTIONS_READ)
     refused(await other.post("/log/checks", json=told), 403, "missing-scope")
     auditor = await api.client(Scope.AUDIT_READ)
-    assert (await auditor.post("/log/checks", json={"size": 2, "root": mth(leaves).hex()})).status_code == 204
+    assert (await auditor.post("/log/checks", json={**third, "against": first})).status_code == 204
+    wrong = ({**second, "root": first["root"]}, {**third, "size": 4})
+    for body in (*({**one, "against": first} for one in wrong), {**third, "against": wrong[0]}):
+        refused(await client.post("/log/checks", json=body), 409, "conflict")
     async with transaction(api.engine) as connection:
         newest = await LogCheckRepository(connection).newest()
         rows = (await connection.exec_driver_sql("SELECT size FROM log_checks ORDER BY size")).scalars().all()
     assert newest is not None
-    assert (newest.size, rows) == (2, [1, 2])
+    assert (newest.size, rows) == (3, [2, 3])
+
+
+async def test_a_log_that_is_compared_with_itself_or_with_an_empty_one_is_not_checked(
+    api: Api, unlearner: Unlearner
+) -> None:
+    client = await api.client(*OWNER)
+    for node in ("12", "13"):
+        await unlearner.apply(UUID((await accepted(client, node))["id"]))
+    leaves = await texts(api)
+    empty, first, second = ({"size": size, "root": mth(leaves[:size]).hex()} for size in (0, 1, 2))
+    for body in (second, {**second, "against": second}, {**first, "against": second}, {**second, "against": empty}):
+        refused(await client.post("/log/checks", json=body), 422, "invalid-request")
+    async with transaction(api.engine) as connection:
+        assert await LogCheckRepository(connection).newest() is None
 
 
 async def test_a_check_told_by_a_browser_is_of_a_size_that_the_log_has(api: Api, unlearner: Unlearner) -> None:
@@ -212,8 +225,13 @@ async def test_a_check_told_by_a_browser_is_of_a_size_that_the_log_has(api: Api,
     browser = await api.client_with(None)
     await sign_in(browser, key)
     token = token_in((await browser.get("/dashboard")).text)
-    for size, status in (("0", 204), ("-1", 409), ("1", 409), (str(2**63), 409), ("many", 422)):
-        fields = {"form_token": token, "size": size, "root": mth([]).hex()}
+    client = await api.client(*OWNER)
+    for node in ("12", "13"):
+        await unlearner.apply(UUID((await accepted(client, node))["id"]))
+    leaves = await texts(api)
+    for size, status in (("2", 204), ("1", 422), ("-1", 422), ("3", 409), (str(2**63), 409), ("many", 422)):
+        fields = {"form_token": token, "size": size, "root": mth(leaves[:2]).hex()}
+        fields |= {"against_size": "1", "against_root": mth(leaves[:1]).hex()}
         answer = await browser.post("/dashboard/log/checks", data=fields, headers=SAME_ORIGIN)
         assert answer.status_code == status, size
 

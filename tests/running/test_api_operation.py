@@ -14,6 +14,7 @@ from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
 
+LOG_CHECK = {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}}
 #: Every route that needs a key: method, path, body, and the scopes of which one is enough.
 GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("POST", "/deletions", node_body("1"), (Scope.DELETIONS_WRITE,)),
@@ -24,7 +25,7 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
-    ("POST", "/log/checks", {"size": 1, "root": "a" * 64}, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
+    ("POST", "/log/checks", LOG_CHECK, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
 ]
 #: Those that need two scopes, each with both.
 DECIDING: list[tuple[str, str]] = [

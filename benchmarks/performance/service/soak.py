@@ -106,6 +106,7 @@ def main() -> None:
                 stop.set()
                 predicting.join()
             with service.client() as client:
+                about = client.model()
                 stuck = options.deletions - sum(1 for _ in client.deletions(status="completed"))
             metrics = service.metrics()
         finally:
@@ -117,8 +118,7 @@ def main() -> None:
         f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}: "
         f"{options.deletions:,} of {options.nodes:,} nodes, {options.features} features, in {seconds:.0f} s\n"
         f"batches by method: {methods}\n"
-        f"residuals above rounding: {exceeded:.0f}; span {metrics['lethe_span_residual{}']:.1e}, coefficients "
-        f"{metrics['lethe_coefficient_residual{}']:.1e} at the end\n"
+        f"residuals above rounding: {exceeded:.0f}; span {about.span_residual or 0.0:.1e} at the end\n"
         f"memory in MiB after the first tenth: {told(memory[0])}; at the end: {told(memory[-1])}; growth at most "
         f"{growth:+.1%}\n"
         f"requests not completed: {stuck}; predictions answered {seen.answered}, failed {seen.failed}, of deleted "

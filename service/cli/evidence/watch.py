@@ -79,8 +79,10 @@ def watch(
             else:
                 figures.good(seen)
                 now, size = datetime.now(UTC), seen.checkpoint.size
-                print_result({"at": now, "outcome": "good", "leaves": size}, as_json)
-                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves.")
+                against = None if seen.against is None else seen.against.size
+                print_result({"at": now, "outcome": "good", "leaves": size, "against": against}, as_json)
+                compared = "no earlier checkpoint is known" if against is None else f"the first {against} unchanged"
+                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves; {compared}.")
                 if once:
                     return
             time.sleep(interval)
@@ -98,9 +100,16 @@ def _look(watcher: Watcher) -> Seen:
 
 
 def _tell(client: LetheClient, seen: Seen) -> None:
-    """Tells the server what was checked; one that does not have it any more contradicts itself."""
+    """Tells the server what was compared with what; one that does not have it any more contradicts itself."""
+    if seen.against is None:
+        return
     try:
-        client.log_checked(seen.checkpoint.size, seen.checkpoint.root.hex())
+        client.log_checked(
+            seen.checkpoint.size,
+            seen.checkpoint.root.hex(),
+            against_size=seen.against.size,
+            against_root=seen.against.root.hex(),
+        )
     except ProblemError as error:
         if error.type != _ANOTHER:
             raise

@@ -1,5 +1,5 @@
 // The log page: the signature of the checkpoint, and whether an earlier one is the beginning of this log.
-import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature, toHex } from "./merkle.js";
+import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature, same, toHex } from "./merkle.js";
 
 const page = document.getElementById("log-tools");
 const note = document.getElementById("note").textContent;
@@ -35,8 +35,10 @@ document.getElementById("check").addEventListener("click", run("check", async (r
 async function compare(report, earlier) {
   const newest = readCheckpoint(note);
   await reportSignature(report, newest, keys);
+  const older = 0 < earlier.size && earlier.size < newest.size;
   if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
-  else if (earlier.size === 0) report.line("good", "The log was empty then, so anything may follow.");
+  else if (earlier.size === 0) report.line("warn", "The log was empty then, so anything may follow.");
+  else if (earlier.size === newest.size && same(earlier.root, newest.root)) report.line("warn", `The log has ${newest.size} leaves in both: it is compared with itself.`);
   else {
     const answer = await fetch(`${page.dataset.consistency}?from=${earlier.size}&to=${newest.size}`);
     if (!answer.ok || answer.redirected) throw new Error(`The server answered ${answer.status}; load the page again.`);
@@ -47,16 +49,19 @@ async function compare(report, earlier) {
   }
   const settled = !report.bad && !report.open;
   // Told before the verdict: whoever leaves the page once it is there has checked.
-  const denied = settled && (await denies(report, newest));
+  const denied = settled && (await denies(report, newest, earlier));
   if (denied) report.say("bad", "This log contradicts a checkpoint that it has signed. Keep both, and have the log examined.");
   else if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
+  else if (!older) report.say("warn", "Nothing is shown yet. Keep this checkpoint, and compare it once the log has grown.");
   else if (settled) report.say("good", "This log only grew since the checkpoint you kept.");
   else report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
 }
 
 // Tells the server of the check, and whether it does not know the checkpoint that it has signed.
-async function denies(report, { size, root }) {
-  const body = new URLSearchParams({ form_token: page.dataset.token, size, root: toHex(root) });
+async function denies(report, { size, root }, against) {
+  const body = new URLSearchParams({
+    form_token: page.dataset.token, size, root: toHex(root), against_size: against.size, against_root: toHex(against.root),
+  });
   const told = await fetch(page.dataset.checks, { method: "POST", body });
   const denied = told.status === 409;
   if (denied) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);

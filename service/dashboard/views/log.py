@@ -15,7 +15,7 @@ from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.db.transactions import transaction
 from service.errors import InvalidRequest, NotFound
 from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.checks import LogCheckRepository
+from service.evidence.checks import Extent, LogCheckRepository
 from service.evidence.log import LogRepository
 from service.services import services_of
 
@@ -71,12 +71,15 @@ async def consistency(
 
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
-    """Note that the browser of whoever is signed in has found the log in order up to a size."""
+    """Note that the browser of whoever is signed in has found the log grown from an earlier checkpoint to a later."""
     fields = await form_of(request, visitor.form_token)
     try:
-        size, root = int(fields.get("size", "")), bytes.fromhex(fields.get("root", ""))
+        checked, against = (
+            Extent(int(fields.get(f"{which}size", "")), bytes.fromhex(fields.get(f"{which}root", "")))
+            for which in ("", "against_")
+        )
     except ValueError:
         raise InvalidRequest("That is no checkpoint.", "Load the page of the log again.") from None
     async with transaction(services_of(request).engine) as connection:
-        await LogCheckRepository(connection).record(visitor.key.id, size, root)
+        await LogCheckRepository(connection).record(visitor.key.id, checked, against)
     return Response(status_code=204)

@@ -5,9 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service.access.limits import network_of
+from service.access.key_memory import valid_key
 from service.access.sessions import SessionRepository
-from service.access.sign_ins import SignInRepository
 from service.dashboard.pages import Page, public_page
 from service.dashboard.sessions import (
     FORM_COOKIE,
@@ -44,26 +43,22 @@ async def login(request: Request) -> Response:
     after = own_page(fields.get("next", PATH))
     services = services_of(request)
     try:
-        async with transaction(services.engine) as connection:
-            attempt = await SignInRepository(connection).begin(services.limits.name_of(network_of(request)))
-        key = await services.keys.authenticate(fields.get("key", "").strip())
+        key = await valid_key(fields.get("key", "").strip(), request, services.keys, services.limits)
     except TooManyAttempts as refusal:
         _log.warning("dashboard.sign_in_throttled")
         wait_s = int(refusal.extra["retry_after"])
-        fault = f"Too many failed attempts from your address. Try again in {duration(wait_s)}."
+        fault = f"Too many unknown keys were sent from your address. Try again in {duration(wait_s)}."
         response = _form(request, after, status=429, fault=fault)
         response.headers["Retry-After"] = str(wait_s)
         return response
     except Unauthenticated:
         _log.warning("dashboard.sign_in_failed")
         return _form(request, after, status=401, fault="This key is unknown or revoked.")
-    may_read = Scope.AUDIT_READ in key.scopes
-    async with transaction(services.engine) as connection:
-        await SignInRepository(connection).succeeded(attempt)
-        token = await SessionRepository(connection).start(key.id) if may_read else None
-    if token is None:
+    if Scope.AUDIT_READ not in key.scopes:
         fault = "This key is valid, and lacks the scope audit:read. Ask for one that has it."
         return _form(request, after, status=403, fault=fault)
+    async with transaction(services.engine) as connection:
+        token = await SessionRepository(connection, services.keyring).start(key.id)
     response = RedirectResponse(after, 303)
     set_cookie(request, response, SESSION_COOKIE, token)
     delete_cookie(request, response, FORM_COOKIE)
@@ -74,13 +69,13 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """End the session."""
     token = request.cookies.get(SESSION_COOKIE, "")
-    engine = services_of(request).engine
-    async with transaction(engine) as connection:
-        session = await SessionRepository(connection).find(token)
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
+        session = await SessionRepository(connection, services.keyring).find(token)
     if session is not None:
         await form_of(request, session.form_token)
-        async with transaction(engine) as connection:
-            await SessionRepository(connection).end(token)
+        async with transaction(services.engine) as connection:
+            await SessionRepository(connection, services.keyring).end(token)
     response = RedirectResponse(f"{PATH}/login", 303)
     delete_cookie(request, response, SESSION_COOKIE)
     return response

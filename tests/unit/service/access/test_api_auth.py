@@ -1,12 +1,13 @@
 """What the memory of API keys promises while Postgres answers, and while it does not."""
 
+import asyncio
 from datetime import UTC, datetime
 from hashlib import sha256
 from uuid import uuid4
 
 import pytest
 
-from service.access.key_memory import TRUSTED_FOR_S, KeyMemory
+from service.access.key_memory import REFRESH_INTERVAL_S, TRUSTED_FOR_S, KeyMemory
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import Unauthenticated, Unavailable
@@ -22,7 +23,7 @@ class Table:
         self.asked = 0
         self.down = False
         self.now = 0.0
-        self.memory = KeyMemory(digest, self.find, self.list, clock=lambda: self.now)
+        self.memory = KeyMemory(digest, self.find, self.valid, clock=lambda: self.now)
 
     def add(self, text: str, *scopes: Scope) -> ApiKey:
         key = ApiKey(uuid4(), text, frozenset(scopes), NOW)
@@ -34,9 +35,9 @@ class Table:
         key = self.keys.get(key_hash)
         return key if key is not None and key.revoked_at is None else None
 
-    async def list(self) -> list[ApiKey]:
+    async def valid(self) -> dict[bytes, ApiKey]:
         self._ask()
-        return list(self.keys.values())
+        return {key_hash: key for key_hash, key in self.keys.items() if key.revoked_at is None}
 
     def revoke(self, text: str) -> None:
         old = self.keys[digest(text)]
@@ -117,3 +118,26 @@ async def test_a_key_that_was_never_seen_is_unavailable_during_an_outage(table: 
     table.down = True
     with pytest.raises(Unavailable):
         await table.memory.authenticate("one")
+
+
+async def test_a_key_that_nobody_presented_yet_is_remembered_after_a_refresh(table: Table) -> None:
+    key = table.add("one")
+    await table.memory.refresh()
+    assert table.memory.recall("one") == key
+
+
+async def test_any_number_of_calls_within_a_second_share_one_look_at_the_table(table: Table) -> None:
+    key = table.add("one")
+    found = await asyncio.gather(*(table.memory.recall_lately(text) for text in ("one", *map(str, range(500)))))
+    assert found == [key] + [None] * 500
+    assert table.asked == 1
+    later = table.add("later")
+    assert await table.memory.recall_lately("later") is None
+    table.now = REFRESH_INTERVAL_S
+    assert await table.memory.recall_lately("later") == later
+    table.down = True
+    table.now = 2 * REFRESH_INTERVAL_S
+    with pytest.raises(Unavailable):
+        await table.memory.recall_lately("unknown")
+    assert await table.memory.recall_lately("unknown") is None
+    assert table.asked == 3

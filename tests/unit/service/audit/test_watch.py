@@ -50,12 +50,17 @@ def test_a_log_that_grows_is_followed_and_its_newest_leaf_is_always_looked_at() 
     log = FakeLog()
     eye = watcher(log)
     assert eye.look().checkpoint.size == 0
-    for count in (1, 0, 5, 1, 17):
+    against: list[int | None] = []
+    for count in (1, 0, 5, 0, 1, 17):
         log.grow(count)
         log.sampled.clear()
         assert eye.look().checkpoint == Checkpoint("lethe/0123", len(log.leaves), mth(log.leaves))
         assert len(log.sampled) >= min(3, len(log.leaves))
         assert count == 0 or len(log.leaves) - 1 in log.sampled
+        assert eye.last is not None
+        against.append(None if eye.last.against is None else eye.last.against.size)
+    # What it was compared with last that was older: never with itself, nor with the empty log.
+    assert against == [None, None, 1, 1, 6, 7]
 
 
 def test_a_watcher_goes_on_from_the_checkpoint_it_kept() -> None:

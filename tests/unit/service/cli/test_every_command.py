@@ -15,6 +15,7 @@ import typer
 from lethe_client import LetheClient
 from model_store import build
 from service.audit.checkpoint import Checkpoint, Signer, sign
+from service.audit.merkle import leaf_hash
 from service.cli.exit_status import ExitStatus
 from service.cli.main import build as command_line
 from service.version import VERSION
@@ -175,12 +176,12 @@ PROOF, CHECK = ("GET", "/log/proof/0?size=1"), ("POST", "/log/checks")
     [
         (1, PROOF, 404, "urn:lethe:problem:not-found", ExitStatus.FAILED),
         (1, PROOF, 422, "urn:lethe:problem:invalid-request", ExitStatus.FAILED),
-        (0, CHECK, 409, "urn:lethe:problem:conflict", ExitStatus.FAILED),
+        (2, CHECK, 409, "urn:lethe:problem:conflict", ExitStatus.FAILED),
         # A proxy's, and a key without the right.
         (1, PROOF, 404, "about:blank", ExitStatus.NOT_FOUND),
         (1, PROOF, 403, "urn:lethe:problem:missing-scope", ExitStatus.REFUSED),
-        (0, CHECK, 409, "about:blank", ExitStatus.REFUSED),
-        (0, CHECK, 404, "urn:lethe:problem:not-found", ExitStatus.NOT_FOUND),
+        (2, CHECK, 409, "about:blank", ExitStatus.REFUSED),
+        (2, CHECK, 404, "urn:lethe:problem:not-found", ExitStatus.NOT_FOUND),
     ],
 )
 def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
@@ -195,8 +196,16 @@ def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
     ended: ExitStatus,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    note = sign(Checkpoint(SIGNER.public.name, leaves, mth([b"leaf"] * leaves)), [SIGNER])
+    first, note = (sign(Checkpoint(SIGNER.public.name, size, mth([b"leaf"] * size)), [SIGNER]) for size in (1, leaves))
     monkeypatch.setattr(LetheClient, "log_checkpoint", lambda _: note)
+    if leaves == 2:
+        # The other of two leaves is all that either proof has.
+        other = leaf_hash(b"leaf").hex()
+        Path("lethe-log.checkpoint").write_text(first)
+        stub.answers["GET", "/log/consistency?from=1&to=2"] = 200, {"from": 1, "to": 2, "proof": [other]}
+        for index in range(2):
+            found = {"index": index, "size": 2, "leaf_hash": other, "proof": [other]}
+            stub.answers["GET", f"/log/proof/{index}?size=2"] = 200, found
     stub.answers[denied] = status, {"type": kind, "detail": "That was refused.", "remedy": "Ask for less."}
     ran = lethe(*call("audit watch"), "--metrics", "watch.prom")
     assert ran.status == ended

@@ -168,8 +168,8 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
 def test_what_is_not_known_of_a_model_is_no_figure() -> None:
     registry = new_registry()
     metrics = UnlearningMetrics(registry)
-    gauges = ("model_version", "model_rank", "model_live_nodes", "distance_bound_relative", "span_residual")
-    of_model = [f"lethe_{name}" for name in (*gauges, "coefficient_residual", "drill_cohorts_remaining")]
+    gauges = ("model_version", "model_live_nodes", "residuals_too_large", "drill_cohorts_remaining")
+    of_model = [f"lethe_{name}" for name in gauges]
     waiting = ["lethe_open_deletions_failed", "lethe_disk_free_bytes", "lethe_memory_available_bytes"]
     waiting += ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
     waiting += [
@@ -180,10 +180,9 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
         return [name for name in names if not math.isnan(registry.get_sample_value(name) or 0.0)]
 
     assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
-    metrics.model(version=3, rank=2, live_nodes=5, distance_bound_relative=0.5)
-    metrics.residuals(0.0, None)
+    metrics.model(version=3, live_nodes=5, residuals_too_large=False)
     metrics.drills_left(1)
-    assert known(of_model) == [name for name in of_model if name != "lethe_coefficient_residual"]
+    assert known(of_model) == of_model
     metrics.no_model()
     assert known(of_model) == []
 
@@ -203,16 +202,17 @@ def test_a_batch_shows_in_the_metrics() -> None:
         weights_sha256_before="0" * 64,
         weights_sha256_after="1" * 64,
         rank_before=10,
-        rank_after=9,
+        rank_after=918_273,
         directions_removed=1,
         lost_direction_norm_before=0.1,
         lost_direction_norm_after=0.0,
-        weight_change=0.01,
-        coefficient_residual=1e-15,
+        weight_change=0.0182736,
+        coefficient_residual=1.2734e-15,
         factor_method="downdate",
         device="cpu",
         durations_ms={"project": 2.0, "repair": 410.0},
-        span_residual=3e-15,
+        span_residual=3.2736e-15,
+        distance_bound_after_relative=4.3647e-11,
         repair=RepairStatus.CONVERGED,
     )
 
@@ -220,7 +220,7 @@ def test_a_batch_shows_in_the_metrics() -> None:
     metrics.completed(batch)
     metrics.reached(RequestStatus.APPLIED, 0.02)
     metrics.reached(RequestStatus.COMPLETED, 0.2)
-    metrics.model(version=1, rank=9, live_nodes=97, distance_bound_relative=1e-10)
+    metrics.model(version=1, live_nodes=97, residuals_too_large=True)
     metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
     metrics.pending(4)
     metrics.undelivered(waiting=3, oldest_s=71.5, given_up=2)
@@ -231,9 +231,8 @@ def test_a_batch_shows_in_the_metrics() -> None:
         'lethe_batches_total{method="downdate"} 1.0',
         'lethe_batch_step_seconds_sum{step="project"} 0.002',
         'lethe_deletions_ended_total{status="completed"} 1.0',
-        "lethe_directions_removed_total 1.0",
-        "lethe_model_rank 9.0",
-        "lethe_distance_bound_relative 1e-10",
+        "lethe_model_live_nodes 97.0",
+        "lethe_residuals_too_large 1.0",
         'lethe_repairs_total{status="converged"} 1.0',
         'lethe_repairs_total{status="not_converged"} 1.0',
         "lethe_repairs_not_converged_total 1.0",
@@ -245,4 +244,6 @@ def test_a_batch_shows_in_the_metrics() -> None:
         "process_resident_memory_bytes",
     ):
         assert expected in shown
+    for exact in ("918273", "0.0182736", "1.2734e-15", "3.2736e-15", "4.3647e-11", "1" * 64):
+        assert exact not in shown
     assert 'status="applied"} 1.0' not in shown.split("lethe_deletions_ended_total")[-1].split("#")[0]

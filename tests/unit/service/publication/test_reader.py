@@ -13,6 +13,7 @@ from projector.forgetting.canaries import Canaries
 from service.boottime import boottime
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
+from service.publication import mapped
 from service.publication.layout import Layout
 from service.publication.reader import Prediction, Reader
 from service.publication.writer import Publisher
@@ -130,17 +131,10 @@ def test_many_predictions_are_of_one_version_in_the_order_asked(reader: Reader) 
     assert missing == ["nobody"]
 
 
-def test_a_reader_without_a_view_or_a_lease_refuses_every_question_and_says_why(
+def test_nothing_is_served_without_a_view_or_a_lease_and_the_reason_is_said(
     publisher: Publisher, reader: Reader
 ) -> None:
-    questions = (
-        lambda: predicted(reader, "a"),
-        lambda: reader.predict_many(()),
-        lambda: reader.row("a"),
-        lambda: reader.have_edges([]),
-        lambda: reader.facts,
-        lambda: reader.canaries,
-    )
+    questions = (lambda: predicted(reader, "a"), lambda: reader.predict_many(()), lambda: reader.facts)
     for ask in questions:
         ask()
     reader.extend(boottime())
@@ -154,6 +148,60 @@ def test_a_reader_without_a_view_or_a_lease_refuses_every_question_and_says_why(
     assert predicted(reader, "a") is not None
     with pytest.raises(Unavailable, match="has not been read yet"):
         predicted(Reader(), "a")
+
+
+def deletable(reader: Reader) -> tuple[list[bool], list[bool], list[bool], Canaries | None]:
+    """What a deletion asks of a reader."""
+    known, public = [[question(node) for node in IDS] for question in (reader.knows, reader.is_public)]
+    return known, public, reader.have_edges([("a", "b"), ("a", "d")]), reader.canaries
+
+
+def test_what_can_be_deleted_is_told_by_the_version_read_last_whatever_the_lease_says(
+    publisher: Publisher, reader: Reader
+) -> None:
+    told = deletable(reader)
+    reader.extend(boottime())
+    # The unlearner has waited long enough for this reader, which is still at the version before.
+    write(publisher, snapshot(2, 3))
+    publisher.erase(ref(2), np.array([3]), NO_EDGES)
+    publisher.remove_older(ref(2), 1)
+    live, *others = deletable(reader)
+    assert (live, others) == ([True, True, True, False], list(told[1:]))
+    with pytest.raises(Unavailable):
+        predicted(reader, "a")
+    with pytest.raises(Unavailable, match="has not been read yet"):
+        Reader().knows("a")
+
+
+def test_what_can_be_deleted_is_not_told_by_a_model_that_was_replaced_and_overwritten(
+    publisher: Publisher, reader: Reader
+) -> None:
+    reader.extend(boottime())
+    shown = publications.snapshot(2, np.ones((2, 1)))
+    imported = publications.published_model(("x", "y"), shown, classes=("only",))
+    publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
+    publisher.remove_older(ref(2), 1)
+    for ask in (reader.knows, reader.is_public):
+        with pytest.raises(Unavailable):
+            ask("a")
+    publications.serve(reader, publisher, ref(2), until=boottime())
+    assert (reader.knows("a"), reader.knows("x")) == (False, True)
+
+
+def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(publisher, snapshot(2))
+    mapped_file = mapped._map
+
+    def removed(path: Path, size: int) -> Any:
+        if path.name == "live":
+            publisher.remove_older(ref(2), 1)
+        return mapped_file(path, size)
+
+    monkeypatch.setattr(mapped, "_map", removed)
+    with pytest.raises(FileNotFoundError):
+        mapped.open_view(publisher.layout, ref(1).folder)
 
 
 def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
@@ -260,7 +308,7 @@ def test_files_that_hold_anything_are_no_fault_once_the_lease_has_run_out(tmp_pa
 
     lapses: list[bool] = []
     with pytest.raises(IndexError):
-        reader._answer(broken)
+        reader._answer(reader._is_leased, broken)
     lapses.append(True)
     with pytest.raises(Unavailable):
-        reader._answer(broken)
+        reader._answer(reader._is_leased, broken)
