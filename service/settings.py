@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.errors import ConfigurationError
+from service.server_urls import postgres, redis
 
 ENV_PREFIX = "LETHE_"
 #: Variables with this prefix that are not settings of the service, and what reads them.
@@ -60,7 +61,16 @@ def _promise_text(text: str | None) -> str | None:
     return text
 
 
-DatabaseUrl = Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")]
+def _readable(read: Callable[[str], object]) -> AfterValidator:
+    def check(url: str | None) -> str | None:
+        if url is not None:
+            read(url)
+        return url
+
+    return AfterValidator(check)
+
+
+DatabaseUrl = Annotated[str | None, _scheme(*postgres.SCHEMES), _readable(postgres.read)]
 
 
 class Settings(BaseSettings):
@@ -95,7 +105,7 @@ class Settings(BaseSettings):
         description="The same Postgres, with the unlearner's login, a member of lethe_unlearner; unset: that of "
         "DATABASE_URL.",
     )
-    redis_url: Annotated[str | None, _scheme("redis", "rediss", "unix")] = Field(
+    redis_url: Annotated[str | None, _scheme(*redis.SCHEMES), _readable(redis.read)] = Field(
         None,
         validation_alias="REDIS_URL",
         repr=False,
