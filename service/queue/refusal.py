@@ -26,6 +26,11 @@ class NoTlsAnswer(Exception):
     """A port was reached for in TLS and did not answer in time."""
 
 
+_CLOSED = (
+    "it closed the connection",
+    "See that it runs, has a connection left (`maxclients`), and that REDIS_URL is right: rediss:// where it takes TLS "
+    "alone.",
+)
 #: Class of the error, or what it begins with -> what is wrong, and what to do.
 _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
     (
@@ -63,11 +68,10 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
         "Give it a password, and put that into REDIS_URL.",
     ),
     ("DB index", "it has no such database", "Correct the number after the last / of REDIS_URL, and restart Lethe."),
-    (
-        "Connection closed by",
-        "it closed the connection",
-        "See that it runs, and that REDIS_URL is right: rediss:// where it takes TLS alone.",
-    ),
+    # Of a server without a connection left, redis-py may not have read why it closes the new one.
+    ("Connection closed by", *_CLOSED),
+    (ConnectionResetError, *_CLOSED),
+    (BrokenPipeError, *_CLOSED),
     (BusyLoadingError, "it is still loading its data", "Wait; Lethe goes on by itself."),
     (
         "WRONGTYPE",
