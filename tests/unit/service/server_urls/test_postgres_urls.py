@@ -162,6 +162,16 @@ def test_what_others_put_into_a_url_is_used_or_refused_by_name_of_setting_and_pa
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", sorted(postgres._KNOWN))
+def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
+    for wrong in (name[:-1], f"{name}s", name.upper(), name.replace("_", "-")):
+        if wrong not in postgres._KNOWN:
+            with pytest.raises(ValueError, match=f"^'{wrong}' is no parameter of"):
+                postgres.read(f"postgresql://u@h/d?{wrong}=1")
+    with pytest.raises(ValueError, match=f"^{name} is given twice"):
+        postgres.read(f"postgresql://u@h/d?{name}=1&{name}=1")
+
+
 @pytest.mark.parametrize(
     ("url", "hosts", "ports"),
     [

@@ -120,6 +120,16 @@ def test_a_url_that_cannot_be_used_is_refused_by_the_name_of_the_setting_without
     assert "ter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", sorted(redis._KNOWN))
+def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
+    for wrong in (name[:-1], f"{name}s", name.upper(), name.replace("_", "-")):
+        if wrong not in redis._KNOWN:
+            with pytest.raises(ValueError, match=f"^'{wrong}' is no parameter of"):
+                redis.read(f"rediss://h?{wrong}=1")
+    with pytest.raises(ValueError, match=f"^{name} is given twice"):
+        redis.read(f"rediss://h?{name}=1&{name}=1")
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
