@@ -116,7 +116,9 @@ def _cause(error: BaseException) -> _Cause:
             )
         case asyncpg.exceptions.ClientConfigurationError():
             return _Cause(
-                "cannot be connected to as it is set", f"Correct {_SETTING}, or the variable PG….", may_pass=False
+                "cannot be connected to with these settings",
+                f"Correct {_SETTING}, or the variable PG….",
+                may_pass=False,
             )
         case PoolTimeout():
             return _Cause("has no connection left for this process", _AGAIN)

@@ -136,8 +136,8 @@ def read(url: str) -> PostgresUrl:
     user, password, places = credentials(authority)
     database = decoded(path) or None
     before = {"user": user, "password": password, "dbname": database, "host": places.rpartition(":")[0] or places}
-    for name, value in before.items():
-        if value and name in given:
+    for name, written in before.items():
+        if written and name in given:
             raise ValueError(f"{name} is given twice")
     hosts, ports = _places(places, given)
     return PostgresUrl(
@@ -162,11 +162,12 @@ def _require_possible(name: str, value: str) -> None:
 
 def _places(text: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     listed = text or given.get("host", "")
+    default = os.environ.get("PGPORT") or "5432"
     if not listed:
-        return (), (port("port", given["port"]),) if "port" in given else ()
+        return (), (port("port", given.get("port", default)),)
     hosts, ports = zip(*(_place(decoded(one)) for one in listed.split(",")), strict=True)
     if "port" not in given:
-        return hosts, tuple(5432 if one is None else one for one in ports)
+        return hosts, tuple(port("PGPORT", default) if one is None else one for one in ports)
     if any(one is not None for one in ports):
         raise ValueError("port is given twice")
     numbers = tuple(port("port", one) for one in given["port"].split(","))
@@ -234,7 +235,7 @@ def _mode(given: Mapping[str, str]) -> str | None:
 def _with_environment(given: Mapping[str, str]) -> Mapping[str, str]:
     """The parameters, with libpq's variables for those of TLS that are left out."""
     variables = {name: os.environ.get("PG" + name.replace("_", "").upper()) for name in _TLS if name != "sslpassword"}
-    return {name: value for name, value in variables.items() if value} | given
+    return {**{name: value for name, value in variables.items() if value}, **given}
 
 
 def _context(mode: str, given: Mapping[str, str]) -> ssl.SSLContext:

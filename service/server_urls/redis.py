@@ -44,6 +44,12 @@ _USED: Mapping[str, Callable[[str, str], Any]] = {
     "health_check_interval": partial(number, low=0, high=3600),
     "protocol": lambda name, value: int(one_of(name, value, ("2", "3"))),
 }
+#: By redis-py's number, and by name.
+_TLS_VERSIONS: Mapping[str, ssl.TLSVersion] = {
+    str(written): version
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    for written in (version.value, version.name)
+}
 #: Those of `rediss://` alone.
 _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_cert_reqs": lambda name, value: one_of(
@@ -58,12 +64,6 @@ _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_check_hostname": truth,
     "ssl_ciphers": _text,
     "ssl_min_version": lambda name, value: _TLS_VERSIONS[one_of(name, value, _TLS_VERSIONS)],
-}
-#: By redis-py's number, and by name.
-_TLS_VERSIONS = {
-    str(written): version
-    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-    for written in (version.value, version.name)
 }
 #: What redis-py takes and Lethe does not, and why.
 _REFUSED: Mapping[str, str] = {
@@ -113,7 +113,7 @@ def read(url: str) -> dict[str, Any]:
             raise ValueError(f"{name} cannot be used: {_REFUSED[name]}")
         if name in _TLS and scheme != "rediss":
             raise ValueError(f"{name} needs rediss://")
-    arguments: dict[str, Any] = {name: (_USED | _TLS)[name](name, value) for name, value in given.items()}
+    arguments: dict[str, Any] = {name: (_USED.get(name) or _TLS[name])(name, value) for name, value in given.items()}
     user, password, place = credentials(authority)
     if scheme == "unix":
         if place or not path:

@@ -183,7 +183,7 @@ def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
         ("postgresql://%2Frun%2Fpostgresql/d", ("/run/postgresql",), (5432,)),
         ("postgresql:///d?host=/run/postgresql&port=1", ("/run/postgresql",), (1,)),
         ("postgresql:///d?host=h1,h2&port=1,2", ("h1", "h2"), (1, 2)),
-        ("postgresql:///d", (), ()),
+        ("postgresql:///d", (), (5432,)),
     ],
 )
 def test_every_place_is_understood(url: str, hosts: tuple[str, ...], ports: tuple[int, ...]) -> None:
@@ -213,6 +213,14 @@ def test_a_broken_url_is_refused_without_a_part_of_the_password(url: str) -> Non
     assert "DATABASE_URL" in refused.value.detail
     assert "ter2" not in str(refused.value)
     assert "hun" not in str(refused.value)
+
+
+def test_a_port_that_the_url_leaves_out_is_libpqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "5433")
+    assert postgres.read("postgresql://h1,h2:1/d").ports == (5433, 1)
+    monkeypatch.setenv("PGPORT", "x")
+    with pytest.raises(ConfigurationError, match="PGPORT must be a whole number"):
+        load_settings(database_url="postgresql://h/d")
 
 
 def test_a_password_may_hold_what_ends_nothing() -> None:
