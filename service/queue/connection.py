@@ -22,7 +22,7 @@ class _TlsConnection(SSLConnection):
 
     async def _connect(self) -> None:
         try:
-            await super()._connect()
+            await super()._connect()  # type: ignore[no-untyped-call]  # redis gives it no types
         except TimeoutError as error:
             raise NoTlsAnswer from error
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -27,7 +28,7 @@ _WAIT = "few seconds"
 CONNECTING = ("migrate", "doctor", "keys list", "audit export", "webhooks list", "recover", "serve")
 
 
-def with_(url: str, *, more: str = "", **parts: str) -> str:
+def with_(url: str, *, more: str = "", **parts: Any) -> str:
     changed = make_url(url).set(**parts).render_as_string(hide_password=False)
     return f"{changed}?{more}" if more else changed
 
@@ -101,7 +102,7 @@ WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] =
         "Remove it",
     ),
     "nothing there": (
-        lambda url: with_(url, host="127.0.0.1", port="1"),
+        lambda url: with_(url, host="127.0.0.1", port=1),
         Unavailable,
         "does not answer (Connection refused)",
         "",
@@ -289,7 +290,7 @@ async def _with_tls(url: str, made: Certificate) -> AsyncIterator[tuple[str, lis
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield with_(url, port=str(server.sockets[0].getsockname()[1])), handshakes
+        yield with_(url, port=server.sockets[0].getsockname()[1]), handshakes
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

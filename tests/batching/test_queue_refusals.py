@@ -145,12 +145,12 @@ def answering(line: bytes | None) -> Iterator[str]:
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize(
