@@ -11,6 +11,7 @@ with what it had until then.
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from pathlib import Path
 from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
 from benchmarks.paper.runner import reproduce
 from benchmarks.report.page import write_page
+from service.cli.failures import reported
+from service.settings import require_known_variables
 
 RESULTS = Path(__file__).parent / "results"
 _QUICK = "synthetic:n=60,d=12,classes=3,seed=1"
@@ -37,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
     parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
     options = parser.parse_args(arguments)
+    with reported():
+        require_known_variables(os.environ)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or (Path(temporary) if options.quick else RESULTS)
         if options.what != "report":

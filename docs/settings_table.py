@@ -1,4 +1,4 @@
-"""The table of settings in settings.md, made from the settings themselves.
+"""The tables of settings.md, made from the settings themselves.
 
 python -m docs.settings_table     writes it anew; a test fails while it is out of date
 """
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from service.settings import Settings, variable_name
+from service.settings import OTHER_VARIABLES, Settings, variable_name
 
 PAGE = Path(__file__).parent / "settings.md"
 
@@ -35,6 +35,12 @@ def _values(field: FieldInfo) -> str:
     return f"{low} {high}".strip()
 
 
+def other_variables() -> str:
+    """One row per variable that is not a setting."""
+    lines = ["| variable | read by |", "| --- | --- |"]
+    return "\n".join(lines + [f"| `{name}` | {reader} |" for name, reader in OTHER_VARIABLES.items()]) + "\n"
+
+
 def between_marks(page: str, name: str, text: str) -> str:
     """`page` with what stands between the two marks of `name` replaced; ValueError when a mark is missing."""
     before, begin, rest = page.partition(f"<!-- {name}: begin -->\n")
@@ -45,8 +51,8 @@ def between_marks(page: str, name: str, text: str) -> str:
 
 
 def with_current_table(page: str) -> str:
-    """`page` with the table as it is now; ValueError when a mark is missing."""
-    return between_marks(page, "settings", table())
+    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    return between_marks(between_marks(page, "settings", table()), "other variables", other_variables())
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
 from projector.errors import ExplainedError
-from service.cli.console import report
-from service.cli.failures import reported
+from service.cli.failures import report_error, reported
 from service.errors import Unavailable
 from service.observability.logging import configure_logging
 from service.processes.listening import stopped_by_signals
@@ -86,7 +85,7 @@ def _kept_running() -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        report(error.detail, error.remedy)
+        report_error(error)
         raise SystemExit(MAY_PASS) from None
     except ExplainedError:
         raise

@@ -15,10 +15,17 @@ class LetheError(ExplainedError):
     status: ClassVar[int] = 500
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Internal error"
+    #: What a server said itself. It may name logins and addresses, and is for operators alone.
+    said: str = ""
 
     def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
         super().__init__(detail, remedy)
         self.extra = extra
+
+    @property
+    def for_operators(self) -> str:
+        """`detail`, and what a server said itself."""
+        return f"{self.detail} It says: {self.said}" if self.said else self.detail
 
 
 class ConfigurationError(LetheError):
@@ -141,6 +148,10 @@ class Unavailable(LetheError):
     status = 503
     slug = "unavailable"
     title = "Temporarily unavailable"
+
+
+class DatabaseRefused(Unavailable):
+    """Postgres refuses because of how it was connected to: somebody must mend that, and waiting does not help."""
 
 
 class LeaseLost(LetheError):

@@ -1,8 +1,10 @@
 """Every setting of the service: a flag of the command line and an environment variable `LETHE_<NAME>`."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,8 +22,22 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.errors import ConfigurationError
+from service.server_urls import postgres, redis
 
 ENV_PREFIX = "LETHE_"
+#: Variables with this prefix that are not settings of the service, and what reads them.
+OTHER_VARIABLES: Mapping[str, str] = {
+    "LETHE_URL": "commands that talk to a running Lethe",
+    "LETHE_KEY": "commands that talk to a running Lethe",
+    "LETHE_API_DATABASE_PASSWORD": "docker-compose.yml",
+    "LETHE_UNLEARNER_DATABASE_PASSWORD": "docker-compose.yml",
+    "LETHE_METRICS_KEY": "docker-compose.yml",
+    "LETHE_DATA": "docker-compose.yml",
+    "LETHE_TEST_SEED": "the tests",
+    "LETHE_CHECKOUT": "scripts that try a checkout from outside",
+}
+#: What Kubernetes puts into every container for a Service whose name begins with `lethe`.
+_SERVICE_LINK = re.compile(r"LETHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 
 
 def _scheme(*allowed: str) -> AfterValidator:
@@ -45,7 +61,16 @@ def _promise_text(text: str | None) -> str | None:
     return text
 
 
-DatabaseUrl = Annotated[str | None, _scheme("postgresql", "postgres", "postgresql+asyncpg")]
+def _readable(read: Callable[[str], object]) -> AfterValidator:
+    def check(url: str | None) -> str | None:
+        if url is not None:
+            read(url)
+        return url
+
+    return AfterValidator(check)
+
+
+DatabaseUrl = Annotated[str | None, _scheme(*postgres.SCHEMES), _readable(postgres.read)]
 
 
 class Settings(BaseSettings):
@@ -80,7 +105,7 @@ class Settings(BaseSettings):
         description="The same Postgres, with the unlearner's login, a member of lethe_unlearner; unset: that of "
         "DATABASE_URL.",
     )
-    redis_url: Annotated[str | None, _scheme("redis", "rediss", "unix")] = Field(
+    redis_url: Annotated[str | None, _scheme(*redis.SCHEMES), _readable(redis.read)] = Field(
         None,
         validation_alias="REDIS_URL",
         repr=False,
@@ -329,6 +354,24 @@ def variable_name(field: str) -> str:
     """Return the environment variable of a field of `Settings`."""
     alias = Settings.model_fields[field].validation_alias
     return alias if isinstance(alias, str) else ENV_PREFIX + field.upper()
+
+
+def require_known_variables(environment: Mapping[str, str]) -> None:
+    """Refuse `LETHE_…` variables that nothing reads, which a misspelled setting is. An empty one counts as unset.
+
+    Raises ConfigurationError with one line per variable: its name, the nearest known one, and never its value.
+    """
+    known = {variable_name(field).removeprefix(ENV_PREFIX): variable_name(field) for field in Settings.model_fields}
+    known |= {name.removeprefix(ENV_PREFIX): name for name in OTHER_VARIABLES}
+    lines = []
+    for name, value in sorted(environment.items()):
+        upper = name.upper()
+        if not value or not upper.startswith(ENV_PREFIX) or upper in known.values() or _SERVICE_LINK.fullmatch(upper):
+            continue
+        near = get_close_matches(upper.removeprefix(ENV_PREFIX), known, 1)
+        lines.append(f"{name}: nothing reads this variable" + (f"; did you mean {known[near[0]]}?" if near else "."))
+    if lines:
+        raise ConfigurationError("\n".join(lines), "Correct or unset it; docs/settings.md lists all variables.")
 
 
 def environment_without_settings() -> dict[str, str]:

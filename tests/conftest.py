@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,7 +10,9 @@ import pytest
 import redis
 
 from service.embedded import Embedded, PrivateServers
+from service.errors import ConfigurationError
 from service.publication import layout
+from service.settings import require_known_variables
 from tests.support import in_memory
 from tests.support.databases import Templates, fresh_database
 from tests.support.preloaded import Preloaded, Start
@@ -22,6 +25,10 @@ pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Everyday tests keep their files in memory, unless a folder is given with --basetemp; the sweeps, on the disk."""
+    try:
+        require_known_variables(os.environ)
+    except ConfigurationError as error:
+        raise pytest.UsageError(str(error)) from None
     option = config.option
     if option.basetemp is None and option.markexpr == "not slow" and not hasattr(config, "workerinput"):
         folder = in_memory.new_folder()

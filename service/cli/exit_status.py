@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from model_store.errors import DatasetNotFound, ImportUnderWay, NoModel
-from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError, KeyMissing
+from service.errors import AlreadyRunning, ConfigurationError, DatabaseRefused, EmbeddedServerError, KeyMissing
 
 _ABSENT = (404, 410)
 _UNANSWERED = (502, 503, 504)
@@ -33,6 +33,8 @@ class ExitStatus(IntEnum):
 
 _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
     ConfigurationError: ExitStatus.USAGE,
+    # To a process that serves it is an outage; here, a wrong setting.
+    DatabaseRefused: ExitStatus.USAGE,
     AlreadyRunning: ExitStatus.REFUSED,
     ImportUnderWay: ExitStatus.REFUSED,
     EmbeddedServerError: ExitStatus.UNREACHABLE,

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from projector.errors import ExplainedError
 from service.cli.console import report
 from service.cli.exit_status import ExitStatus, status_of
+from service.errors import LetheError
 
 #: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
 _HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
+
+
+def report_error(error: ExplainedError) -> None:
+    """Print what was wrong and what to do, with what a server said itself, to stderr."""
+    report(error.for_operators if isinstance(error, LetheError) else error.detail, error.remedy)
 
 
 @contextlib.contextmanager
@@ -20,7 +26,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except ExplainedError as error:
-        report(error.detail, error.remedy)
+        report_error(error)
         raise SystemExit(status_of(error)) from None
     except UnicodeDecodeError as error:
         report(f"A file that was to be text is none: {error}.", "Check that the right file was named; text is UTF-8.")

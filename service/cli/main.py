@@ -1,5 +1,6 @@
 """The command line as a whole: which commands there are, and how they fail."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from service.cli.exit_status import status_of
 from service.cli.failures import reported
 from service.cli.models import model_import, predict, train
 from service.cli.running import doctor, keys, migrate, recover, serve, webhooks
+from service.settings import require_known_variables
 from service.version import VERSION
 
 #: So many entries of a list in a refusal are printed.
@@ -108,6 +110,7 @@ def _root(
     ] = False,
 ) -> None:
     """What all commands share."""
+    require_known_variables(os.environ)
 
 
 def _group(help_text: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:

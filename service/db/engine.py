@@ -4,9 +4,12 @@ from typing import Any
 
 import asyncpg
 from sqlalchemy import event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from service.errors import ConfigurationError
+from service.server_urls import postgres
 
 #: The pool's type, for layers that pass it on without touching SQLAlchemy.
 Engine = AsyncEngine
@@ -43,17 +46,20 @@ _POOL_SECONDS = 10.0
 def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> AsyncEngine:
     """Return a pool of up to `pool_size` connections; opens none yet.
 
-    They work as `role`, one that the login may become; by default as the login itself. `url` is `postgresql://` or
-    `postgres://`, with libpq's `sslmode` if wanted. No statement waits longer than 30 s, and no transaction lasts
-    longer than 60 s where Postgres can limit it (from 17 on).
+    They work as `role`, one that the login may become; by default as the login itself. No statement waits longer than
+    30 s, and no transaction lasts longer than 60 s where Postgres can limit it (from 17 on). Raises ConfigurationError
+    for a `url` that cannot be read.
     """
+    address, given = connection_to(url)
+    own = _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role}
     arguments = {
         "timeout": _CONNECT_SECONDS,
         "command_timeout": _COMMAND_SECONDS,
-        "server_settings": _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role},
+        **given,
+        "server_settings": own | given["server_settings"],
     }
     engine = create_async_engine(
-        asyncpg_url(url),
+        address,
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=_POOL_SECONDS,
@@ -81,13 +87,19 @@ async def connect(engine: AsyncEngine) -> asyncpg.Connection:
     return connection
 
 
-def asyncpg_url(url: str) -> URL:
-    """Return `url` for SQLAlchemy's asyncpg driver."""
-    parsed = make_url(url).set(drivername="postgresql+asyncpg")
-    query = dict(parsed.query)
-    if "sslmode" in query:
-        query["ssl"] = query.pop("sslmode")
-    return parsed.set(query=query)
+def connection_to(url: str) -> tuple[URL, dict[str, Any]]:
+    """Return how SQLAlchemy and its driver asyncpg connect to `url`: its address, and the arguments that come with it.
+
+    Raises ConfigurationError for a `url` that cannot be read.
+    """
+    try:
+        found = postgres.read(url)
+    except ValueError as error:
+        raise ConfigurationError(f"The URL of Postgres {error}.", "Correct DATABASE_URL.") from None
+    address = URL.create("postgresql+asyncpg", username=found.user, password=found.password, database=found.database)
+    places = {"host": list(found.hosts) or None, "port": list(found.ports) or None}
+    given = {name: value for name, value in places.items() if value} | dict(found.arguments)
+    return address, given | {"server_settings": dict(found.server_settings)}
 
 
 def _limit_transactions(connection: Any, record: object) -> None:

@@ -9,6 +9,7 @@ import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.engine import connect
+from service.db.refusal import refusal
 from service.db.transactions import is_outage
 from service.errors import Unavailable
 
@@ -47,7 +48,7 @@ class Listening:
             return await self._connection.fetchval(statement, *arguments, timeout=_STATEMENT_SECONDS)
         except Exception as error:
             if is_outage(error):
-                raise _unavailable(error) from error
+                raise refusal(error) from error
             raise
 
     def payloads(self) -> set[str]:
@@ -82,15 +83,11 @@ async def _connect(engine: AsyncEngine) -> asyncpg.Connection:
     try:
         return await connect(engine)
     except _OUTAGES as error:
-        raise _unavailable(error) from error
+        raise refusal(error, while_connecting=True) from error
 
 
 async def _subscribe(connection: asyncpg.Connection, channel: str, listening: Listening) -> None:
     try:
         await connection.add_listener(channel, listening._notified)
     except _OUTAGES as error:
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    return Unavailable(f"The database does not answer ({type(error).__name__}).", "Listen again in a few seconds.")
+        raise refusal(error) from error

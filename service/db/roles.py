@@ -11,12 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE, AUDIT_ROLE, FUNCTIONS, TABLES, UNLEARNER_ROLE
-from service.db.transactions import is_outage, sqlstate, transaction
-from service.errors import ConfigurationError, Unavailable
+from service.db.transactions import is_outage, transaction
+from service.errors import ConfigurationError, DatabaseRefused
 
 _ROLES = (API_ROLE, UNLEARNER_ROLE, AUDIT_ROLE)
-#: SQLSTATE classes of a login that is refused, and of a database that is not there.
-_LOGIN_REFUSED, _NO_DATABASE = "28", "3D"
 
 _FACTS = text("""
     SELECT rolcreaterole OR rolsuper AS may_create,
@@ -74,22 +72,14 @@ def grant(connection: Connection) -> None:
 async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngine:
     """A pool of connections that work as `role`, or as the login of `url` where that may not.
 
-    Raises `Unavailable`, and `ConfigurationError` when Postgres refuses the login, or has no such database.
+    Raises `Unavailable`, and `ConfigurationError` when Postgres refuses the login or another part of its URL.
     """
     asking = create_engine(url, pool_size=1)
     try:
         as_role = await available(asking, role)
-    except Unavailable as error:
-        # To who serves it is an outage, which whoever maintains the database may end; to who starts, a wrong setting.
-        state = "" if error.__cause__ is None else sqlstate(error.__cause__)
-        if not state.startswith((_LOGIN_REFUSED, _NO_DATABASE)):
-            raise
-        no_database = f"Postgres has no database {asking.url.database!r}."
-        raise ConfigurationError(
-            no_database if state.startswith(_NO_DATABASE) else f"Postgres refuses the login {asking.url.username!r}.",
-            f"See that user, password and database are right in {role.upper()}_DATABASE_URL, or in DATABASE_URL where "
-            "that is not set.",
-        ) from None
+    except DatabaseRefused as error:
+        # While serving it is an outage, which whoever maintains the database may end; at the start, a wrong setting.
+        raise ConfigurationError(error.for_operators, error.remedy) from None
     finally:
         await asking.dispose()
     return create_engine(url, pool_size=pool_size, role=as_role)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.db.engine import asyncpg_url
+from service.db.engine import connection_to
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
@@ -46,7 +46,8 @@ async def connected(url: str) -> AsyncIterator[AsyncConnection]:
 
     Not the service's: a migration may take longer than its statements may.
     """
-    engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
+    address, arguments = connection_to(url)
+    engine = create_async_engine(address, poolclass=NullPool, connect_args=arguments)
     try:
         async with transaction(engine) as connection:
             yield connection

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.boottime import boottime
 from service.db.fencing import fence
+from service.db.refusal import refusal
 from service.domain.records import Lease
 from service.errors import LeaseLost, LetheError, Unavailable
 
@@ -35,12 +36,13 @@ class CommitUnanswered(Unavailable):
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Yield a connection in a transaction, committed at the end and rolled back on any exception.
 
-    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written), and
-    `CommitUnanswered` when it stopped answering during the commit.
+    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written),
+    `DatabaseRefused` when it refuses the connection, and `CommitUnanswered` when it stops answering during the commit.
     """
-    committing = False
+    connecting, committing = True, False
     try:
         async with engine.connect() as conn:
+            connecting = False
             begun = await conn.begin()
             yield conn
             committing = True
@@ -48,16 +50,14 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except LetheError:
         raise
     except Exception as error:
-        if not is_outage(error):
+        if not (connecting and is_refusal(error)) and not is_outage(error):
             raise
         if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
             raise CommitUnanswered(
                 f"The database stopped answering during a commit ({_name(error)}).",
                 "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
             ) from error
-        raise Unavailable(
-            f"The database does not answer ({_name(error)}).", "Nothing was recorded; try again in a few seconds."
-        ) from error
+        raise refusal(error, while_connecting=connecting) from error
 
 
 @asynccontextmanager
@@ -87,6 +87,11 @@ def is_outage(error: BaseException) -> bool:
         return True
     state = sqlstate(error)
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES or _is_broken_off(error)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether `error`, met while connecting, is Postgres' or the driver's own."""
+    return isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError)
 
 
 def _is_broken_off(error: BaseException) -> bool:

@@ -171,13 +171,11 @@ def _served(found: Holder) -> str:
 
 @asynccontextmanager
 async def _asking_postgres() -> AsyncIterator[None]:
-    """Says to the operator what to do when Postgres does not answer; what callers are told is meant for callers."""
+    """Report an outage of Postgres as a failing check. What Postgres said itself is in the log: anybody may ask."""
     try:
         yield
     except Unavailable as error:
-        raise NotReady(
-            error.detail, "Start it, and see that DATABASE_URL is right; until then deletions are refused with 503."
-        ) from None
+        raise NotReady(error.detail, f"{error.remedy} Until then deletions are refused with 503.") from None
 
 
 def disk_probe(home: Path) -> Probe:

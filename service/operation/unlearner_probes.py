@@ -25,7 +25,7 @@ def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device
         try:
             stall = await queue.stall()
         except Unavailable as error:
-            raise NotReady(error.detail, "Start Postgres, and see that DATABASE_URL is right.") from None
+            raise NotReady(error.detail, error.remedy) from None
         if stall is None:
             return "usable"
         waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."

@@ -55,7 +55,11 @@ class Outage:
         error = as_outage(error)
         self.reason, self.remedy = error.detail, error.remedy
         self._log.warning(
-            "outage", activity=self._activity, failures=self._failures, retry_in_s=round(delay, 3), reason=self.reason
+            "outage",
+            activity=self._activity,
+            failures=self._failures,
+            retry_in_s=round(delay, 3),
+            reason=error.for_operators,
         )
         await asyncio.sleep(delay)
 

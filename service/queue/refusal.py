@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 from collections.abc import Iterator
 
 from redis.exceptions import (
@@ -12,14 +13,37 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TimeoutError,
 )
 
 from service.errors import Unavailable
 
 #: Quotes the command, and so a request.
 _OF_PIPELINE = re.compile(r"^Command # \d+ .* of pipeline caused error: ", re.DOTALL)
-#: Class of the error, or the word that it begins with -> what is wrong, and what to do.
-_KNOWN: tuple[tuple[type[RedisError] | str, str, str], ...] = (
+
+
+class NoTlsAnswer(Exception):
+    """A port was reached for in TLS and did not answer in time."""
+
+
+_CLOSED = (
+    "it closed the connection",
+    "See that it runs, has a connection left (`maxclients`), and that REDIS_URL is right: rediss:// where it takes TLS "
+    "alone.",
+)
+#: Class of the error, or what it begins with -> what is wrong, and what to do.
+_KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
+    (
+        NoTlsAnswer,
+        "its port does not answer in TLS",
+        "Write redis:// into REDIS_URL where that port takes no TLS; else see that host and port are right.",
+    ),
+    (
+        ssl.SSLCertVerificationError,
+        "its certificate is not one that is trusted here",
+        "Name the file of its authority's certificate in REDIS_URL: rediss://…?ssl_ca_certs=FILE.",
+    ),
+    (ssl.SSLError, "TLS with it fails", "See that its port takes TLS, and with which certificates."),
     (
         AuthenticationError,
         "it asks for another user or password",
@@ -33,6 +57,21 @@ _KNOWN: tuple[tuple[type[RedisError] | str, str, str], ...] = (
     ),
     (ReadOnlyError, "it is a replica, which may only be read", "Point REDIS_URL at the primary, and restart Lethe."),
     (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove what others have put there."),
+    (
+        "max number of clients",
+        "it has no connection left",
+        "Close connections that others hold, or raise its `maxclients`.",
+    ),
+    (
+        "DENIED",
+        "it takes connections from its own machine alone (protected mode)",
+        "Give it a password, and put that into REDIS_URL.",
+    ),
+    ("DB index", "it has no such database", "Correct the number after the last / of REDIS_URL, and restart Lethe."),
+    # Of a server without a connection left, redis-py may not have read why it closes the new one.
+    ("Connection closed by", *_CLOSED),
+    (ConnectionResetError, *_CLOSED),
+    (BrokenPipeError, *_CLOSED),
     (BusyLoadingError, "it is still loading its data", "Wait; Lethe goes on by itself."),
     (
         "WRONGTYPE",
@@ -48,25 +87,35 @@ _KNOWN: tuple[tuple[type[RedisError] | str, str, str], ...] = (
 _REMEDY = "Start it, and see that REDIS_URL is right. Nothing is lost, and Lethe goes on by itself when it is back."
 
 
-def refusal(error: RedisError | OSError, key: str) -> Unavailable:
-    """The outage that `error` is, met at work on the stream `key`; it names no request and no address."""
-    cause, remedy = _known(error, key) or (_unknown(error), _REMEDY)
-    return Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
+def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
+    """The outage that `error` is, met at work on the stream `key`; it names no request, user or address.
+
+    What Redis said, which may name the user, is in `said`, for operators alone.
+    """
+    cause, remedy, said = _known(error, key) or _unknown(error)
+    refused = Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
+    refused.said = said
+    return refused
 
 
-def _known(error: RedisError | OSError, key: str) -> tuple[str, str] | None:
+def _known(error: RedisError | OSError, key: str) -> tuple[str, str, str] | None:
     # What is refused while connecting comes inside of another error.
     for at in _chain(error):
         for kind, cause, remedy in _KNOWN:
             if _text(at).startswith(f"{kind} ") if isinstance(kind, str) else isinstance(at, kind):
-                return cause.format(key=key), remedy.format(key=key)
+                return cause.format(key=key), remedy.format(key=key), _words(at)
     return None
 
 
-def _unknown(error: RedisError | OSError) -> str:
+def _unknown(error: RedisError | OSError) -> tuple[str, str, str]:
     if isinstance(error, ResponseError):
-        return f"it answers {_text(error)!r}"
-    return f"it does not answer ({_reason(error)})"
+        return f"it answers {_text(error)!r}", "Find out what that means from its documentation and its log.", ""
+    return f"it does not answer ({_reason(error)})", _REMEDY, ""
+
+
+def _words(error: BaseException) -> str:
+    """What Redis said, with the code that it began with, which redis-py takes off."""
+    return f"{getattr(error, 'status_code', None) or ''} {_text(error)}".strip()
 
 
 def _text(error: BaseException) -> str:
@@ -80,7 +129,7 @@ def _reason(error: BaseException) -> str:
         if isinstance(at, OSError) and at.errno is not None:
             # Negative: a name that could not be resolved.
             return os.strerror(at.errno) if at.errno > 0 else str(at.strerror)
-    return type(error).__name__
+    return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

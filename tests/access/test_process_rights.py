@@ -225,9 +225,9 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"username": "nobody", "password": "secret"}, "refuses the login 'nobody'"),
-        ({"password": "mistyped"}, "refuses the login 'lethe'"),
-        ({"database": "nowhere"}, "no database 'nowhere'"),
+        ({"username": "nobody", "password": "secret"}, 'authentication failed for user "nobody"'),
+        ({"password": "mistyped"}, 'authentication failed for user "lethe"'),
+        ({"database": "nowhere"}, 'database "nowhere" does not exist'),
     ],
 )
 async def test_a_url_that_names_no_login_or_database_is_a_wrong_setting_at_the_start(

@@ -1,6 +1,9 @@
 """A Redis that answers and does not do its work: readiness and a metric say so, with the cause, until it does."""
 
+import contextlib
 import re
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +15,7 @@ from redis.exceptions import NoPermissionError
 from service.access.node_allowance import NodeAllowance
 from service.errors import Unavailable
 from service.operation import gauges, unlearner_probes
-from service.queue.connection import connect
+from service.queue.connection import connect, version_of
 from service.queue.refusal import refusal
 from service.queue.stream import DeletionStream
 from service.settings import Settings
@@ -94,6 +97,88 @@ async def test_a_redis_that_is_not_there_is_told_without_its_address(server: Val
             await DeletionStream(nowhere, "small").publish([uuid4()])
     assert "it does not answer (Connection refused)" in refused.value.detail
     assert "127.0.0.1" not in str(refused.value)
+
+
+async def said_of(url: str) -> Unavailable:
+    """Why `publish` fails at a Redis; the same is said of it to the doctor."""
+    async with connect(url, socket_timeout_s=0.5) as client:
+        with pytest.raises(Unavailable) as refused:
+            await DeletionStream(client, "small").publish([uuid4()])
+    with pytest.raises(Unavailable) as looked_at:
+        await version_of(url, socket_timeout_s=0.5)
+    assert looked_at.value.remedy == refused.value.remedy or "maxclients" in looked_at.value.remedy
+    return refused.value
+
+
+async def test_what_redis_says_while_it_is_connected_to_is_told_without_a_secret(
+    server: ValkeyProcess, redis: Redis
+) -> None:
+    await redis.execute_command("ACL", "SETUSER", "mine", "on", ">secret", "nocommands")  # type: ignore[no-untyped-call]  # as above
+    await redis.config_set("maxclients", 1)
+    full = await said_of(server.url)
+    # Whether its words are read before it closes the connection is a matter of chance.
+    assert "it has no connection left" in full.detail or "it closed the connection" in full.detail
+    assert "`maxclients`" in full.remedy
+    await redis.config_set("maxclients", 100)
+    wrong = await said_of(server.url.replace("unix://", "unix://mine:mistyped@"))
+    assert "it asks for another user or password" in wrong.detail
+    assert "WRONGPASS" in wrong.said
+    assert "mistyped" not in f"{wrong.for_operators} {wrong.remedy}"
+    allowed_nothing = await said_of(server.url.replace("unix://", "unix://mine:secret@"))
+    assert "its access list (ACL) forbids" in allowed_nothing.detail
+    assert "NOPERM" in allowed_nothing.said
+    none_such = await said_of(f"{server.url}?db=9999")
+    assert "it has no such database" in none_such.detail
+    assert "after the last /" in none_such.remedy
+
+
+@contextlib.contextmanager
+def answering(line: bytes | None) -> Iterator[str]:
+    """Host and port of what answers everything with one line; with None, nothing."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while connection.recv(1 << 16):
+                if line is not None:
+                    connection.sendall(line + b"\r\n")
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "remedy"),
+    [
+        (b"-ERR max number of clients reached", "it has no connection left", "`maxclients`"),
+        (b"-LOADING Valkey is loading the dataset in memory", "it is still loading its data", "Wait"),
+        (b"-MISCONF Errors writing to the AOF file: No space left on device", "it takes no writes", "room on its disk"),
+        (b"-DENIED Valkey is running in protected mode", "protected mode", "Give it a password"),
+        (b"-NOAUTH Authentication required.", "another user or password", "REDIS_URL"),
+        (b"-ERR something else", "it answers 'something else'", "documentation"),
+    ],
+)
+async def test_what_redis_answers_is_told_with_its_own_words(line: bytes, cause: str, remedy: str) -> None:
+    with answering(line) as place:
+        refused = await said_of(f"redis://:hunter2@{place}/0")
+    assert cause in refused.detail
+    assert remedy in refused.remedy
+    assert line[1:].decode().removeprefix("ERR ") in refused.for_operators
+    assert "hunter2" not in f"{refused.for_operators} {refused.remedy}"
+
+
+async def test_a_port_that_takes_no_tls_is_told_from_one_that_does_not_answer() -> None:
+    with answering(None) as place:
+        no_tls, silent = await said_of(f"rediss://{place}/0"), await said_of(f"redis://{place}/0")
+    assert "its port does not answer in TLS" in no_tls.detail
+    assert "redis://" in no_tls.remedy
+    assert "it does not answer (no answer in time)" in silent.detail
 
 
 async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(

@@ -32,7 +32,10 @@ exec "{python}" "$@"
 PIP = """
 import os, pathlib, sys, threading
 folder = pathlib.Path(os.environ["NOTES"])
-if "install" in sys.argv:
+if "--require-hashes" in sys.argv:
+    locks = [pathlib.Path(name) for name in sys.argv if name.endswith(".lock")]
+    (folder / "hashed").write_text(" ".join(lock.name for lock in locks if lock.exists()))
+elif "install" in sys.argv:
     with (folder / "installs").open("a") as notes:
         notes.write(pathlib.Path(sys.argv[-1]).name + "\\n")
     while (folder / "hold").exists():
@@ -98,6 +101,8 @@ def clone(tmp_path: Path) -> Clone:
     shutil.copy(LAUNCHER, root / "lethe")
     (root / "requirements.txt").write_text("one==1\n")
     (root / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==2\n")
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        (root / lock).write_text("# nothing\n")
     (root / "service" / "cli" / "__main__.py").write_text(TELL)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
     (tmp_path / "stubs" / "pytest.py").write_text(TELL)
@@ -144,6 +149,30 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     clone.run("serve")
 
     assert clone.installs == ["requirements.txt"] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "locks"),
+    [("serve", "requirements.lock"), ("test", "requirements.lock requirements-dev.lock")],
+)
+def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, clone: Clone) -> None:
+    clone.told(command)
+    assert (clone.notes / "hashed").read_text() == locks
+
+
+def test_a_step_that_the_system_refuses_says_what_to_do(clone: Clone) -> None:
+    clone.told("serve")
+    (clone.root / ".venv" / "installed").unlink()
+    # Root may write anywhere, but removes no folder by `rm -f`.
+    (clone.root / ".venv" / "installed").mkdir()
+    refused = clone.run("serve")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "cannot be written; see above. Run this as the user that it belongs to" in refused.stderr
+
+    (clone.root / "requirements.txt").unlink()
+    refused = clone.run("serve")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith(f"lethe: {clone.root}/requirements.txt cannot be read. Restore it")
 
 
 def test_completion_sets_nothing_up(clone: Clone) -> None:

@@ -70,6 +70,23 @@ def test_what_is_pinned_is_what_is_used_or_needed() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
+def test_all_that_is_pinned_has_its_hashes_but_torch(name: str) -> None:
+    """CONTRIBUTING.md has the command that writes them."""
+    pins = re.findall(r"^[\w.-]+==\S+", (ROOT / f"{name}.txt").read_text(), re.MULTILINE)
+    locked = re.findall(
+        r"^([\w.-]+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)",
+        (ROOT / f"{name}.lock").read_text(),
+        re.MULTILINE,
+    )
+    assert "".join(f"{pin} \\\n{hashes}" for pin, hashes in locked) == (ROOT / f"{name}.lock").read_text()
+
+    def canonical(pins: list[str]) -> set[str]:
+        return {f"{canonicalize_name(pin.partition('==')[0])}=={pin.partition('==')[2]}" for pin in pins}
+
+    assert canonical([pin for pin, _ in locked]) == canonical([pin for pin in pins if not pin.startswith("torch==")])
+
+
 @pytest.mark.parametrize(("part", "package"), [("projector", "projector"), ("client", "lethe_client")])
 def test_a_wheel_of_its_own_requires_what_its_package_imports(part: str, package: str) -> None:
     project = tomllib.loads((ROOT / "wheels" / part / "pyproject.toml").read_text())["project"]

@@ -12,6 +12,7 @@ import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 # They declare the tables.
@@ -27,7 +28,7 @@ import service.versions.versions  # noqa: F401 (they declare the tables)
 from projector.forgetting.status import RepairStatus
 from service.db import migrate, schema
 from service.db.base import Base
-from service.db.engine import asyncpg_url, create_engine
+from service.db.engine import connection_to, create_engine
 from service.domain.drills import DrillTrigger
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
@@ -72,7 +73,8 @@ EARLIER = (
 
 
 async def _on(url: str, work: Callable[[Connection], Any]) -> Any:
-    engine = create_async_engine(asyncpg_url(url))
+    address, arguments = connection_to(url)
+    engine = create_async_engine(address, connect_args=arguments)
     async with engine.begin() as conn:
         result = await conn.run_sync(work)
     await engine.dispose()
@@ -289,7 +291,7 @@ async def test_the_url_may_be_spelled_as_for_libpq(empty_database_url: str) -> N
 
 
 async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(empty_database_url: str) -> None:
-    nowhere = str(asyncpg_url(empty_database_url).set(port=1).set(drivername="postgresql"))
+    nowhere = make_url(empty_database_url).set(port=1).render_as_string(hide_password=False)
     with pytest.raises(Unavailable):
         await migrate.upgrade(nowhere)
 

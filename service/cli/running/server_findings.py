@@ -14,7 +14,7 @@ from service.db.transactions import transaction
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
 from service.processes.listening import ServerFacts
-from service.queue.connection import connect
+from service.queue.connection import version_of
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
@@ -36,10 +36,8 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
                 found.append(await _keys(engine, keys))
                 found.append(await _leases(engine))
                 found.append(await _requests(engine))
-    except Unavailable as error:
-        return [Finding("postgres", False, error.detail, "Start it and see that DATABASE_URL is right.")]
     except LetheError as error:
-        return [Finding("postgres", False, error.detail, error.remedy)]
+        return [Finding("postgres", False, error.for_operators, error.remedy)]
     return found
 
 
@@ -55,7 +53,7 @@ async def login(url: str | None, role: str) -> Finding:
             async with transaction(engine) as connection:
                 is_kept = await roles.is_kept_to(connection, role)
     except Unavailable as error:
-        return Finding(name, False, error.detail, "See that user and password of its URL are right.")
+        return Finding(name, False, error.for_operators, error.remedy)
     if not may_work:
         return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
     if not is_kept:
@@ -69,12 +67,10 @@ async def redis(url: str | None) -> Finding:
     if url is None:
         return Finding("redis", None, "private, and not running; `./lethe serve` starts it")
     try:
-        async with connect(url, socket_timeout_s=_TIMEOUT_S) as client:
-            information = await client.info("server")
-    except Exception as error:  # noqa: BLE001 - whatever the client raises is what is wrong
-        remedy = "Start it and see that REDIS_URL is right; what was accepted meanwhile is applied then."
-        return Finding("redis", False, str(error) or type(error).__name__, remedy)
-    return Finding("redis", True, f"answers, version {information.get('valkey_version', information['redis_version'])}")
+        found = await version_of(url, socket_timeout_s=_TIMEOUT_S)
+    except Unavailable as error:
+        return Finding("redis", False, error.for_operators, error.remedy)
+    return Finding("redis", True, f"answers, version {found}")
 
 
 def service(facts: ServerFacts | None) -> list[Finding]:

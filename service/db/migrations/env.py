@@ -7,7 +7,7 @@ from alembic import context
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db.engine import asyncpg_url
+from service.db.engine import connection_to
 from service.db.migrate import take_turn
 
 
@@ -22,7 +22,8 @@ async def run_on_database_url() -> None:
     """Open a connection to `DATABASE_URL` and migrate on it."""
     if "DATABASE_URL" not in os.environ:
         raise SystemExit("Set DATABASE_URL, or use ./lethe migrate.")
-    engine = create_async_engine(asyncpg_url(os.environ["DATABASE_URL"]))
+    address, arguments = connection_to(os.environ["DATABASE_URL"])
+    engine = create_async_engine(address, connect_args=arguments)
     async with engine.begin() as connection:
         await connection.run_sync(take_turn)
         await connection.run_sync(run)

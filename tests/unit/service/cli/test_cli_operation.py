@@ -171,7 +171,7 @@ def test_a_doctor_says_what_the_logins_of_processes_can_do(
     assert "may not work as lethe_unlearner" in of_unlearner
     strange = make_url(empty_database_url).set(username="lethe_api", password="wrong")
     monkeypatch.setenv("LETHE_API_DATABASE_URL", strange.render_as_string(hide_password=False))
-    assert "does not answer" in found()[0]
+    assert 'password authentication failed for user "lethe_api"' in found()[0]
 
 
 def test_a_doctor_names_what_is_wrong_and_what_to_do(

@@ -1,0 +1,122 @@
+"""The parts that URLs of servers have in common. Whatever is wrong is a ValueError that quotes no value."""
+
+import re
+import ssl
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from urllib.parse import unquote
+
+_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def split(url: str) -> tuple[str, str, str]:
+    """What a URL has before its path, the path without its first slash, and its parameters; each as it is written."""
+    before, _, parameters = url.partition("://")[2].partition("?")
+    authority, _, path = before.partition("/")
+    if "@" in path or "@" in parameters:
+        raise ValueError("has a / or ? in its user or password, or an @ after them: write %2F, %3F and %40 instead")
+    return authority, path, parameters
+
+
+def credentials(authority: str) -> tuple[str | None, str | None, str]:
+    """User, password and the rest of an authority."""
+    login, _, rest = authority.rpartition("@")
+    user, _, password = login.partition(":")
+    return decoded(user) or None, decoded(password) or None, rest
+
+
+def decoded(text: str) -> str:
+    """`text` without its percent-encoding."""
+    if _ESCAPE.search(text):
+        raise ValueError("has a % that begins no escape: write it as %25")
+    return unquote(text, errors="strict")
+
+
+def query(parameters: str, kind: str, known: Iterable[str]) -> dict[str, str]:
+    """The parameters of a URL by their names, each of them `known` and given once."""
+    found: dict[str, str] = {}
+    for part in parameters.split("&") if parameters else ():
+        encoded, _, value = part.partition("=")
+        name = decoded(encoded)
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            question = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{name!r} is no parameter of {kind} URLs{question}")
+        if not value:
+            raise ValueError(f"{name} has no value")
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = decoded(value)
+    return found
+
+
+def one_of(name: str, value: str, allowed: Iterable[str], why: str = "") -> str:
+    """`value` if it is allowed."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(allowed)}{why and f': {why}'}")
+    return value
+
+
+def number(name: str, value: str, low: float, high: float, *, whole: bool = True) -> float:
+    """The number that `value` is."""
+    kind = int if whole else float
+    try:
+        found = kind(value)
+    except ValueError:
+        found = kind(-1)
+    if not value.isascii() or not low <= found <= high:
+        raise ValueError(f"{name} must be a {'whole ' if whole else ''}number from {low:g} to {high:g}")
+    return found
+
+
+def truth(name: str, value: str) -> bool:
+    """Whether `value` says yes."""
+    return one_of(name, value.lower(), (*_TRUE, *_FALSE)) in _TRUE
+
+
+def port(name: str, value: str) -> int:
+    """The TCP port that `value` is."""
+    return int(number(name, value, 1, 65_535))
+
+
+def host(name: str) -> str:
+    """`name` if it can be the name or the address of a host."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        name = ""
+    if not name or any(one.isspace() for one in name):
+        raise ValueError("has a host that is no name and no address")
+    return name
+
+
+def load_roots(context: ssl.SSLContext, name: str, file: str | None = None, folder: str | None = None) -> None:
+    """Trust the certificates of a file or folder, which the parameter `name` names."""
+    try:
+        context.load_verify_locations(file, folder)
+    except OSError as error:
+        raise ValueError(f"{name} names nothing that certificates can be read from ({_reason(error)})") from None
+
+
+def load_own(context: ssl.SSLContext, names: tuple[str, str, str], given: Mapping[str, str]) -> None:
+    """Show the server the certificate of the parameters `names`: certificate, key, and password of the key."""
+    certificate, key, password = names
+    if certificate not in given:
+        if key in given or password in given:
+            raise ValueError(f"{key} and {password} need {certificate}")
+        return
+    try:
+        context.load_cert_chain(given[certificate], given.get(key), lambda: given.get(password, ""))
+    except OSError as error:
+        raise ValueError(
+            f"{certificate} and {key} name no certificate with its key ({_reason(error)}); the key's password is "
+            f"{password}"
+        ) from None
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not in PEM format"
+    return str(error.strerror)

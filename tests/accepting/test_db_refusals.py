@@ -1,0 +1,300 @@
+"""What Postgres says when it refuses a connection reaches the operator, with a remedy that fits, and nobody else."""
+
+import asyncio
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from service.db import migrate, schema
+from service.db.engine import connect, create_engine
+from service.db.notifications import listen
+from service.db.transactions import transaction
+from service.errors import DatabaseRefused, LetheError, Unavailable
+from service.http.problems import of_error
+from tests.support.clients.command_line import CommandLine
+from tests.support.service.certificates import Certificate
+
+_WAIT = "few seconds"
+CONNECTING = ("migrate", "doctor", "keys list", "audit export", "webhooks list", "recover", "serve")
+
+
+def with_(url: str, *, more: str = "", **parts: Any) -> str:
+    changed = make_url(url).set(**parts).render_as_string(hide_password=False)
+    return f"{changed}?{more}" if more else changed
+
+
+async def refused(url: str) -> Unavailable:
+    """How an attempt to use `url` ends, whichever way it is made: all must say the same."""
+    engine = create_engine(url)
+    ways = []
+    try:
+        with pytest.raises(Unavailable) as in_transaction:
+            async with transaction(engine):
+                pass
+        ways.append(in_transaction.value)
+        with pytest.raises(Unavailable) as listening:
+            async with listen(engine):
+                pass
+        ways.append(listening.value)
+    finally:
+        await engine.dispose()
+    with pytest.raises(Unavailable) as looking:
+        await schema.current(url)
+    with pytest.raises(Unavailable) as migrating:
+        await migrate.upgrade(url)
+    ways += [looking.value, migrating.value]
+    assert len({(type(one), one.detail, one.remedy, one.said) for one in ways}) == 1
+    return ways[0]
+
+
+#: What is wrong with a URL -> the kind, and words of what is said, of what Postgres says, and of the remedy.
+WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] = {
+    "no such login": (
+        lambda url: with_(url, username="nobody", password="mistyped"),
+        DatabaseRefused,
+        "refuses Lethe's login",
+        'authentication failed for user "nobody"',
+        "password",
+    ),
+    "wrong password": (
+        lambda url: with_(url, password="mistyped"),
+        DatabaseRefused,
+        "refuses Lethe's login",
+        "password authentication failed",
+        "LETHE_API_DATABASE_URL",
+    ),
+    "no such database": (
+        lambda url: with_(url, database="nowhere"),
+        DatabaseRefused,
+        "has no such database",
+        'database "nowhere" does not exist',
+        "name of the database",
+    ),
+    "no TLS": (
+        lambda url: with_(url, more="sslmode=require"),
+        DatabaseRefused,
+        "does not speak TLS",
+        "rejected SSL upgrade",
+        "sslmode=disable",
+    ),
+    "an unknown setting": (
+        lambda url: with_(url, more="options=-c%20nonsense%3D1"),
+        DatabaseRefused,
+        "does not take a parameter",
+        'unrecognized configuration parameter "nonsense"',
+        "PgBouncer",
+    ),
+    "a wrong value": (
+        lambda url: with_(url, more="statement_timeout=soon"),
+        DatabaseRefused,
+        "does not take a parameter",
+        'invalid value for parameter "statement_timeout"',
+        "Remove it",
+    ),
+    "nothing there": (
+        lambda url: with_(url, host="127.0.0.1", port=1),
+        Unavailable,
+        "does not answer (Connection refused)",
+        "",
+        "Start it",
+    ),
+    "an unknown host": (
+        lambda url: with_(url, host="nowhere.invalid"),
+        Unavailable,
+        "the name of its host is unknown",
+        "",
+        "DATABASE_URL",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_each_refusal_is_told_by_its_cause(empty_database_url: str, what: str) -> None:
+    changed, kind, cause, words, remedy = WRONG[what]
+    error = await refused(changed(empty_database_url))
+    assert type(error) is kind
+    assert error.detail.startswith("The database cannot be used: it ")
+    assert cause in error.detail
+    assert words in error.said
+    assert remedy in error.remedy
+    assert _WAIT not in error.remedy
+    for secret in ("mistyped", make_url(empty_database_url).password or "?"):
+        assert secret not in f"{error.for_operators} {error.remedy}"
+    # Callers are not told of logins, databases and addresses.
+    answered = bytes(of_error(error).body)
+    assert b"nobody" not in answered
+    assert b"nowhere" not in answered
+
+
+async def test_a_login_whose_connections_are_used_up_is_told_to_have_more(empty_database_url: str) -> None:
+    admin = await asyncpg.connect(empty_database_url)
+    login = f"{make_url(empty_database_url).database}_full"
+    await admin.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' CONNECTION LIMIT 0")
+    try:
+        error = await refused(with_(empty_database_url, username=login, password="secret"))
+        assert type(error) is Unavailable
+        assert "has no connection left" in error.detail
+        assert "too many connections for role" in error.said
+        assert "max_connections" in error.remedy
+        await admin.execute(f"ALTER ROLE {login} CONNECTION LIMIT -1 NOLOGIN")
+        error = await refused(with_(empty_database_url, username=login, password="secret"))
+        assert type(error) is DatabaseRefused
+        assert "not permitted to log in" in error.said
+        await admin.execute(f"ALTER ROLE {login} LOGIN")
+        database = make_url(empty_database_url).database
+        await admin.execute(f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
+        error = await refused(with_(empty_database_url, username=login, password="secret"))
+        assert type(error) is DatabaseRefused
+        assert "GRANT CONNECT" in error.remedy
+    finally:
+        await admin.execute(f"DROP ROLE {login}")
+        await admin.close()
+
+
+@pytest.fixture
+def pooler() -> Iterator[str]:
+    """The URL of what answers as PgBouncer does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_play_pooler, args=(server,), daemon=True).start()
+        yield f"postgresql://lethe:hunter2@127.0.0.1:{server.getsockname()[1]}/lethe"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def _play_pooler(server: socket.socket) -> None:
+    said = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: default_transaction_isolation\0\0"
+    while True:
+        try:
+            connection = server.accept()[0]
+        except OSError:
+            return
+        with connection:
+            size = struct.unpack("!I", connection.recv(4))[0]
+            if connection.recv(size - 4) == struct.pack("!I", 80877103):  # asks for TLS
+                connection.sendall(b"N")
+                connection.recv(struct.unpack("!I", connection.recv(4))[0] - 4)
+            connection.sendall(b"E" + struct.pack("!I", len(said) + 4) + said)
+
+
+@pytest.mark.parametrize("command", ["migrate", "keys list", "webhooks list"])
+def test_every_command_that_connects_says_what_a_pooler_refuses(
+    pooler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", pooler)
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    ran = CommandLine(capsys)(*command.split(), "--home", tmp_path)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "unsupported startup parameter: default_transaction_isolation" in ran.stderr
+    assert "name Postgres' own address" in ran.stderr
+    assert _WAIT not in ran.stderr
+    assert "hunter2" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["migrate", "doctor", "keys list", "audit export", "webhooks list", "recover", "serve"]
+)
+def test_every_command_that_connects_refuses_a_parameter_by_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://lethe:hunter2@127.0.0.1:1/lethe?channel_binding=require")
+    monkeypatch.setenv("REDIS_URL", "redis://:hunter2@127.0.0.1:1/queue")
+    ran = CommandLine(capsys)(*command.split(), "--home", tmp_path)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "DATABASE_URL: channel_binding must be" in ran.stderr
+    assert "REDIS_URL: the database after the last / must be" in ran.stderr
+    assert "hunter2" not in ran.stderr
+
+
+async def test_parameters_of_a_url_are_those_of_the_connections(empty_database_url: str) -> None:
+    more = "application_name=mine&statement_timeout=7s&search_path=pg_catalog&options=-c%20geqo%3Doff&connect_timeout=5"
+    names = ("application_name", "statement_timeout", "search_path", "geqo", "timezone")
+    engine = create_engine(with_(empty_database_url, more=more))
+    try:
+        async with transaction(engine) as connection:
+            shown = [await connection.scalar(text(f"SHOW {name}")) for name in names]
+        outside = await connect(engine)
+        assert [await outside.fetchval(f"SHOW {name}") for name in names] == shown
+        await outside.close()
+    finally:
+        await engine.dispose()
+    assert shown == ["mine", "7s", "pg_catalog", "off", "UTC"]
+    async with schema.connected(with_(empty_database_url, more=more)) as connection:
+        assert [await connection.scalar(text(f"SHOW {name}")) for name in names[:4]] == shown[:4]
+
+
+async def test_several_hosts_are_tried_until_one_answers(empty_database_url: str) -> None:
+    url = make_url(empty_database_url)
+    hosts = f"127.0.0.1:1,{url.host}:{url.port}"
+    several = f"postgresql://{url.username}:{url.password}@{hosts}/{url.database}?target_session_attrs=read-write"
+    engine = create_engine(several)
+    try:
+        async with transaction(engine) as connection:
+            assert await connection.scalar(text("SHOW transaction_read_only")) == "off"
+    finally:
+        await engine.dispose()
+    assert await schema.current(several) is None
+
+
+async def test_a_server_with_tls_is_verified_as_the_url_asks(empty_database_url: str, tmp_path: Path) -> None:
+    made = Certificate.make(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = Certificate.make(tmp_path / "other").certificate
+    async with _with_tls(empty_database_url, made) as (url, handshakes):
+        for more in (
+            "",
+            "sslmode=prefer",
+            "sslmode=require",
+            "sslmode=require&ssl_min_protocol_version=TLSv1.3",
+            f"sslmode=verify-ca&sslrootcert={made.certificate}",
+            f"sslmode=verify-full&sslrootcert={made.certificate}",
+        ):
+            before = len(handshakes)
+            assert await schema.current(with_(url, more=more)) is None
+            assert len(handshakes) == before + 1, more
+        named = with_(url, host="localhost", more=f"sslmode=verify-full&sslrootcert={made.certificate}")
+        for wrong in (with_(url, more=f"sslmode=verify-full&sslrootcert={other}"), named):
+            error = await refused(wrong)
+            assert type(error) is DatabaseRefused
+            assert "cannot be reached with TLS" in error.detail
+            assert "certificate verify failed" in error.said
+
+
+@asynccontextmanager
+async def _with_tls(url: str, made: Certificate) -> AsyncIterator[tuple[str, list[None]]]:
+    """What takes TLS for the server of `url`, and its handshakes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    handshakes: list[None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(8)
+            writer.write(b"S")
+            await writer.start_tls(context)
+            handshakes.append(None)
+            behind, ahead = await asyncio.open_connection(make_url(url).host, make_url(url).port)
+            await asyncio.wait(
+                [asyncio.ensure_future(_pass_on(reader, ahead)), asyncio.ensure_future(_pass_on(behind, writer))],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            ahead.close()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield with_(url, port=server.sockets[0].getsockname()[1]), handshakes
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while said := await reader.read(1 << 16):
+            writer.write(said)
+            await writer.drain()
