@@ -1,4 +1,4 @@
-"""A file is read, or refused by what is wrong with it: no member of it is ignored, and nothing ends with a traceback."""
+"""A file is read, or refused by what is wrong with it: no member is ignored, and nothing ends with a traceback."""
 
 import hashlib
 import json
@@ -117,19 +117,16 @@ def changed(document: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[t
     for name, value in list(inner.items()):
         if name == "sha256":
             continue
-        yield (
-            digested(document, place, {one: inner[one] for one in inner if one != name}),
-            f"{where} without {name}",
-            (name,),
-        )
-        renamed = {f"{one}_" if one == name else one: each for one, each in inner.items()}
-        yield digested(document, place, renamed), f"{where} {name}_ for {name}", (name,)
+        less = {one: each for one, each in inner.items() if one != name}
+        # Of a table of arrays or files it is the table that is named.
+        yield digested(document, place, less), f"{where} without {name}", (name, *place)
+        yield digested(document, place, {**less, f"{name}_": value}), f"{where} {name}_ for {name}", (name, *place)
         for other in (None, True, -1, 1.5, 2**63, "x", "", [], {}, [None], {UNKNOWN: 1}):
             if type(other) is not type(value):
                 yield digested(document, place, {**inner, name: other}), f"{where} {name} {other!r}", ()
         if isinstance(value, dict):
             yield from changed(document, (*place, name))
-    yield digested(document, place, {**inner, UNKNOWN: 1}), f"{where} with {UNKNOWN}", (UNKNOWN,)
+    yield digested(document, place, {**inner, UNKNOWN: 1}), f"{where} with {UNKNOWN}", (UNKNOWN, *place)
 
 
 def digested(document: dict[str, Any], place: tuple[str, ...], inner: dict[str, Any]) -> bytes:

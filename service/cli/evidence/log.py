@@ -182,10 +182,18 @@ def read_checkpoint(path: Path, keys: list[VerifierKey]) -> Checkpoint:
     return checkpoint.verify(path.read_text(encoding="utf-8"), keys)
 
 
+def _parsed(text: str) -> Any:
+    """The JSON in a text; ValueError for what is none, or is nested too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
 def _format(first_line: str, path: Path) -> str:
     """The form of a document: a whole one, or the first line of an export."""
     try:
-        found = json.loads(first_line)
+        found = _parsed(first_line)
     except ValueError:
         # A receipt that was laid out over several lines.
         return RECEIPT
@@ -200,12 +208,12 @@ def _verify_export(
     from service.audit.verify_export import verify_export
 
     def records() -> Iterator[Any]:
-        yield json.loads(first)
+        yield _parsed(first)
         for line in file:
             # Characters stand for bytes: an export has few others than ASCII.
             work.count(len(line))
             try:
-                yield json.loads(line)
+                yield _parsed(line)
             except ValueError:
                 # No object: reported as a line that does not have the form of one.
                 yield None
@@ -219,7 +227,7 @@ def _verify_receipt(
     from service.audit.verify_receipt import linked, verify_receipt
 
     try:
-        document = json.loads(text)
+        document = _parsed(text)
     except ValueError:
         raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
     outcome = verify_receipt(document, keys, against)
@@ -227,7 +235,7 @@ def _verify_receipt(
     names_reference = None
     if salts is not None and outcome.is_good:
         try:
-            nodes, names_reference = linked(document, json.loads(salts.read_text(encoding="utf-8"))["salts"], reference)
+            nodes, names_reference = linked(document, _parsed(salts.read_text(encoding="utf-8"))["salts"], reference)
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
                 f"{salts} is not a 202 answer with salts.", "Give it as Lethe answered it."

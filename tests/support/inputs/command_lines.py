@@ -129,7 +129,8 @@ def _parameter(one: Any) -> Parameter:
 
 def good(name: str, parameters: tuple[Parameter, ...], files: Mapping[str, str], *but: str) -> tuple[str, ...]:
     """The command with what it cannot do without, but for the parameters that are named."""
-    words = name.split()
+    # It would go on watching.
+    words = [*name.split(), *(["--once"] if name == "audit watch" and "--once" not in but else [])]
     for one in parameters:
         if one.name in but or not (one.required or one.word == "names"):
             continue

@@ -87,7 +87,7 @@ def weights() -> dict[str, Any]:
 def spoilt(
     good: dict[str, Any], write: Callable[[Members], bytes], needed: tuple[str, ...], sweep: Sweep, most: int
 ) -> Iterator[Spoilt]:
-    """The members unknown, misspelled, twice, missing, of other types and shapes; the file cut and its bytes changed."""
+    """Members unknown, misspelled, twice, missing, of other types and shapes; the file cut, and its bytes changed."""
     members = list(good.items())
     for name in (UNKNOWN, "edge_weight", "edge_attr"):
         yield Spoilt(f"with {name}", write([*members, (name, np.full(6, 0.5))]), (name,))
