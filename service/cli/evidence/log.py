@@ -183,11 +183,19 @@ def read_checkpoint(path: Path, keys: list[VerifierKey]) -> Checkpoint:
 
 
 def _parsed(text: str) -> Any:
-    """The JSON in a text; ValueError for what is none, or is nested too deep to be read."""
+    """The JSON in a text; ValueError for what is none, is nested too deep to be read, or has a member twice."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_members)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError("it is nested too deep") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the member {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return members
 
 
 def _format(first_line: str, path: Path) -> str:
@@ -228,8 +236,10 @@ def _verify_receipt(
 
     try:
         document = _parsed(text)
-    except ValueError:
-        raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
+    except ValueError as error:
+        raise ConfigurationError(
+            f"That cannot be read as JSON: {error}.", "Give a receipt or an export as Lethe wrote it."
+        ) from None
     outcome = verify_receipt(document, keys, against)
     nodes: dict[str, bool] = {}
     names_reference = None

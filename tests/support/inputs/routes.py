@@ -18,6 +18,7 @@ from service.api.application import build
 from service.dashboard.installation import install
 from service.dashboard.words.filters import LABELS, list_filters
 from service.observability.access import AccessLog
+from tests.support.inputs.documents import STRANGE
 from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, misspellings
 
 #: Stands for a key with all scopes.
@@ -233,7 +234,7 @@ def wrong_bodies(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[
             for misspelled in sweep.some(misspellings(name, known), most):
                 # Where it is needed, it is the right name that is missing.
                 yield sent([*others, (misspelled, value)], misspelled, name)
-            for strange in sweep.some(_STRANGE, most):
+            for strange in sweep.some(STRANGE, most):
                 yield sent([*others, (name, strange)], name, taken=_may_be(known[name], strange))
     yield from _wrong_salts(route, good)
 
@@ -262,12 +263,6 @@ def _may_be(schema: dict[str, Any], value: Any) -> bool:
         return ("null" if value is None else "boolean") in types
     kinds = {int: {"integer", "number"}, float: {"number"}, str: {"string"}, list: {"array"}, dict: {"object"}}
     return bool(types & kinds[type(value)])
-
-
-#: Values of every type of JSON.
-_STRANGE: tuple[Any, ...] = (
-    None, True, 0, -1, 1.5, 2**70, "", "x", "1", [], [[]], [None], ["1", "1"], [1], {}, {"a": 1}, "\x00", "\u202e",
-)  # fmt: skip
 
 
 def _written(value: Any) -> bytes:
