@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
@@ -10,7 +10,6 @@ from service.api import audit, deletions, docs, drills, events, health, log, mod
 from service.http import problems
 from service.http.metrics import HttpMetrics
 from service.http.middleware import Answer, OuterMiddleware
-from service.http.parameters import require_known
 from service.observability.access import AccessLog
 from service.version import VERSION
 
@@ -47,7 +46,6 @@ def build(
         version=VERSION,
         openapi_tags=_TAGS,
         lifespan=lifespan,
-        dependencies=[Depends(require_known)],
         # The own routes of /docs need no other origin, and the description is theirs to serve.
         docs_url=None,
         redoc_url=None,

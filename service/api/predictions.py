@@ -14,7 +14,6 @@ from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, 
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
-from service.http.parameters import require_known
 from service.http.problem_responses import problems
 from service.http.replies import reply_record
 from service.offload import offload
@@ -42,7 +41,6 @@ class PredictRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             caller = await _authenticate(request)
-            await require_known(request)
             return await predict(request, request.path_params["node"], caller)
 
         return handle

@@ -6,9 +6,8 @@ A page names each with a digest of its content, so a browser may keep it for goo
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -21,10 +20,10 @@ router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
 @router.get("/{name:path}")
-async def asset(request: Request, name: str, digest: Annotated[str | None, Query(alias="v")] = None) -> Response:
+async def asset(request: Request, name: str) -> Response:
     """A file below `static`; one that is asked for with its digest may be kept for good."""
     response = await _files().get_response(name, request.scope)
-    kept = digest is not None and response.status_code == 200
+    kept = "v" in request.query_params and response.status_code == 200
     response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
     return response
 

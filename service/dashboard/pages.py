@@ -21,7 +21,7 @@ from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete
 from service.dashboard.words.wording import words_of
 from service.domain import formats
 from service.domain.figures import FIGURES
-from service.errors import InvalidRequest, LetheError
+from service.errors import LetheError
 from service.http.replies import page_reply
 from service.papers.paper import environment
 from service.services import services_of
@@ -52,12 +52,7 @@ class Page(APIRoute):
                 if error.status == 500:
                     raise
                 return error_page(error.status, error.title, error.detail, error.remedy)
-            except RequestValidationError as error:
-                names = {str(fault["loc"][1]) for fault in error.errors() if fault["loc"][0] == "query"}
-                if names:
-                    shown = ", ".join(map(repr, sorted(names)))
-                    detail = f"The address does not say what this page needs: {shown}."
-                    return error_page(422, InvalidRequest.title, detail, "Correct it, or go on from the overview.")
+            except RequestValidationError:
                 return error_page(
                     404, "Not found", "There is no such page.", "Go back to the overview, or to the list of requests."
                 )

@@ -77,12 +77,8 @@ def is_reference(text: str) -> bool:
     return True
 
 
-#: Longest part of a member's name that a refusal repeats.
-_LONGEST_NAME = 100
-
-
 class Known(BaseModel):
-    """Members or parameters that are all known; of more than there are names for, the first unknown one is named."""
+    """Members or parameters that are all known; more than there are names for are not even looked at."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,10 +86,9 @@ class Known(BaseModel):
     @classmethod
     def _no_more_than_known(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
-            unknown = next(name for name in given if name not in cls.model_fields)
             raise PydanticCustomError(
                 "too_many_members",
-                "At most {most} members are known here, and {given} were given: {unknown} is not known",
-                {"most": len(cls.model_fields), "given": len(given), "unknown": repr(unknown)[:_LONGEST_NAME]},
+                "At most {most} members are known here, and {given} were given",
+                {"most": len(cls.model_fields), "given": len(given)},
             )
         return given

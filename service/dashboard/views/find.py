@@ -14,7 +14,6 @@ from service.dashboard.views.requests import PAGE_ROWS, clocks
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.kinds import Names, parts_of
-from service.errors import InvalidRequest
 from service.http.fields import is_reference
 from service.services import Services, services_of
 
@@ -34,10 +33,8 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     What is still queued is not found by a node: until it is applied, its ids are kept encrypted.
     """
     services = services_of(request)
-    fields = await form_of(request, visitor.form_token, "by", "text")
+    fields = await form_of(request, visitor.form_token)
     by, text = fields.get("by", "reference"), fields.get("text", "").strip()
-    if by not in ("reference", "node"):
-        raise InvalidRequest("The field 'by' is neither reference nor node.", "Go back and choose one.")
     deleted_by = await _deleted_by(services, text) if by == "node" else frozenset()
     known = frozenset(request_id for request_id in deleted_by if request_id is not None)
     filters = AuditFilters(ids=known) if by == "node" else _by_reference(text)

@@ -28,16 +28,8 @@ _Size = Annotated[int, Query(ge=1, le=2**53 - 1)]
 
 
 @router.get("")
-async def log_page(
-    request: Request,
-    visitor: SignedIn,
-    earlier: Annotated[_Size | None, Query(alias="size")] = None,
-    root: Annotated[str | None, Query(pattern="^[0-9a-f]{64}$")] = None,
-) -> Response:
-    """The newest checkpoint with its keys, and what a browser can check of it.
-
-    `size` and `root`, those of a printed report, are for the browser: it compares them with what it has checked itself.
-    """
+async def log_page(request: Request, visitor: SignedIn) -> Response:
+    """The newest checkpoint with its keys, and what a browser can check of it."""
     async with transaction(services_of(request).engine) as connection:
         checkpoints = CheckpointRepository(connection)
         note = await checkpoints.latest()
@@ -80,7 +72,7 @@ async def consistency(
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
     """Note that the browser of whoever is signed in has found the log in order up to a size."""
-    fields = await form_of(request, visitor.form_token, "size", "root")
+    fields = await form_of(request, visitor.form_token)
     try:
         size, root = int(fields.get("size", "")), bytes.fromhex(fields.get("root", ""))
     except ValueError:

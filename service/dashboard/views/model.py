@@ -9,7 +9,7 @@ from service.dashboard.pages import Page, Region, current, page, polls, region, 
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.views.charts import CHARTS, charts_region
 from service.dashboard.words.charts import MODEL
-from service.dashboard.words.periods import PERIODS, ChosenPeriod, Period
+from service.dashboard.words.periods import PERIODS, Period, period_of
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.services import Services, services_of
@@ -21,8 +21,9 @@ _EVERY_S = 5.0
 
 
 @router.get("")
-async def model_page(request: Request, visitor: SignedIn, period: ChosenPeriod) -> Response:
+async def model_page(request: Request, visitor: SignedIn) -> Response:
     """The model over the period in the URL, or the part of the page that keeps itself current."""
+    period = period_of(request.query_params.get("period"))
     services = services_of(request)
     url = url_with(f"{PATH}/model", {"period": period.name})
     if polls(request, _REGION):

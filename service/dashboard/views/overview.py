@@ -16,7 +16,7 @@ from service.dashboard.views.charts import CHARTS, charts_region
 from service.dashboard.views.drill_card import drill_region, result_of
 from service.dashboard.words.charts import OVERVIEW
 from service.dashboard.words.clock import clock_of
-from service.dashboard.words.periods import PERIODS, ChosenPeriod, Period
+from service.dashboard.words.periods import PERIODS, Period, period_of
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
@@ -49,8 +49,9 @@ class Verdict:
 
 
 @router.get("")
-async def overview_page(request: Request, visitor: SignedIn, period: ChosenPeriod) -> Response:
+async def overview_page(request: Request, visitor: SignedIn) -> Response:
     """The overview over the period in the URL, or the part of it that keeps itself current."""
+    period = period_of(request.query_params.get("period"))
     services = services_of(request)
     url = url_with(PATH, {"period": period.name})
     if polls(request, CHARTS):

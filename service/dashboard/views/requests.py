@@ -2,9 +2,8 @@
 
 import hmac
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,16 +12,7 @@ from service.audit_records.search import MOST_COUNTED, count, search
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.filters import (
-    CHOICES,
-    DAYS,
-    LIMITS,
-    ORDER,
-    QUESTIONS,
-    ListFilters,
-    ListQuery,
-    list_filters,
-)
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS, ListFilters, list_filters
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.services import Services, services_of
@@ -39,17 +29,11 @@ _FORM = "filters"
 _EVERY_S = 3.0
 
 
-class PageQuery(ListQuery):
-    """The filters of a list, and which page of what they keep."""
-
-    cursor: str = ""
-
-
 @router.get("")
-async def list_page(request: Request, visitor: SignedIn, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_page(request: Request, visitor: SignedIn) -> Response:
     """A page of requests under the filters in the URL, or the table alone for the page that keeps itself current."""
-    filters = list_filters(query.model_dump())
-    shown = await _region(services_of(request), filters, query.cursor)
+    filters = list_filters(request.query_params)
+    shown = await _region(services_of(request), filters, request.query_params.get("cursor", ""))
     if polls(request, _REGION):
         answer = current(request, shown)
         if request.headers.get("hx-trigger") == _FORM:

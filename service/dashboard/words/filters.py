@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
-
-from pydantic import BaseModel, create_model
+from typing import TypeVar
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import AuditFilters, Order, Searched, Threshold
@@ -75,17 +73,6 @@ LIMITS = (
     Limit("bound_most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
     Limit("residual", Searched.SPAN_RESIDUAL, True),
 )
-#: Every filter by its name in the URL, with what the form calls it.
-LABELS = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
-
-if TYPE_CHECKING:
-
-    class ListQuery(BaseModel):
-        """The filters in the URL of a list, as text."""
-
-else:
-    _FIELDS = dict.fromkeys(LABELS, (str, ""))
-    ListQuery = create_model("ListQuery", __doc__="The filters in the URL of a list, as text.", **_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -101,13 +88,14 @@ class ListFilters:
 
 
 def list_filters(query: Mapping[str, str]) -> ListFilters:
-    """What the query of a list's URL says; empty fields are left out."""
+    """What the query of a list's URL says; empty fields and names that are no filters are left out."""
     given: dict[str, str] = {}
     faults: list[str] = []
     states: dict[str, StrEnum] = {}
     days: dict[str, date] = {}
     thresholds: dict[Searched, Threshold] = {}
-    for name, text in ((name, query.get(name, "").strip()) for name in LABELS):
+    labels = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
+    for name, text in ((name, query.get(name, "").strip()) for name in labels):
         if not text:
             continue
         try:
@@ -119,7 +107,7 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
             else:
                 days[name] = date.fromisoformat(text)
         except ValueError:
-            faults.append(LABELS[name])
+            faults.append(labels[name])
             continue
         # What is so anyway is in no address.
         if text != Order.NEWEST:

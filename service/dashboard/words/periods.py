@@ -2,12 +2,8 @@
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Annotated
-
-from fastapi import Depends, Query
 
 from service.audit_records.schemas import SeriesStep
-from service.errors import InvalidRequest
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,6 @@ PERIODS = (
 _DEFAULT = PERIODS[2]
 
 
-def period_of(name: Annotated[str, Query(alias="period")] = _DEFAULT.name) -> Period:
-    """The period of that name. Raises InvalidRequest."""
-    for period in PERIODS:
-        if period.name == name:
-            return period
-    names = ", ".join(period.name for period in PERIODS)
-    raise InvalidRequest("The parameter 'period' is none of those that are shown.", f"Give one of {names}.")
-
-
-#: The period that a page's URL says.
-ChosenPeriod = Annotated[Period, Depends(period_of)]
+def period_of(name: str | None) -> Period:
+    """The period of that name; thirty days for any other text."""
+    return next((period for period in PERIODS if period.name == name), _DEFAULT)
