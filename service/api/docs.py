@@ -105,9 +105,9 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             if "security" in operation:
                 operation["security"] = _alternatives(operation["security"])
-            # Every route refuses parameters that it does not have.
-            if "application/problem+json" not in operation["responses"].get("422", {}).get("content", {}):
-                operation["responses"]["422"] = invalid
+            for status, response in operation["responses"].items():
+                if status == "422" and "application/json" in response.get("content", {}):
+                    operation["responses"][status] = invalid
     schemas: dict[str, Any] = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
