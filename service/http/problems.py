@@ -23,6 +23,7 @@ from service.errors import (
     Unauthenticated,
     Unavailable,
 )
+from service.http.head import UnsupportedCoding
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:lethe:problem:"
@@ -112,6 +113,8 @@ def of_error(error: LetheError) -> Response:
         headers["WWW-Authenticate"] = f'Bearer realm="lethe", error="insufficient_scope", scope="{scope}"'
     elif isinstance(error, QueueFull | TooManyAttempts | Unavailable):
         headers["Retry-After"] = str(error.extra.get("retry_after", 1))
+    elif isinstance(error, UnsupportedCoding):
+        headers["Accept-Encoding"] = "identity"
     extra = {name: value for name, value in error.extra.items() if name != "presented"}
     return problem(error.status, error.slug, error.title, error.detail, error.remedy, extra=extra, headers=headers)
 
@@ -173,8 +176,12 @@ def _methods_of(request: Request) -> list[str]:
     routes = request.app.router.routes
     return [
         method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        if any(
+            # HEAD is answered as GET is.
+            route.matches({**request.scope, "method": method.replace("HEAD", "GET")})[0] is Match.FULL
+            for route in routes
+        )
     ]
 
 
