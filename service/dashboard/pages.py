@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import jinja2
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,6 +22,7 @@ from service.domain import formats
 from service.domain.figures import FIGURES
 from service.errors import LetheError
 from service.http.replies import page_reply
+from service.http.routes import StrictRoute
 from service.papers.paper import environment
 from service.services import services_of
 
@@ -36,8 +36,10 @@ _SHOWN = "lethe-shown"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Page(APIRoute):
+class Page(StrictRoute):
     """A route whose errors are pages, and which leads to the sign-in page when nobody is signed in."""
+
+    refuses_bodies = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's own handler, with its errors turned into pages."""

@@ -72,7 +72,7 @@ async def consistency(
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
     """Note that the browser of whoever is signed in has found the log in order up to a size."""
-    fields = await form_of(request, visitor.form_token)
+    fields = await form_of(request, visitor.form_token, "size", "root")
     try:
         size, root = int(fields.get("size", "")), bytes.fromhex(fields.get("root", ""))
     except ValueError:
