@@ -80,7 +80,9 @@ async def form_of(request: Request, form_token: str, *names: str) -> dict[str, s
     if not hmac.compare_digest(presented.encode(), form_token.encode()):
         raise _too_old()
     if len(sent) > 1 + len(fields):
-        raise InvalidRequest("The form has a field twice.", "Load the page again, and send its form.")
+        names_sent = [name for name, _ in sent]
+        twice = next(name for name in names_sent if names_sent.count(name) > 1)[:LONGEST_PART]
+        raise InvalidRequest(f"The form has the field `{twice}` twice.", "Load the page again, and send its form.")
     if unknown := fields.keys() - {*names}:
         raise InvalidRequest(
             f"The form has no field `{min(unknown)[:LONGEST_PART]}`.", "Load the page again, and send its form."

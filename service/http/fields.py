@@ -101,8 +101,12 @@ class Window(BaseModel):
         return self
 
 
+#: Longest part of a member's name that a refusal repeats, which its own length must not crowd out.
+_LONGEST_NAME = 100
+
+
 class Known(BaseModel):
-    """Members or parameters that are all known; more than there are names for are not even looked at."""
+    """Members or parameters that are all known; of more than there are names for, the first unknown one is named."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -110,9 +114,10 @@ class Known(BaseModel):
     @classmethod
     def _no_more_than_known(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            unknown = next(str(name) for name in given if name not in cls.model_fields)
             raise PydanticCustomError(
                 "too_many_members",
-                "must have no more than the {most} members known here, not {given}",
-                {"most": len(cls.model_fields), "given": len(given)},
+                "must have no more than the {most} members known here, not {given}: {unknown} is none of them",
+                {"most": len(cls.model_fields), "given": len(given), "unknown": unknown[:_LONGEST_NAME]},
             )
         return given

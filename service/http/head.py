@@ -1,5 +1,6 @@
 """What the head of a request may say; what is ambiguous, or would be ignored, is refused before anything is read."""
 
+import re
 from collections import Counter
 
 from starlette.types import Scope
@@ -17,6 +18,10 @@ _SINGLE = frozenset(
     )
 )
 
+_CHARSET = re.compile(rb';\s*charset\s*=\s*"?([^";\s]*)')
+#: Names of UTF-8, and of a part of it.
+_UTF_8 = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
+
 
 class MalformedRequest(LetheError):
     """The head of a request can be understood in more than one way."""
@@ -27,7 +32,7 @@ class MalformedRequest(LetheError):
 
 
 class UnsupportedCoding(LetheError):
-    """The body is compressed."""
+    """The body is compressed, or its text is not UTF-8."""
 
     status = 415
     slug = "unsupported-coding"
@@ -45,6 +50,11 @@ def require_plain_head(scope: Scope) -> None:
     if scope["http_version"] == "1.1" and not times[b"host"]:
         raise MalformedRequest("The request has no Host field, which HTTP/1.1 demands.", "Send one.")
     fields = dict(scope["headers"])
-    codings = [fields.get(b"content-encoding", b"identity"), fields.get(b"transfer-encoding", b"chunked")]
-    if [coding.strip().lower() for coding in codings] != [b"identity", b"chunked"]:
-        raise UnsupportedCoding("The body is compressed, or encoded otherwise.", "Send it as it is.")
+    for name, plain in (("Content-Encoding", b"identity"), ("Transfer-Encoding", b"chunked")):
+        if fields.get(name.lower().encode(), plain).strip().lower() != plain:
+            raise UnsupportedCoding(
+                f"The body is compressed, or encoded otherwise, by its {name}.", "Send it as it is."
+            )
+    charset = _CHARSET.search(fields.get(b"content-type", b"").lower())
+    if charset is not None and charset[1] not in _UTF_8:
+        raise UnsupportedCoding("The charset in Content-Type is not UTF-8.", "Send text as UTF-8, and leave it out.")

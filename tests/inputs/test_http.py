@@ -43,7 +43,9 @@ def judged(route: Route, call: Call, told: Told) -> str | None:
     refused = 400 <= told.status < 500
     if refused and not route.is_page and not told.is_problem:
         return "refused, but by no problem document"
-    if not call.wrong or (call.may_be_taken and (not refused or told.status in (404, 409, 410))):
+    # What was understood may be refused for another reason; a page says 404 for its path alone.
+    elsewhere = told.status in (404, 409, 410) and not (route.is_page and call.query)
+    if not call.wrong or (call.may_be_taken and (not refused or elsewhere)):
         return None
     # A list shows what it was not filtered by.
     is_said = route.path == "/dashboard/requests" and "Not understood" in told.body

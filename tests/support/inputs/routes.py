@@ -2,8 +2,10 @@
 
 import io
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,11 +18,13 @@ from starlette.routing import BaseRoute
 
 from service.api.application import build
 from service.dashboard.installation import install
-from service.dashboard.words.filters import LABELS, list_filters
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS
 from service.observability.access import AccessLog
 from tests.support.inputs.documents import STRANGE
 from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, misspellings
 
+#: What the list of requests calls its filters.
+_LABELS = {one.name: one.label for one in (*CHOICES, *QUESTIONS, ORDER, *LIMITS)} | dict(DAYS)
 #: Stands for a key with all scopes.
 KEY = "Bearer KEY"
 #: Headers that every route looks at and none declares, each with a value that is right.
@@ -172,8 +176,25 @@ def wrong_queries(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator
         for misspelled in sweep.some(misspellings(name, route.query), most):
             yield sent((misspelled, "1"), wrong=misspelled)
         for value in sweep.some(VALUES, most):
-            call = sent((name, value), wrong=name, taken=not list_filters({name: value}).faults)
-            yield replace(call, wrong=(name, LABELS.get(name, name)))
+            call = sent((name, value), wrong=name, taken=not route.is_page or _is_understood(name, value))
+            yield replace(call, wrong=(name, _LABELS.get(name, name)))
+
+
+def _is_understood(name: str, text: str) -> bool:
+    """Whether a filter of the list of requests can have this text; that of another parameter may be anything."""
+    if not text.strip():
+        return True
+    try:
+        for choice in (*CHOICES, *QUESTIONS, ORDER):
+            if choice.name == name:
+                choice.states(text.strip())
+        if name in {limit.name for limit in LIMITS}:
+            return math.isfinite(float(text))
+        if name in dict(DAYS):
+            date.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return True
 
 
 def wrong_paths(route: Route, good: Call, filled: dict[str, str], sweep: Sweep, most: int) -> Iterator[Call]:
