@@ -151,7 +151,7 @@ def _sparse(dense: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     yield "in BSR", dense.to_sparse_bsr((1, 1))
     yield "of bfloat16", dense.to(torch.bfloat16)
     far = 2**40
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         values = torch.ones(4)
         for what, make, lead in (
             ("CSR", torch.sparse_csr_tensor, rows),

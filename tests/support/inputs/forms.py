@@ -9,7 +9,7 @@ from service.dashboard.sessions import PATH
 _FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
 _FIELD = re.compile(r'<(?:input|select|textarea)[^>]* name="(\w+)"')
 #: What the page of the log sends by its script, as no form of its own.
-_BY_SCRIPT = {f"{PATH}/log/checks": ("size", "root")}
+_BY_SCRIPT: dict[str, tuple[str, ...]] = {f"{PATH}/log/checks": ("size", "root")}
 
 
 def forms() -> dict[str, tuple[str, ...]]:

@@ -104,7 +104,11 @@ def routes() -> list[Route]:
     """Every route there is, a method each."""
     app = application()
     description = app.openapi()
-    return [_route(one, method, description) for one in _flat(app.routes) for method in sorted(one.methods - {"HEAD"})]
+    return [
+        _route(one, method, description)
+        for one in _flat(app.routes)
+        for method in sorted({*(one.methods or ())} - {"HEAD"})
+    ]
 
 
 def _flat(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
