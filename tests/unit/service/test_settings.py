@@ -60,6 +60,7 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("LETHE_REPAIR_TOLERANCE", "tight", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
         ("LETHE_FACTOR_AGE", "-1", "LETHE_FACTOR_AGE: must be at least 0, not '-1'."),
         ("LETHE_FACTOR_AGE", "3601", "LETHE_FACTOR_AGE: must be at most 3600, not '3601'."),
+        ("LETHE_ORGANISATION", "a\u202eb", "LETHE_ORGANISATION: must not contain U+202E"),
         ("LETHE_ADMIN_KEY", "short", "LETHE_ADMIN_KEY: must have 8 to 256 characters."),
         ("DATABASE_URL", "mysql://u:p@h/d", "DATABASE_URL: must begin with postgresql://"),
         ("REDIS_URL", "http://h", "REDIS_URL: must begin with redis://"),
