@@ -49,4 +49,5 @@ _WORDS = {
 def in_words(fault: Mapping[str, Any]) -> str:
     """What is wrong with a value, by the library's description of it; never quotes what was given."""
     words = _WORDS.get(fault["type"], "is not what is taken here; see the documentation")
-    return words.format(**fault.get("ctx", {}), msg=fault["msg"])
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fault.get("ctx", {}).items()}
+    return words.format(**shown, msg=fault["msg"])

@@ -144,7 +144,7 @@ class _Bar(Progress):
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A plain table of text cells; cells are not markup."""
     made = Table(
-        title=Text(title),
+        title=Text(visible(title)),
         title_justify="left",
         title_style="bold",
         box=None,
@@ -153,7 +153,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text
         show_header=any(columns),
     )
     for column in columns:
-        made.add_column(Text(column), overflow="fold")
+        made.add_column(Text(visible(column)), overflow="fold")
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
     return made
