@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
+from service.cli.exit_status import ExitStatus
 from service.errors import ConfigurationError
 from service.settings import Settings, load_settings, variable_name
 from tests.support.everyday import everyday
+from tests.support.inputs.command_lines import Line
+from tests.support.inputs.typed import Typed
 from tests.support.inputs.variations import VALUES, Sweep, fault_of, misspellings
 
 FIELDS = Settings.model_fields
 VARIABLES = {variable_name(field): field for field in FIELDS}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -25,7 +28,7 @@ def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", everyday((1, 30), 1))
-def test_a_misspelled_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_a_misspelled_variable_is_refused_by_name(typed: Typed, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     sweep = Sweep("variables")
     wrong = [
         misspelled
@@ -34,16 +37,19 @@ def test_a_misspelled_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
         # What does not begin as Lethe's own does is somebody else's, and case is no matter.
         if misspelled.upper().startswith("LETHE_") and misspelled.upper() not in VARIABLES
     ]
-    for name in sweep.cases(["LETHE_FROBNICATE", *wrong]):
+    for name in sweep.cases(["LETHE_FROBNICATE", *wrong], None if most > 1 else 15):
         with monkeypatch.context() as patched:
             patched.setenv(name, "1")
-            told = refusal()
-            if what := fault_of(told is not None, told or "", name):
-                sweep.find(f"{name}=1", what)
+            ran = typed(Line(("keys", "list")))
+        if isinstance(ran, str):
+            sweep.find(f"{name}=1", f"a traceback ({ran[:150]})")
+        elif what := fault_of(ran.status == ExitStatus.USAGE, ran.stderr, name):
+            sweep.find(f"{name}=1", what)
     sweep.judge()
 
 
 @pytest.mark.parametrize("most", everyday((3, len(VALUES)), 3))
+@pytest.mark.usefixtures("own_environment")
 def test_a_value_of_another_type_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     sweep = Sweep("values")
     cases = [(one, text) for one in FIELDS for text in sweep.some(texts(), most)]
