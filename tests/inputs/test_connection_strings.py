@@ -94,25 +94,26 @@ def test_a_url_of_another_form_is_refused_in_words(
     sweep.judge()
 
 
-def faulty(url: str, known: set[str], sweep: Sweep, most: int) -> Iterator[tuple[str, str, bool]]:
-    """URLs with a parameter, its name, and whether it may be understood."""
+def faulty(url: str, known: set[str], sweep: Sweep, most: int) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """URLs with a parameter, what a refusal must name one of, and whether it may be understood."""
     joined = "&" if "?" in url else "?"
-    yield f"{url}{joined}{UNKNOWN}=1", UNKNOWN, False
+    yield f"{url}{joined}{UNKNOWN}=1", (UNKNOWN,), False
     for name in sorted(known):
         for value in sweep.some([*PLAUSIBLE, *VALUES], most):
-            yield f"{url}{joined}{name}={quote(value)}", name, True
-        yield f"{url}{joined}{name}=1&{name}=2", name, False
+            # What only the server understands, it refuses by its value.
+            yield f"{url}{joined}{name}={quote(value)}", (name, value.strip() or name), True
+        yield f"{url}{joined}{name}=1&{name}=2", (name,), False
         for misspelled in sweep.some(misspellings(name, known), most):
-            yield f"{url}{joined}{quote(misspelled)}=1", misspelled, False
+            yield f"{url}{joined}{quote(misspelled)}=1", (misspelled,), False
 
 
-def judged(ran: Ran | str, wrong: str, *, may_be_taken: bool) -> str | None:
+def judged(ran: Ran | str, wrong: tuple[str, ...], *, may_be_taken: bool) -> str | None:
     """What is wrong with how a command ended; None when nothing is."""
     if isinstance(ran, str):
         return f"a traceback ({ran[:150]})"
     refused = ran.status == ExitStatus.USAGE
     if refused or not may_be_taken:
-        return fault_of(refused, ran.stderr, wrong)
+        return fault_of(refused, ran.stderr, *wrong)
     # Understood; what the server or the network says of it is another matter.
     return (
         None if ran.status in (ExitStatus.DONE, ExitStatus.FAILED, ExitStatus.UNREACHABLE) else f"status {ran.status}"
