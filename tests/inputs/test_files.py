@@ -24,7 +24,7 @@ def test_every_form_of_a_dataset_is_swept() -> None:
     assert DATASETS.keys() == load._READERS.keys()
 
 
-@pytest.mark.parametrize("suffix", DATASETS)
+@pytest.mark.parametrize("suffix", everyday(DATASETS, ".npz"))
 @pytest.mark.parametrize("most", everyday((1, 20), 1))
 def test_a_dataset_is_read_or_refused_by_what_is_wrong_with_it(tmp_path: Path, suffix: str, most: int) -> None:
     sweep = Sweep(f"datasets {suffix}")
@@ -34,7 +34,7 @@ def test_a_dataset_is_read_or_refused_by_what_is_wrong_with_it(tmp_path: Path, s
     judge(sweep, "dataset", tmp_path / "files", suffix, files)
 
 
-@pytest.mark.parametrize("suffix", WEIGHTS)
+@pytest.mark.parametrize("suffix", everyday(WEIGHTS, ".safetensors"))
 @pytest.mark.parametrize("most", everyday((1, 20), 1))
 def test_weights_are_read_or_refused_by_what_is_wrong_with_them(tmp_path: Path, suffix: str, most: int) -> None:
     sweep = Sweep(f"weights {suffix}")
