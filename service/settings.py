@@ -19,8 +19,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
-from service.domain.text import fault_of
 from service.errors import ConfigurationError
+from service.text import fault_of
 from service.validation_words import in_words
 
 ENV_PREFIX = "LETHE_"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from model_store.work import Work
-from service.domain.text import json_for_terminals, visible
+from service.text import json_for_terminals, visible
 
 #: Width of a page that is not shown on a terminal; nothing is wrapped or cut at eighty columns in a pipe.
 _PIPE_WIDTH = 200

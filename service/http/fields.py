@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from projector.graph.node_ids import MAX_CHARACTERS
-from service.domain.text import UNSHOWN, fault_of
+from service.text import UNSHOWN, fault_of
 
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)

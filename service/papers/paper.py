@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from service.domain import formats
 from service.domain.figures import TOTALS
-from service.domain.text import visible
 from service.settings import Settings
+from service.text import visible
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -16,7 +16,7 @@ from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import RECEIPT, timed_steps
 from service.domain.formats import duration, plural
 from service.domain.guarantees import told_of_noise
-from service.domain.text import json_for_terminals
+from service.text import json_for_terminals
 
 
 def show(

@@ -13,9 +13,9 @@ from service.cli.database import opened, with_database
 from service.cli.server import Home
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
-from service.domain.text import fault_of
 from service.errors import ConfigurationError, NotFound
 from service.settings import Settings
+from service.text import fault_of
 
 if TYPE_CHECKING:
     from service.access.api_keys import ApiKeyRepository

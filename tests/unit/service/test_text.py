@@ -5,7 +5,7 @@ import re
 import sys
 import unicodedata
 
-from service.domain.text import UNSHOWN, fault_of, json_for_terminals, visible
+from service.text import UNSHOWN, fault_of, json_for_terminals, visible
 
 _CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
 _REFUSED = [one for one in _CHARACTERS if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp")]
