@@ -1,7 +1,14 @@
 """The typed HTTP client of Lethe: `LetheClient`, its results and its errors."""
 
 from lethe_client.client import LetheClient
-from lethe_client.errors import DeletionStopped, LetheClientError, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client.errors import (
+    DeletionStopped,
+    InvalidAccess,
+    LetheClientError,
+    ProblemError,
+    ServerUnreachable,
+    WaitTimeout,
+)
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -46,6 +53,7 @@ __all__ = [
     "Drills",
     "FoundDeletion",
     "InclusionProof",
+    "InvalidAccess",
     "LetheClient",
     "LetheClientError",
     "ModelInfo",

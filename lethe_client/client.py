@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client.errors import DeletionStopped, InvalidAccess, ProblemError, ServerUnreachable, WaitTimeout
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -63,12 +63,21 @@ class LetheClient:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
+        """Raises InvalidAccess."""
         headers = {"Accept": "application/json", "User-Agent": "lethe-client"}
         if api_key is not None:
+            if not (api_key.isascii() and api_key.isprintable()):
+                raise InvalidAccess("The API key has characters that no key has.", "Copy it again: --key or LETHE_KEY.")
             headers["Authorization"] = f"Bearer {api_key}"
-        self._http = httpx.Client(
-            base_url=base_url, headers=headers, timeout=timeout_s, transport=transport, verify=_authorities()
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=base_url, headers=headers, timeout=timeout_s, transport=transport, verify=_authorities()
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidAccess(
+                f"The address of Lethe cannot be read: {error}.",
+                "Give one such as http://127.0.0.1:8000 with --url or LETHE_URL.",
+            ) from error
         self._retries = retries
         self._sleep = sleep
         self._clock = clock

@@ -40,6 +40,10 @@ class ServerUnreachable(LetheClientError):
         )
 
 
+class InvalidAccess(LetheClientError):
+    """The address or the API key that the client was given can be none."""
+
+
 class DeletionStopped(LetheClientError):
     """The request failed or was cancelled, so what was waited for will not happen."""
 

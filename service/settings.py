@@ -23,6 +23,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
 from service.errors import ConfigurationError
 from service.server_urls import postgres, redis
+from service.text import fault_of
+from service.validation_words import in_words
 
 ENV_PREFIX = "LETHE_"
 #: Variables with this prefix that are not settings of the service, and what reads them.
@@ -234,6 +236,14 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
 
+    @field_validator("*")
+    @classmethod
+    def _shown(cls, value: Any) -> Any:
+        """Refuse text that is not shown as it is."""
+        if isinstance(value, str) and (fault := fault_of(value)):
+            raise ValueError(fault)
+        return value
+
     @field_validator("home", "model", "share", "data_dir")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
@@ -402,7 +412,7 @@ def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
             continue
         name = variable_name(field)
         source = f"--{field.replace('_', '-')} ({name})" if field in flags else name
-        message = problem["msg"].removeprefix("Value error, ").replace("Input should", "must")
+        message = in_words(problem)
         secret = field == "admin_key" or field.endswith("_url")
         shown = "" if secret else f", not {str(problem['input'])!r}"
         yield f"{source}: {message}{shown}."

@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from service.api.auth import requires
+from service.api.auth import KeyedRoute, requires
 from service.audit_records.file import MEDIA_TYPES, ExportFormat, written
 from service.audit_records.schemas import Series, SeriesStep, Summary
 from service.audit_records.search import export
@@ -19,12 +19,12 @@ from service.deletions.schemas import RecordFilters
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import InvalidRequest
-from service.http.fields import Day, Known, Moment
+from service.http.fields import Day, Known, Moment, Window
 from service.http.problem_responses import problems
 from service.http.replies import file_reply
 from service.services import services_of
 
-router = APIRouter(prefix="/audit", tags=["audit"])
+router = APIRouter(prefix="/audit", tags=["audit"], route_class=KeyedRoute)
 
 Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 
@@ -32,14 +32,14 @@ Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 MAX_POINTS = 744
 
 
-class SummaryWindow(Known):
+class SummaryWindow(Window, Known):
     """The days that are counted."""
 
     since: Day | None = Field(None, description="First day (UTC); from the beginning.")
     until: Day | None = Field(None, description="The day after the last (UTC); to the end.")
 
 
-class SeriesWindow(Known):
+class SeriesWindow(Window, Known):
     """The hours or days that are shown."""
 
     step: SeriesStep = Field(SeriesStep.DAY, description="How much time one point covers.")
@@ -69,14 +69,12 @@ _FILE: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/summary",
     response_model=Summary,
-    responses=problems(401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="The audit in figures",
 )
 async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()], caller: Auditor) -> Response:
     """How many requests there were and how they ended, how long they took, and what is still open."""
     services = services_of(request)
-    if window.since is not None and window.until is not None and window.since >= window.until:
-        raise InvalidRequest("The window has no day.", "Give a `since` before `until`.")
     async with transaction(services.engine) as connection:
         found = await summary(connection, services.model, window.since, window.until)
     return Response(_SUMMARY.dump_json(found), media_type="application/json")
@@ -85,7 +83,7 @@ async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()
 @router.get(
     "/series",
     response_model=Series,
-    responses=problems(401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="The audit over time",
 )
 async def get_series(request: Request, window: Annotated[SeriesWindow, Query()], caller: Auditor) -> Response:
@@ -108,7 +106,7 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
 @router.get(
     "/export",
     response_class=StreamingResponse,
-    responses={**_FILE, **problems(401, 403, 422, 503)},
+    responses={**_FILE, **problems(401, 403, 503)},
     summary="All requests with their audits, as a file",
 )
 async def get_export(request: Request, filters: Annotated[ExportFilters, Query()], caller: Auditor) -> Response:

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-import orjson
 from fastapi import Security
 from fastapi.openapi.models import HTTPBearer
-from fastapi.routing import APIRoute
 from fastapi.security.base import SecurityBase
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +13,8 @@ from service.access.key_memory import READING, presented_key, require
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.http.origin import is_from_elsewhere
+from service.http.routes import StrictRoute
+from service.strict_json import parse_json
 
 #: Between scopes of which one will do; /openapi.json has a requirement for each.
 ANY_OF = " or "
@@ -53,19 +53,15 @@ def requires_any(*scopes: Scope) -> Any:
     return Security(BearerKey(scopes, any), scopes=[ANY_OF.join(scope.value for scope in scopes)])
 
 
-class QuickJsonRequest(Request):
-    """Parses JSON six times as fast: nobody else is answered meanwhile. [1 MiB of numbers: 2.4 ms.]"""
+class StrictJsonRequest(Request):
+    """Parses JSON as `parse_json` does."""
 
     async def json(self) -> Any:
-        """What the body holds; raises JSONDecodeError."""
-        try:
-            return orjson.loads(await self.body())
-        except orjson.JSONDecodeError:
-            # Half characters, which orjson does not read, are for the schema to refuse, which names where they are.
-            return await super().json()
+        """What the body holds; raises RepeatedMember and ValueError."""
+        return parse_json(await self.body())
 
 
-class KeyedRoute(APIRoute):
+class KeyedRoute(StrictRoute):
     """A route that looks at the key before it reads anything of the body.
 
     By itself the framework reads and parses the body first, whoever sent it.
@@ -79,7 +75,7 @@ class KeyedRoute(APIRoute):
         async def handle_keyed(request: Request) -> Response:
             for authorize in needed:
                 await authorize(request)
-            return await handle(QuickJsonRequest(request.scope, request.receive))
+            return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handle_keyed
 

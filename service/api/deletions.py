@@ -69,7 +69,7 @@ IdempotencyKey = Annotated[
     "",
     status_code=202,
     response_model=AcceptedDeletion,
-    responses=LOCATION | problems(400, 401, 403, 404, 409, 413, 415, 422, 429, 503),
+    responses=LOCATION | problems(401, 403, 404, 409, 413, 429, 503),
     summary="Ask for a deletion",
 )
 async def request_deletion(
@@ -94,7 +94,7 @@ async def request_deletion(
 @router.get(
     "",
     response_model=DeletionPage,
-    responses=problems(400, 401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="List deletion requests",
 )
 async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Query()], caller: Lister) -> Response:
@@ -108,7 +108,7 @@ async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Q
 @router.post(
     "/search",
     response_model=SearchAnswer,
-    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    responses=problems(401, 403, 413, 503),
     summary="Find deletions by node id, reference or figures",
 )
 async def search_deletions(request: Request, body: SearchBody, caller: Lister) -> Response:
@@ -132,7 +132,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
 @router.get(
     "/{request_id}",
     response_model=DeletionAnswer,
-    responses=problems(401, 403, 404, 422, 503),
+    responses=problems(401, 403, 404, 503),
     summary="Follow a deletion request",
 )
 async def get_deletion(request: Request, request_id: RequestId, caller: Follower) -> Response:
@@ -147,7 +147,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 @router.delete(
     "/{request_id}",
     response_model=DeletionAnswer,
-    responses=problems(401, 403, 404, 409, 422, 503),
+    responses=problems(401, 403, 404, 409, 503),
     summary="Cancel a deletion request",
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
@@ -167,7 +167,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
 @router.post(
     "/{request_id}/retry",
     response_model=DeletionAnswer,
-    responses=problems(401, 403, 404, 409, 422, 503),
+    responses=problems(401, 403, 404, 409, 503),
     summary="Try a failed deletion request again",
 )
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
@@ -179,7 +179,7 @@ async def retry_deletion(request: Request, request_id: RequestId, caller: Operat
 @router.post(
     "/{request_id}/handle",
     response_model=DeletionAnswer,
-    responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    responses=problems(401, 403, 404, 409, 413, 503),
     summary="Say that a failed deletion request is handled",
 )
 async def handle_deletion(request: Request, request_id: RequestId, body: HandledBody, caller: Operator) -> Response:
@@ -195,7 +195,7 @@ async def handle_deletion(request: Request, request_id: RequestId, body: Handled
 @router.post(
     "/{request_id}/extend",
     response_model=DeletionAnswer,
-    responses=problems(400, 401, 403, 404, 409, 413, 415, 422, 503),
+    responses=problems(401, 403, 404, 409, 413, 503),
     summary="Give a deletion request more time",
 )
 async def extend_deletion(request: Request, request_id: RequestId, body: ExtendedBody, caller: Operator) -> Response:

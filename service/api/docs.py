@@ -12,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from service.api.auth import ANY_OF, local_or_keyed
 from service.http.problem_responses import Problem, problems
+from service.http.routes import StrictRoute
 
 #: Swagger UI's files, served from here so that no answer needs another origin.
 _ASSETS = Path(__file__).parent / "static" / "swagger-ui"
@@ -45,7 +46,7 @@ _START = """SwaggerUIBundle({
 });
 """
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=StrictRoute)
 
 Allowed = Annotated[None, Depends(local_or_keyed)]
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires, requires_any
+from service.api.auth import KeyedRoute, requires, requires_any
 from service.api.deletions import IdempotencyKey
 from service.db.transactions import transaction
 from service.deletions.answers import links_of
@@ -21,7 +21,7 @@ from service.http.problem_responses import LOCATION, problems
 from service.http.replies import reply
 from service.services import Services, services_of
 
-router = APIRouter(prefix="/drills", tags=["drills"])
+router = APIRouter(prefix="/drills", tags=["drills"], route_class=KeyedRoute)
 
 Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
 Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)]
@@ -37,7 +37,7 @@ class DrillFilters(Known):
     "",
     status_code=202,
     response_model=AcceptedDrill,
-    responses=LOCATION | problems(401, 403, 409, 422, 429, 503),
+    responses=LOCATION | problems(401, 403, 409, 429, 503),
     summary="Run a drill",
 )
 async def run_drill(request: Request, caller: Writer, idempotency_key: IdempotencyKey = None) -> Response:
@@ -55,7 +55,7 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
 @router.get(
     "",
     response_model=DrillsAnswer,
-    responses=problems(401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="List drills",
 )
 async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()], caller: Looker) -> Response:

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires, requires_any
+from service.api.auth import KeyedRoute, requires, requires_any
 from service.db.transactions import transaction
 from service.deletions.lookup import reads_audit, visible_to
 from service.domain.records import ApiKey
@@ -23,7 +23,7 @@ from service.webhooks.deliveries import DeliveryRepository, DeliveryState
 from service.webhooks.feed import FeedRepository
 from service.webhooks.schemas import DeliveryPage, FeedPage, delivery_answer, event_answer
 
-router = APIRouter(tags=["events"])
+router = APIRouter(tags=["events"], route_class=KeyedRoute)
 
 Reader = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
@@ -47,7 +47,7 @@ class DeliveryFilters(Known):
 @router.get(
     "/events",
     response_model=FeedPage,
-    responses=problems(400, 401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="Read what happened to requests",
 )
 async def list_events(request: Request, window: Annotated[FeedWindow, Query()], caller: Reader) -> Response:
@@ -64,7 +64,7 @@ async def list_events(request: Request, window: Annotated[FeedWindow, Query()], 
 @router.get(
     "/webhooks/deliveries",
     response_model=DeliveryPage,
-    responses=problems(400, 401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="List deliveries of webhooks",
 )
 async def list_deliveries(request: Request, filters: Annotated[DeliveryFilters, Query()], caller: Auditor) -> Response:

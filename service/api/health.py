@@ -12,9 +12,10 @@ from service.api.auth import local_or_reading
 from service.http.problem_responses import Problem, problems
 from service.http.problems import MEDIA_TYPE, problem
 from service.http.replies import reply
+from service.http.routes import StrictRoute
 from service.services import services_of
 
-router = APIRouter(tags=["operation"])
+router = APIRouter(tags=["operation"], route_class=StrictRoute)
 
 
 class Alive(BaseModel):
@@ -72,7 +73,7 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/healthz", response_model=Alive, summary="Is the process alive?")
+@router.get("/healthz", response_model=Alive, responses=problems(), summary="Is the process alive?")
 async def healthz() -> Response:
     """Answers as long as the process does; it asks nothing of Postgres, Redis or the model."""
     return reply(Alive())

@@ -109,7 +109,7 @@ async def checkpoint(request: Request, caller: Caller) -> Response:
 @router.get(
     "/consistency",
     response_model=ConsistencyAnswer,
-    responses=problems(401, 403, 422, 503),
+    responses=problems(401, 403, 503),
     summary="Prove that the log only grew",
 )
 async def consistency(
@@ -137,7 +137,7 @@ async def consistency(
 @router.get(
     "/proof/{index}",
     response_model=InclusionAnswer,
-    responses=problems(401, 403, 404, 422, 503),
+    responses=problems(401, 403, 404, 503),
     summary="Prove that a leaf is in the log",
 )
 async def inclusion(
@@ -162,7 +162,7 @@ async def inclusion(
     )
 
 
-@router.post("/checks", status_code=204, responses=problems(401, 403, 409, 422, 503), summary="Tell of a check")
+@router.post("/checks", status_code=204, responses=problems(401, 403, 409, 503), summary="Tell of a check")
 async def checked(request: Request, caller: Caller, body: LogCheckBody) -> None:
     """Say that the log has grown from an earlier checkpoint to a later one; the dashboard shows when, and who says so.
 

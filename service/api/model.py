@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires
+from service.api.auth import KeyedRoute, requires
 from service.api.prediction_schemas import AUDIT_ALONE, ModelAnswer, NoiseAnswer, RepairProgressAnswer
 from service.deletions.lookup import reads_audit
 from service.domain.guarantees import noise_in_words
@@ -16,7 +16,7 @@ from service.http.problem_responses import problems
 from service.http.replies import reply
 from service.services import services_of
 
-router = APIRouter(tags=["model"])
+router = APIRouter(tags=["model"], route_class=KeyedRoute)
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +15,7 @@ from service.domain.scopes import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.http.problem_responses import problems
 from service.http.replies import reply_record
+from service.http.routes import StrictRoute
 from service.offload import offload
 from service.publication.reader import Prediction
 from service.services import Services, services_of
@@ -25,7 +25,7 @@ Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 _authenticate = BearerKey((Scope.PREDICTIONS_READ,), all)
 
 
-class PredictRoute(APIRoute):
+class PredictRoute(StrictRoute):
     """The route asked most: calls its endpoint directly, without the framework's solving of dependencies.
 
     What the endpoint declares is what /docs shows, and exactly what is done here by hand.
@@ -41,6 +41,7 @@ class PredictRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             caller = await _authenticate(request)
+            self.require_known(request)
             return await predict(request, request.path_params["node"], caller)
 
         return handle
@@ -71,14 +72,17 @@ async def predict(
     if predictions:
         return reply_record(predictions[0])
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
-        raise NodeDeleted("The node was deleted on request.", "Stop asking for it; its data is gone from the model.")
+        raise NodeDeleted(
+            "The node was deleted on request.",
+            "Stop asking for it: its data is gone. A person who comes back needs a new id.",
+        )
     raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
 
 
 @router.post(
     "/predict",
     response_model=PredictionsAnswer,
-    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    responses=problems(401, 403, 413, 503),
     summary="Predict several nodes",
 )
 async def predict_many(request: Request, body: PredictRequest, caller: Caller) -> Response:

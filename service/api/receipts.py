@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.auth import requires
+from service.api.auth import KeyedRoute, requires
 from service.api.deletions import RequestId
 from service.deletions.examples import RECEIPT
 from service.deletions.receipts import receipt_of
@@ -20,7 +20,7 @@ from service.http.replies import page_reply
 from service.papers.receipt import receipt_paper
 from service.services import services_of
 
-router = APIRouter(prefix="/deletions", tags=["deletions"])
+router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=KeyedRoute)
 
 Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
 
@@ -55,7 +55,7 @@ class ReceiptAnswer(BaseModel):
     response_model=ReceiptAnswer,
     responses={
         200: {"content": {"text/html": {"schema": {"type": "string"}}}},
-        **problems(401, 403, 404, 409, 422, 503),
+        **problems(401, 403, 404, 409, 503),
     },
     summary="The receipt of a deletion",
 )

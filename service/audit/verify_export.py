@@ -19,6 +19,12 @@ from service.audit.weights_chain import WeightsChains
 #: Members of a leaf that its row of `events` has as well.
 _EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
 
+#: Members of the lines of an export.
+_MEMBERS = frozenset(
+    {"format", "log", "exported_at", "index", "leaf", "hash", "root", "event", "opening", "checkpoint"}
+    | {"end", "leaves", "checkpoints"}
+)
+
 
 def verify_export(
     records: Iterable[Mapping[str, Any]], keys: Collection[VerifierKey], against: Checkpoint | None = None
@@ -62,6 +68,8 @@ class _Verification:
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Check one line."""
+        for name in sorted(record.keys() - _MEMBERS):
+            self.report.find(None, f"a line after leaf {self.size - 1} has a member that none has: {name!r}")
         if not self._begun:
             self._begun = True
             if record.get("format") != FORMAT:
@@ -135,6 +143,8 @@ class _Verification:
         if event is None:
             self.report.find(index, "its event was removed")
             return None
+        for name in sorted(event.keys() - {*_EVENT_MEMBERS}):
+            self.report.find(index, f"its event has a member that was not logged: {name!r}")
         for member in _EVENT_MEMBERS:
             if not _same(leaf.get(member), event.get(member)):
                 self.report.find(index, f"its event does not say what was logged: `{member}` was changed")

@@ -14,6 +14,10 @@ from service.audit.tolerance import overstated
 from service.audit.unrequested import in_words
 from service.errors import ConfigurationError
 
+#: What is signed is in the leaves: anything else would be read as if it were.
+_MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
+_ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
+
 
 def verify_receipt(
     document: Mapping[str, Any], keys: Collection[VerifierKey], against: Checkpoint | None = None
@@ -46,6 +50,8 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
     if document["format"] != FORMAT:
         report.find(None, f"the receipt is not of the form {FORMAT}")
         return
+    for name in sorted(document.keys() - _MEMBERS):
+        report.find(None, f"the receipt has a member that none has: {name!r}")
     entries: Sequence[Mapping[str, Any]] = document["entries"]
     leaves: list[Document] = [entry["leaf"] for entry in entries]
     try:
@@ -78,6 +84,8 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
 def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: Checkpoint, report: Report) -> None:
     leaf = entry["leaf"]
     index = leaf["index"]
+    for name in sorted(entry.keys() - _ENTRY_MEMBERS):
+        report.find(None, f"an entry has a member that none has: {name!r}")
     if type(index) is not int:
         report.find(None, "a leaf has no index")
         return

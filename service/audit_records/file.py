@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -22,8 +23,9 @@ _FIGURES = sorted(
     (name for name, each in FIGURES.items() if each.form is not Form.BY_STEP), key=OF_REQUEST.__contains__
 )
 COLUMNS = (*_REQUEST, "batch_id", *_FIGURES)
-#: A spreadsheet takes text that begins like this for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: Where a spreadsheet takes text for a formula: at its start, and behind whatever a spreadsheet that was told otherwise
+#: splits cells at, since quotation marks do not keep them together then. Signs as in Asian fonts count, too.
+_FORMULA = re.compile('(^|[;|\t\r\n])(?=["\\s]*[=+\\-@\t\r\n＝＋－＠﹦﹢﹣﹫])')
 
 
 class ExportFormat(StrEnum):
@@ -69,9 +71,7 @@ def _cell(value: Any) -> str:
         return ""
     if hasattr(value, "isoformat"):
         return str(value.isoformat().replace("+00:00", "Z"))
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return str(value)
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else str(value)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> bytes:

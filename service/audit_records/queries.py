@@ -40,6 +40,11 @@ class Threshold:
     at_least: float | None = None
     at_most: float | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it keeps nothing."""
+        return self.at_least is not None and self.at_most is not None and self.at_least > self.at_most
+
 
 class Searched(StrEnum):
     """The figures that a search may have thresholds on."""

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from model_store.work import Work
+from service.text import json_for_terminals, visible
 
 #: Width of a page that is not shown on a terminal; nothing is wrapped or cut at eighty columns in a pipe.
 _PIPE_WIDTH = 200
@@ -45,11 +46,11 @@ def read_lines(file: Path) -> list[str]:
 def print_result(document: object, as_json: bool, *text: RenderableType) -> None:
     """Print a result to stdout, at once: `document` as a line of JSON, or `text`, which is for people."""
     if as_json:
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        sys.stdout.write(json_for_terminals(msgspec.json.encode(document)) + "\n")
         sys.stdout.flush()
         return
     for one in text:
-        stdout().print(one, markup=False)
+        stdout().print(visible(one) if isinstance(one, str) else one, markup=False)
 
 
 @contextmanager
@@ -73,14 +74,14 @@ def written(out: Path | None) -> Iterator[IO[bytes]]:
 def report(detail: str, remedy: str = "") -> None:
     """Print an error and what to do about it, to stderr."""
     console = stderr()
-    console.print(Text.assemble(("error: ", "bold red"), _printable(detail)))
+    console.print(Text.assemble(("error: ", "bold red"), visible(detail)))
     if remedy:
-        console.print(Text.assemble(("  ", ""), _printable(remedy)))
+        console.print(Text.assemble(("  ", ""), visible(remedy)))
 
 
 def note(text: str) -> None:
     """Print something worth knowing that is not the result, to stderr."""
-    stderr().print(Text(_printable(text)))
+    stderr().print(Text(visible(text)))
 
 
 @contextmanager
@@ -132,7 +133,7 @@ class _Bar(Progress):
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """The line as it is now."""
-        share, what = self._work.share, _printable(f"{self._work.what} …")
+        share, what = self._work.share, visible(f"{self._work.what} …")
         for task in self.tasks:
             # Without a total the bar pulses; to `update`, None would mean that it stays as it is.
             task.total = None if share is None else 1.0
@@ -140,15 +141,10 @@ class _Bar(Progress):
         return super().get_renderables()
 
 
-def _printable(text: str) -> str:
-    """`text` with what would write to the terminal otherwise than letters, or to no file, as escapes."""
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
-
-
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
     """A plain table of text cells; cells are not markup."""
     made = Table(
-        title=Text(title),
+        title=Text(visible(title)),
         title_justify="left",
         title_style="bold",
         box=None,
@@ -157,7 +153,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text
         show_header=any(columns),
     )
     for column in columns:
-        made.add_column(Text(column), overflow="fold")
+        made.add_column(Text(visible(column)), overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
     return made

@@ -50,11 +50,13 @@ _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
 
 def status_of(error: BaseException) -> ExitStatus:
     """The status of a command that an error ends."""
-    from lethe_client import ServerUnreachable
+    from lethe_client import InvalidAccess, ServerUnreachable
 
     for kind in type(error).__mro__:
         if kind in _BY_KIND:
             return _BY_KIND[kind]
+    if isinstance(error, InvalidAccess):
+        return ExitStatus.USAGE
     if isinstance(error, ServerUnreachable):
         return ExitStatus.UNREACHABLE
     # Of a problem document, or of an error that would become one.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lethe_client import LetheClientError, ProblemError
+from service.cli.command import CommandLine
 from service.cli.console import note, report, stdout
 from service.cli.deletions import decide, delete, drill, retry
 from service.cli.evidence import leftovers, log, overview, recheck, show, watch
@@ -51,7 +52,7 @@ def _told(value: object) -> str:
 
 def build() -> typer.Typer:
     """The application with every command."""
-    lethe = typer.Typer(
+    lethe = CommandLine(
         help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
         no_args_is_help=True,
         epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own, and "
@@ -114,7 +115,7 @@ def _root(
 
 
 def _group(help_text: str, commands: dict[str, Callable[..., None]]) -> typer.Typer:
-    group = typer.Typer(help=help_text, no_args_is_help=True)
+    group = CommandLine(help=help_text, no_args_is_help=True)
     for name, function in commands.items():
         group.command(name)(function)
     return group

@@ -12,18 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from service.http.routes import StrictRoute
+
 FOLDER = Path(__file__).parent / "static"
 #: Where they are served.
 PREFIX = "/dashboard/static"
 
-router = APIRouter(prefix=PREFIX, include_in_schema=False)
+router = APIRouter(prefix=PREFIX, route_class=StrictRoute, include_in_schema=False)
 
 
 @router.get("/{name:path}")
-async def asset(request: Request, name: str) -> Response:
+async def asset(request: Request, name: str, v: str = "") -> Response:
     """A file below `static`; one that is asked for with its digest may be kept for good."""
     response = await _files().get_response(name, request.scope)
-    kept = "v" in request.query_params and response.status_code == 200
+    kept = bool(v) and response.status_code == 200
     response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
     return response
 

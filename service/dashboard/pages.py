@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import jinja2
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,10 +20,12 @@ from service.dashboard.sessions import PATH, SESSION_COOKIE, LoginNeeded, delete
 from service.dashboard.words.wording import words_of
 from service.domain import formats
 from service.domain.figures import FIGURES
-from service.errors import LetheError
+from service.errors import InvalidRequest, LetheError
 from service.http.replies import page_reply
+from service.http.routes import StrictRoute
 from service.papers.paper import environment
 from service.services import services_of
+from service.validation_words import in_words
 
 #: Everything a page loads or sends comes from or goes to the dashboard's own origin; nothing is inline.
 CONTENT_SECURITY_POLICY = (
@@ -33,11 +34,14 @@ CONTENT_SECURITY_POLICY = (
 )
 #: Header in which a region that asks for itself names what it shows already.
 _SHOWN = "lethe-shown"
+_REMEDY = "Correct it, or go back to the overview."
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Page(APIRoute):
+class Page(StrictRoute):
     """A route whose errors are pages, and which leads to the sign-in page when nobody is signed in."""
+
+    refuses_bodies = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's own handler, with its errors turned into pages."""
@@ -52,7 +56,10 @@ class Page(APIRoute):
                 if error.status == 500:
                     raise
                 return error_page(error.status, error.title, error.detail, error.remedy)
-            except RequestValidationError:
+            except RequestValidationError as error:
+                if faults := [fault for fault in error.errors() if fault["loc"][0] == "query"]:
+                    said = "; ".join(f"`{fault['loc'][-1]}` {in_words(fault)}" for fault in faults)
+                    return error_page(422, InvalidRequest.title, f"In the address, {said}.", _REMEDY)
                 return error_page(
                     404, "Not found", "There is no such page.", "Go back to the overview, or to the list of requests."
                 )

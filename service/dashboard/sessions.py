@@ -13,7 +13,8 @@ from starlette.responses import Response
 from service.access.sessions import LIFETIME, Session, SessionRepository
 from service.db.transactions import transaction
 from service.domain.scopes import Scope
-from service.errors import LetheError
+from service.errors import InvalidRequest, LetheError
+from service.http.problems import LONGEST_PART
 from service.services import services_of
 
 #: Holds the token of the session; sent to no path but the dashboard's.
@@ -55,10 +56,11 @@ async def signed_in(request: Request) -> Session:
 SignedIn = Annotated[Session, Depends(signed_in)]
 
 
-async def form_of(request: Request, form_token: str) -> dict[str, str]:
-    """The fields of a form sent to the dashboard.
+async def form_of(request: Request, form_token: str, *names: str) -> dict[str, str]:
+    """The fields of a form sent to the dashboard, each of `names` once at most, and no other.
 
-    Raises ForgedForm unless a page of this origin sent it with the token it was given.
+    Raises ForgedForm unless a page of this origin sent it with the token it was given, and InvalidRequest for fields
+    that are repeated or unknown.
     """
     if not _same_origin(request):
         raise ForgedForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
@@ -71,12 +73,21 @@ async def form_of(request: Request, form_token: str) -> dict[str, str]:
         if len(body) > _LONGEST_FORM:
             raise too_large
     try:
-        fields = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+        sent = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise too_large from None
+    fields = dict(sent)
     presented = fields.pop("form_token", "")
     if not hmac.compare_digest(presented.encode(), form_token.encode()):
         raise _too_old()
+    if len(sent) > 1 + len(fields):
+        names_sent = [name for name, _ in sent]
+        twice = next(name for name in names_sent if names_sent.count(name) > 1)[:LONGEST_PART]
+        raise InvalidRequest(f"The form has the field `{twice}` twice.", "Load the page again, and send its form.")
+    if unknown := fields.keys() - {*names}:
+        raise InvalidRequest(
+            f"The form has no field `{min(unknown)[:LONGEST_PART]}`.", "Load the page again, and send its form."
+        )
     return fields
 
 

@@ -3,16 +3,25 @@
 import re
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from projector.forgetting.status import RepairStatus
 from service.audit.commitments import SALT_BYTES
 from service.audit_records.queries import Searched, Threshold
 from service.domain.kinds import Names, RequestKind, Target, ordered
 from service.domain.states import Guarantee, RequestStatus
-from service.http.fields import Known, Magnitude, Moment, NodeIds, NodePair, Reference
+from service.http.fields import IS_SHOWN, SHOWN, Known, Magnitude, Moment, NodeIds, NodePair, Reference, Window
 
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
@@ -20,7 +29,7 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 def _are_salts(value: object) -> object:
     """Looks up to the first fault: each further one would cost time, and tell nothing new."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
-        raise ValueError(f"give each salt as {SALT_BYTES} bytes in hex, in small letters")
+        raise ValueError(f"must have each salt as {SALT_BYTES} bytes in hex, in small letters")
     return value
 
 
@@ -109,7 +118,7 @@ else:
 _AS_TEXT = Field(strict=False)
 
 
-class RecordFilters(BaseModel):
+class RecordFilters(Window):
     """Which requests are meant; what is left out filters nothing. A figure that a request lacks meets no threshold."""
 
     status: Annotated[RequestStatus, _AS_TEXT] | None = None
@@ -135,6 +144,13 @@ class RecordFilters(BaseModel):
     span_residual_min: Magnitude | None = None
     span_residual_max: Magnitude | None = None
 
+    @model_validator(mode="after")
+    def _limits_have_room(self) -> Self:
+        for figure, limits in self.thresholds().items():
+            if limits.is_empty:
+                raise PydanticCustomError("empty_range", f"must have a `{figure}_min` of at most `{figure}_max`")
+        return self
+
     def thresholds(self) -> dict[Searched, Threshold]:
         """The thresholds on the figures that have one."""
         named = {
@@ -156,10 +172,15 @@ class DeletionFilters(PagedFilters, Known):
     """Which requests are listed; a parameter that is left out filters nothing."""
 
 
-#: Why somebody decided so: printable, 1 to 500 characters.
+def _says_something(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+#: Why somebody decided so: 1 to 500 characters that are shown as they are, and not blanks alone.
 Reason = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]+[^\x00-\x1f\x7f]*$"),
+    str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_says_something)
 ]
 
 

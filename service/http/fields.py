@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, date, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from projector.graph.node_ids import MAX_CHARACTERS
+from service.text import UNSHOWN, fault_of
 
 #: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -26,21 +27,23 @@ _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzin
 
 def _is_moment(value: object) -> object:
     if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
-        raise ValueError("give a time as RFC 3339 has it, such as 2026-11-20T00:00:00Z")
+        raise ValueError("must be a time as RFC 3339 has it, such as 2026-11-20T00:00:00Z")
+    if isinstance(value, str) and re.search(r"\d \d\d:?\d\d$", value[11:]):
+        raise ValueError("must have the plus sign of its offset sent as %2B in a URL, as in …T00:00:00%2B01:00")
     if not isinstance(value, str | datetime):
-        raise ValueError("give a time as text")
+        raise ValueError("must be a time as text")
     return value
 
 
 def _is_in_range(value: datetime) -> datetime:
     if not _EARLIEST <= value <= _LATEST:
-        raise ValueError(f"give a time between {_EARLIEST:%Y} and {_LATEST:%Y}")
+        raise ValueError(f"must be between {_EARLIEST:%Y} and {_LATEST:%Y}")
     return value
 
 
 def _is_day(value: object) -> object:
     if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
-        raise ValueError("give a day as 2026-11-20")
+        raise ValueError("must be a day such as 2026-11-20")
     return value
 
 
@@ -62,8 +65,18 @@ NodeIds = Annotated[list[NodeId], Field(min_length=1, fail_fast=True)]
 #: The two ends of an edge.
 NodePair = Annotated[list[NodeId], Field(min_length=2, max_length=2, fail_fast=True)]
 
-#: The caller's own reference: printable, 1 to 200 characters.
-Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+def _is_shown(text: str) -> str:
+    if fault := fault_of(text):
+        raise ValueError(fault)
+    return text
+
+
+#: What makes text one that is shown as it is, and how /docs says so.
+IS_SHOWN, SHOWN = AfterValidator(_is_shown), Field(json_schema_extra={"pattern": f"^[^{UNSHOWN}]*$"})
+
+#: The caller's own reference: 1 to 200 characters that are shown as they are.
+Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200), IS_SHOWN, SHOWN]
 
 _REFERENCE = TypeAdapter(Reference)
 
@@ -77,8 +90,23 @@ def is_reference(text: str) -> bool:
     return True
 
 
+class Window(BaseModel):
+    """From `since` up to and without `until`, which its subclasses declare; one that is left out sets no limit."""
+
+    @model_validator(mode="after")
+    def _begins_before_it_ends(self) -> Self:
+        since, until = getattr(self, "since", None), getattr(self, "until", None)
+        if since is not None and until is not None and since >= until:
+            raise PydanticCustomError("empty_window", "must have `since` before `until`")
+        return self
+
+
+#: Longest part of a member's name that a refusal repeats, which its own length must not crowd out.
+_LONGEST_NAME = 100
+
+
 class Known(BaseModel):
-    """Members or parameters that are all known; more than there are names for are not even looked at."""
+    """Members or parameters that are all known; of more than there are names for, the first unknown one is named."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,9 +114,10 @@ class Known(BaseModel):
     @classmethod
     def _no_more_than_known(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            unknown = next(str(name) for name in given if name not in cls.model_fields)
             raise PydanticCustomError(
                 "too_many_members",
-                "At most {most} members are known here, and {given} were given",
-                {"most": len(cls.model_fields), "given": len(given)},
+                "must have no more than the {most} members known here, not {given}: {unknown} is none of them",
+                {"most": len(cls.model_fields), "given": len(given), "unknown": unknown[:_LONGEST_NAME]},
             )
         return given

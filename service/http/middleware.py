@@ -9,7 +9,8 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import BodyTooLarge
+from service.errors import BodyTooLarge, LetheError
+from service.http.head import require_plain_head
 from service.http.problems import BODY_REMEDY, internal_error, of_error, route_template
 
 #: Sent with every answer that does not set them itself. Answers may hold personal data: nobody may store them.
@@ -58,6 +59,10 @@ class OuterMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        asked = scope["method"]
+        if asked == "HEAD":
+            # Answered as GET is; the server keeps the body back.
+            scope = {**scope, "method": "GET"}
         started = time.perf_counter()
         request_id = os.urandom(12).hex()
         status = CLIENT_GONE
@@ -74,8 +79,8 @@ class OuterMiddleware:
             await send(message)
 
         try:
-            if self._declared_too_large(scope):
-                await of_error(self._too_large())(scope, receive, send_guarded)
+            if refusal := self._refusal(scope):
+                await of_error(refusal)(scope, receive, send_guarded)
             else:
                 await self._app(scope, self._limited(receive), send_guarded)
         except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, the caller gets an answer
@@ -86,7 +91,14 @@ class OuterMiddleware:
             await internal_error()(scope, receive, send_guarded)
         finally:
             seconds = time.perf_counter() - started
-            self._observe(Answer(request_id, scope["method"], route_template(scope), status, seconds))
+            self._observe(Answer(request_id, asked, route_template(scope), status, seconds))
+
+    def _refusal(self, scope: Scope) -> LetheError | None:
+        try:
+            require_plain_head(scope)
+        except LetheError as error:
+            return error
+        return self._too_large() if self._declared_too_large(scope) else None
 
     def _declared_too_large(self, scope: Scope) -> bool:
         for name, value in scope["headers"]:

@@ -49,7 +49,13 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
         "Use a new Idempotency-Key for a new request.",
         {},
     ),
-    410: ("node-deleted", "Node deleted", "The node was deleted on request.", "Stop asking for it.", {}),
+    410: (
+        "node-deleted",
+        "Node deleted",
+        "The node was deleted on request.",
+        "Stop asking for it: its data is gone. A person who comes back needs a new id.",
+        {},
+    ),
     413: (
         "too-large",
         "Request too large",
@@ -60,7 +66,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     415: (*FRAMEWORK_ERRORS[415], {}),
     422: (
         *FRAMEWORK_ERRORS[422],
-        {"errors": [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]},
+        {"errors": [{"loc": ["body", "node", "nodes"], "msg": "must name at least 1"}]},
     ),
     429: (
         "too-many-attempts",
@@ -72,15 +78,17 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     500: (*FRAMEWORK_ERRORS[500], {}),
     503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
 }
+#: An ambiguous head, a compressed body, what a route does not take, and errors nobody foresaw.
+_EVERYWHERE = (400, 415, 422, 500)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that can answer these error statuses, and 500 as every route can.
+    """The `responses` of a route that can answer these error statuses, and those that every route can.
 
     Where a key is needed, there may have been too many wrong ones.
     """
-    all_statuses = sorted({*statuses, *([429] if 401 in statuses else [])})
-    return {status: _response(status) for status in (*all_statuses, 500)}
+    all_statuses = sorted({*_EVERYWHERE, *statuses, *([429] if 401 in statuses else [])})
+    return {status: _response(status) for status in all_statuses}
 
 
 def _response(status: int) -> dict[str, Any]:

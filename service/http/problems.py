@@ -23,12 +23,14 @@ from service.errors import (
     Unauthenticated,
     Unavailable,
 )
+from service.http.head import UnsupportedCoding
+from service.validation_words import in_words
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:lethe:problem:"
 #: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
 MOST_FAULTS = 20
-_LONGEST_PART = 200
+LONGEST_PART = 200
 #: What to do about a body over the limit.
 BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
 
@@ -112,6 +114,8 @@ def of_error(error: LetheError) -> Response:
         headers["WWW-Authenticate"] = f'Bearer realm="lethe", error="insufficient_scope", scope="{scope}"'
     elif isinstance(error, QueueFull | TooManyAttempts | Unavailable):
         headers["Retry-After"] = str(error.extra.get("retry_after", 1))
+    elif isinstance(error, UnsupportedCoding):
+        headers["Accept-Encoding"] = "identity"
     extra = {name: value for name, value in error.extra.items() if name != "presented"}
     return problem(error.status, error.slug, error.title, error.detail, error.remedy, extra=extra, headers=headers)
 
@@ -127,7 +131,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None)
         return problem(400, *FRAMEWORK_ERRORS[400])
     if tuple(first.get("loc", ())) == ("body",) and first.get("type") != "missing" and not _is_json(content_type):
         return problem(415, *FRAMEWORK_ERRORS[415], headers={"Accept": "application/json"})
-    faults = [{"loc": _place(fault), "msg": _message(fault)} for fault in errors[:MOST_FAULTS]]
+    faults = [{"loc": _place(fault), "msg": in_words(fault)[:LONGEST_PART]} for fault in errors[:MOST_FAULTS]]
     return problem(422, *FRAMEWORK_ERRORS[422], extra={"errors": faults})
 
 
@@ -147,6 +151,9 @@ def install(app: FastAPI) -> None:
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, LetheError):
+            # What a body is refused with while the framework reads it.
+            return of_error(error.__cause__)
         if error.status_code == BodyTooLarge.status:
             return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
         headers = error.headers
@@ -173,8 +180,12 @@ def _methods_of(request: Request) -> list[str]:
     routes = request.app.router.routes
     return [
         method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+        if any(
+            # HEAD is answered as GET is.
+            route.matches({**request.scope, "method": method.replace("HEAD", "GET")})[0] is Match.FULL
+            for route in routes
+        )
     ]
 
 
@@ -188,14 +199,7 @@ def route_template(scope: Scope) -> str:
 
 
 def _place(fault: Mapping[str, Any]) -> list[str | int]:
-    return [part[:_LONGEST_PART] if isinstance(part, str) else part for part in fault["loc"]]
-
-
-def _message(fault: Mapping[str, Any]) -> str:
-    if fault["type"] == "union_tag_invalid":
-        # The library's own sentence quotes what was sent.
-        return f"Input should have {fault['ctx']['discriminator']} as one of {fault['ctx']['expected_tags']}"
-    return str(fault["msg"])[:_LONGEST_PART]
+    return [part[:LONGEST_PART] if isinstance(part, str) else part for part in fault["loc"]]
 
 
 def _is_json(content_type: str | None) -> bool:

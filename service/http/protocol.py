@@ -219,6 +219,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
@@ -280,6 +282,23 @@ class Connection(HttpToolsProtocol):
         self._count_unread()
         self._unparsed = memoryview(b"")
         self.transport.close()
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """`app`, for a client that does not know chunks: an answer without a length ends where the connection does."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def send_plain(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                cycle.chunked_encoding = False
+            else:
+                # Otherwise uvicorn takes the answer to be longer than was declared.
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer
 
 
 class _Flow(FlowControl):

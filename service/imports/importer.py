@@ -70,7 +70,7 @@ def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
     return ImportRefused(
         f"The model contains what was deleted at users' requests: {deleted_parts}.",
         "Train it on data without them, in which all others keep their ids, or import it with --exclude-deleted, which "
-        "deletes them from it before it is served.",
+        "deletes them from it before it is served. A person who has come back needs a new id.",
     )
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from service.domain import formats
 from service.domain.figures import TOTALS
 from service.settings import Settings
+from service.text import visible
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -51,6 +52,8 @@ def environment(templates: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # What has been made safe is markup, which is no plain text.
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     made.filters |= {"number": formats.number, "share": formats.share, "duration": formats.duration}
     made.globals |= {"plural": formats.plural, "TOTALS": TOTALS}

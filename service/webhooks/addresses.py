@@ -8,20 +8,33 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Thread
 from urllib.parse import urlsplit
 
-from service.errors import LetheError
+from service.errors import ConfigurationError
 
 Address = IPv4Address | IPv6Address
 Networks = Sequence[IPv4Network | IPv6Network]
 
-#: What is assigned of IPv6, and the prefix by which IPv4 is reached from where there is none (RFC 6052).
+#: What is assigned of IPv6, the prefix by which IPv4 is reached from where there is none (RFC 6052), and the addresses
+#: that carry one of IPv4 (RFC 3056).
 _GLOBAL_UNICAST, _NAT64 = IPv6Network("2000::/3"), IPv6Network("64:ff9b::/96")
+_SIXTOFOUR = IPv6Network("2002::/16")
+#: Blocks in which no receiver is: those of IANA's registries of special-purpose addresses, and multicast. Python's own
+#: list depends on its version, and takes services that everybody may run for public.
+_SPECIAL = tuple(
+    ip_network(block)
+    for block in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        *("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20"),
+    )
+)
 
 
-class AddressRefused(LetheError):
+class AddressRefused(ConfigurationError):
     """Nothing is sent to this address."""
 
 
@@ -49,12 +62,14 @@ async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
 
 def is_public(address: Address) -> bool:
     """Whether an address is everybody's to reach, and no way to one that is not."""
-    if isinstance(address, IPv4Address):
-        return address.is_global and not address.is_multicast
-    if address in _NAT64:
-        return is_public(IPv4Address(address.packed[-4:]))
-    inner = [address.sixtofour, *(address.teredo or ())]
-    return address in _GLOBAL_UNICAST and address.is_global and all(is_public(one) for one in inner if one is not None)
+    if isinstance(address, IPv6Address):
+        if address in _NAT64:
+            return is_public(IPv4Address(address.packed[-4:]))
+        if address in _SIXTOFOUR:
+            return is_public(IPv4Address(address.packed[2:6]))
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return not any(address in block for block in _SPECIAL)
 
 
 async def _looked_up(host: str, port: int) -> Sequence[Address]:

@@ -40,6 +40,8 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        # As the look-up does, which fails at a label of over 63 characters.
+        (parts.hostname or "").encode("idna")
     except ValueError:
         known = False
     if not known:

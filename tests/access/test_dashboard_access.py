@@ -242,3 +242,30 @@ async def test_what_does_not_exist_is_told_as_a_page(api: Api) -> None:
     assert (await client.get("/dashboard/requests?cursor=x")).status_code == 400
     wrong = await client.get("/dashboard/requests?status=gone&since=yesterday&bound=nan&kind=edge")
     assert "Not understood, so not applied: Status; Bound after repair, at least; Received from." in wrong.text
+
+
+async def test_a_form_with_a_field_that_is_unknown_or_repeated_is_refused_by_name(api: Api) -> None:
+    _, key = await api.key(*Scope)
+    client = await api.client_with(None)
+    await sign_in(client, key)
+    token = token_in((await client.get("/dashboard/find")).text)
+    for body, status in (
+        ("by=node&text=1", 200),
+        ("by=node&text=1&node_id=2", 422),
+        ("by=node&text=1&text=2", 422),
+        ("by=node&by=node&text=1", 422),
+    ):
+        fields = SAME_ORIGIN | {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = await client.post("/dashboard/find", content=f"form_token={token}&{body}", headers=fields)
+        assert answer.status_code == status, body
+    assert "node_id" in (await client.get("/dashboard/find?node_id=2")).text
+
+
+async def test_a_file_is_not_written_under_filters_that_mean_nothing(api: Api) -> None:
+    _, key = await api.key(*Scope)
+    client = await api.client_with(None)
+    await sign_in(client, key)
+    assert (await client.get("/dashboard/export?status=completed")).status_code == 200
+    for query in ("status=none", "since=2026-02-01&until=2026-01-01", "bound=x"):
+        assert (await client.get(f"/dashboard/export?{query}")).status_code == 422, query
+        assert (await client.get(f"/dashboard/requests?{query}")).status_code == 200

@@ -22,11 +22,21 @@ from service.webhooks.posting import Poster
 from tests.support.service.receivers import answering, receiver
 from tests.support.service.webhook_world import LOOPBACK
 
-PUBLIC = ["8.8.8.8", "151.101.1.69", "2606:4700::6810:84e5", "64:ff9b::808:808", "2002:808:808::1"]
+PUBLIC = [
+    "8.8.8.8",
+    "3.255.0.1",
+    "2001:4860:4860::8888",
+    "151.101.1.69",
+    "2606:4700::6810:84e5",
+    "64:ff9b::808:808",
+    "2002:808:808::1",
+]
 PRIVATE = [
     *("10.0.0.1", "172.16.0.1", "192.168.1.1", "127.0.0.1", "0.0.0.0", "169.254.169.254", "100.64.0.1"),
+    *("192.0.0.9", "192.0.0.10", "192.88.99.1", "192.31.196.1", "192.52.193.1", "192.175.48.1"),
     *("224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "203.0.113.7"),
     *("::", "::1", "fe80::1", "fe80::1%1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "100::1"),
+    *("3fff::1", "3fff:fff:ffff::1", "2001:1::1", "2001:4:112::1", "2001:20::1", "2620:4f:8000::1", "5f00::1"),
     # Ways to an address of IPv4 that is none of everybody's.
     *("::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:a00:1::1", "2002:7f00:1::", "64:ff9b:1::a00:1"),
     "2001:0:4136:e378:8000:63bf:f5ff:fffe",
@@ -93,6 +103,7 @@ async def test_without_tls_nothing_is_sent_to_where_everybody_is(monkeypatch: py
         "https://dsr.example/\r\nHost: 10.0.0.1",
         "https://[::1/",
         "https://dsr.example/" + "a" * 2000,
+        f"https://{'a' * 64}.example/",
     ],
 )
 def test_what_is_no_receivers_address_is_refused_when_it_is_added(url: str) -> None:

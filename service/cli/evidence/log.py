@@ -1,7 +1,6 @@
 """`lethe audit key`, `export` and `verify`: the log's public key, a copy of the log, and whether it is whole."""
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from service.cli.server import Home, settings_of_used
 from service.domain.formats import in_groups, plural
 from service.errors import ConfigurationError
 from service.settings import load_settings
+from service.strict_json import RepeatedMember, parse_json
 
 if TYPE_CHECKING:
     from service.db.engine import Engine
@@ -185,7 +185,7 @@ def read_checkpoint(path: Path, keys: list[VerifierKey]) -> Checkpoint:
 def _format(first_line: str, path: Path) -> str:
     """The form of a document: a whole one, or the first line of an export."""
     try:
-        found = json.loads(first_line)
+        found = parse_json(first_line.encode())
     except ValueError:
         # A receipt that was laid out over several lines.
         return RECEIPT
@@ -200,13 +200,13 @@ def _verify_export(
     from service.audit.verify_export import verify_export
 
     def records() -> Iterator[Any]:
-        yield json.loads(first)
+        yield parse_json(first.encode())
         for line in file:
             # Characters stand for bytes: an export has few others than ASCII.
             work.count(len(line))
             try:
-                yield json.loads(line)
-            except ValueError:
+                yield parse_json(line.encode())
+            except (ValueError, RepeatedMember):
                 # No object: reported as a line that does not have the form of one.
                 yield None
 
@@ -219,7 +219,7 @@ def _verify_receipt(
     from service.audit.verify_receipt import linked, verify_receipt
 
     try:
-        document = json.loads(text)
+        document = parse_json(text.encode())
     except ValueError:
         raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
     outcome = verify_receipt(document, keys, against)
@@ -227,7 +227,7 @@ def _verify_receipt(
     names_reference = None
     if salts is not None and outcome.is_good:
         try:
-            nodes, names_reference = linked(document, json.loads(salts.read_text(encoding="utf-8"))["salts"], reference)
+            nodes, names_reference = linked(document, parse_json(salts.read_bytes())["salts"], reference)
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
                 f"{salts} is not a 202 answer with salts.", "Give it as Lethe answered it."

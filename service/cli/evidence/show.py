@@ -16,6 +16,7 @@ from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import RECEIPT, timed_steps
 from service.domain.formats import duration, plural
 from service.domain.guarantees import told_of_noise
+from service.text import json_for_terminals
 
 
 def show(
@@ -47,7 +48,7 @@ def receipt(
     with connect(url, key, home) as client:
         document = client.receipt(request_id)
     if out is None:
-        sys.stdout.write(document.decode() + "\n")
+        sys.stdout.write(json_for_terminals(document) + "\n")
         return
     with out.open("xb") as file:
         file.write(document)

@@ -15,6 +15,7 @@ from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
 from service.settings import Settings
+from service.text import fault_of
 
 if TYPE_CHECKING:
     from service.access.api_keys import ApiKeyRepository
@@ -37,6 +38,8 @@ def create(
     from service.access.key_text import new_api_key
     from service.operation.key_folder import open_keyring
 
+    if fault := fault_of(name):
+        raise ConfigurationError(f"The name {fault}.", "Choose another name.")
     if name in RESERVED_NAMES:
         raise ConfigurationError(
             f"The name {name!r} is that of a key that a start of Lethe makes.", "Choose another name."

@@ -4,6 +4,7 @@ On the database itself, like keys: no key of the interface can have Lethe send a
 """
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,14 +33,20 @@ def add(
 ) -> None:
     """Send the events of all requests to an address from now on, and print the secret that they are signed with.
 
-    It is shown this once; Lethe keeps it encrypted.
+    It is shown this once; Lethe keeps it encrypted. An address that nothing would be sent to, with this command's
+    LETHE_WEBHOOK_NETWORKS, is refused.
 
     Example: [bold]./lethe webhooks add https://dsr.example/lethe[/bold]
     """
     from service.vault.webhook_secrets import WebhookSecrets
+    from service.webhooks.addresses import addresses_of
     from service.webhooks.endpoints import EndpointRepository, checked_url
 
     checked_url(address)
+    try:
+        asyncio.run(addresses_of(address, load_settings(home=home).private_receivers))
+    except socket.gaierror:
+        note("The name of its host is not found from here; events wait for it, for three days each.")
 
     async def write(connection: "Connection", settings: Settings) -> tuple[UUID, str]:
         endpoints = EndpointRepository(connection)

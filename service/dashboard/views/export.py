@@ -6,11 +6,12 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.audit_records.file import MEDIA_TYPES, ExportFormat, written
+from service.audit_records.file import MEDIA_TYPES, written
 from service.audit_records.search import export
 from service.dashboard.pages import Page
 from service.dashboard.sessions import PATH, SignedIn
-from service.dashboard.words.filters import list_filters
+from service.dashboard.words.filters import ExportQuery, list_filters
+from service.errors import InvalidRequest
 from service.http.replies import file_reply
 from service.services import services_of
 
@@ -18,9 +19,11 @@ router = APIRouter(prefix=f"{PATH}/export", route_class=Page, include_in_schema=
 
 
 @router.get("")
-async def export_list(
-    request: Request, visitor: SignedIn, form: Annotated[ExportFormat, Query(alias="format")] = ExportFormat.CSV
-) -> Response:
+async def export_list(request: Request, visitor: SignedIn, query: Annotated[ExportQuery, Query()]) -> Response:
     """A line for every request that the filters in the URL keep, newest first, with every figure; streamed."""
-    pages = export(services_of(request).engine, list_filters(request.query_params).audit)
+    filters, form = list_filters(query), query.form
+    if filters.faults:
+        # A list says so beside its rows; a file has no place for it.
+        raise InvalidRequest(f"Filters mean nothing: {'; '.join(filters.faults)}.", "Correct them in the list.")
+    pages = export(services_of(request).engine, filters.audit)
     return await file_reply(written(pages, form), f"lethe-requests.{form.value}", MEDIA_TYPES[form])

@@ -33,7 +33,7 @@ async def find(request: Request, visitor: SignedIn) -> Response:
     What is still queued is not found by a node: until it is applied, its ids are kept encrypted.
     """
     services = services_of(request)
-    fields = await form_of(request, visitor.form_token)
+    fields = await form_of(request, visitor.form_token, "by", "text")
     by, text = fields.get("by", "reference"), fields.get("text", "").strip()
     deleted_by = await _deleted_by(services, text) if by == "node" else frozenset()
     known = frozenset(request_id for request_id in deleted_by if request_id is not None)

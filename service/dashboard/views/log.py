@@ -72,7 +72,7 @@ async def consistency(
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
     """Note that the browser of whoever is signed in has found the log grown from an earlier checkpoint to a later."""
-    fields = await form_of(request, visitor.form_token)
+    fields = await form_of(request, visitor.form_token, "size", "root", "against_size", "against_root")
     try:
         checked, against = (
             Extent(int(fields.get(f"{which}size", "")), bytes.fromhex(fields.get(f"{which}root", "")))

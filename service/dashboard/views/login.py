@@ -1,7 +1,9 @@
 """Signing in with an API key, and out."""
 
+from typing import Annotated
+
 import structlog
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -31,15 +33,15 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 @router.get("/login")
-async def login_page(request: Request) -> Response:
+async def login_page(request: Request, after: Annotated[str, Query(alias="next")] = PATH) -> Response:
     """The form that asks for an API key."""
-    return _form(request, request.query_params.get("next", PATH))
+    return _form(request, after)
 
 
 @router.post("/login")
 async def login(request: Request) -> Response:
     """Begin a session with a valid key that has audit:read; failed attempts are limited per address."""
-    fields = await form_of(request, request.cookies.get(FORM_COOKIE, ""))
+    fields = await form_of(request, request.cookies.get(FORM_COOKIE, ""), "user", "key", "next")
     after = own_page(fields.get("next", PATH))
     services = services_of(request)
     try:

@@ -21,18 +21,18 @@ _EVERY_S = 5.0
 
 
 @router.get("")
-async def model_page(request: Request, visitor: SignedIn) -> Response:
+async def model_page(request: Request, visitor: SignedIn, period: str = "") -> Response:
     """The model over the period in the URL, or the part of the page that keeps itself current."""
-    period = period_of(request.query_params.get("period"))
+    chosen = period_of(period)
     services = services_of(request)
-    url = url_with(f"{PATH}/model", {"period": period.name})
+    url = url_with(f"{PATH}/model", {"period": chosen.name})
     if polls(request, _REGION):
-        return current(request, await _region(services, period, url))
-    charts = await charts_region(services, period, MODEL, url, norms=True)
+        return current(request, await _region(services, chosen, url))
+    charts = await charts_region(services, chosen, MODEL, url, norms=True)
     if polls(request, CHARTS):
         return current(request, charts)
-    shown = await _region(services, period, url)
-    return page(request, "model.html", visitor, region=shown, charts=charts, period=period, periods=PERIODS)
+    shown = await _region(services, chosen, url)
+    return page(request, "model.html", visitor, region=shown, charts=charts, period=chosen, periods=PERIODS)
 
 
 async def _region(services: Services, period: Period, url: str) -> Region:

@@ -49,20 +49,20 @@ class Verdict:
 
 
 @router.get("")
-async def overview_page(request: Request, visitor: SignedIn) -> Response:
+async def overview_page(request: Request, visitor: SignedIn, period: str = "") -> Response:
     """The overview over the period in the URL, or the part of it that keeps itself current."""
-    period = period_of(request.query_params.get("period"))
+    chosen = period_of(period)
     services = services_of(request)
-    url = url_with(PATH, {"period": period.name})
+    url = url_with(PATH, {"period": chosen.name})
     if polls(request, CHARTS):
-        return current(request, await charts_region(services, period, OVERVIEW, url, norms=False))
-    shown = await _region(services, period, url)
+        return current(request, await charts_region(services, chosen, OVERVIEW, url, norms=False))
+    shown = await _region(services, chosen, url)
     if polls(request, _REGION):
         return current(request, shown)
-    charts = await charts_region(services, period, OVERVIEW, url, norms=False)
+    charts = await charts_region(services, chosen, OVERVIEW, url, norms=False)
     drill = await drill_region(services, visitor)
     return page(
-        request, "overview.html", visitor, region=shown, drill=drill, charts=charts, period=period, periods=PERIODS
+        request, "overview.html", visitor, region=shown, drill=drill, charts=charts, period=chosen, periods=PERIODS
     )
 
 

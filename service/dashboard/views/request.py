@@ -46,15 +46,13 @@ _EVERY_S = 1.0
 
 
 @router.get("/{request_id}")
-async def request_page(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
+async def request_page(request: Request, request_id: UUID, visitor: SignedIn, fingerprint: str = "") -> Response:
     """The page, or the part of it that asks for itself until the request is finished."""
     async with transaction(services_of(request).engine) as connection:
         asked, shown = await _region(connection, request_id)
     if polls(request, _REGION):
         return current(request, shown)
     may_decide = Scope.DELETIONS_WRITE in visitor.key.scopes and asked.ended_at is None
-    # Of the paper whose code led here: the browser compares it with what it has checked itself.
-    fingerprint = request.query_params.get("fingerprint", "")
     return page(
         request,
         "request.html",
@@ -62,6 +60,7 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
         asked=asked,
         may_decide=may_decide,
         region=shown,
+        # Of the paper whose code led here: the browser compares it with what it has checked itself.
         fingerprint=fingerprint,
     )
 
@@ -69,7 +68,7 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
 @router.post("/{request_id}/handle")
 async def handle(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
     """Say that a failed request is handled, with the key that is signed in."""
-    fields = await _decision(request, visitor)
+    fields = await _decision(request, visitor, "reason")
     body = _body(HandledBody, reason=fields.get("reason", "").strip())
     async with transaction(services_of(request).engine) as connection:
         await Decisions(connection).handle(request_id, visitor.key.id, body.reason)
@@ -79,7 +78,7 @@ async def handle(request: Request, request_id: UUID, visitor: SignedIn) -> Respo
 @router.post("/{request_id}/extend")
 async def extend(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
     """Give a request time until the end of a day (UTC), with the key that is signed in."""
-    fields = await _decision(request, visitor)
+    fields = await _decision(request, visitor, "day", "reason")
     due_at = f"{fields.get('day', '').strip()}T23:59:59Z"
     body = _body(ExtendedBody, due_at=due_at, reason=fields.get("reason", "").strip())
     async with transaction(services_of(request).engine) as connection:
@@ -128,8 +127,8 @@ async def receipt(
     return page_reply(paper.html, paper.policy)
 
 
-async def _decision(request: Request, visitor: Session) -> dict[str, str]:
-    fields = await form_of(request, visitor.form_token)
+async def _decision(request: Request, visitor: Session, *names: str) -> dict[str, str]:
+    fields = await form_of(request, visitor.form_token, *names)
     if Scope.DELETIONS_WRITE not in visitor.key.scopes:
         raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
     return fields

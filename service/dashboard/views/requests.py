@@ -2,8 +2,9 @@
 
 import hmac
 from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +13,16 @@ from service.audit_records.search import MOST_COUNTED, count, search
 from service.dashboard.pages import Page, Region, current, page, polls, region, url_with
 from service.dashboard.sessions import PATH, SignedIn
 from service.dashboard.words.clock import Clock, clock_of
-from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS, ListFilters, list_filters
+from service.dashboard.words.filters import (
+    CHOICES,
+    DAYS,
+    LIMITS,
+    ORDER,
+    QUESTIONS,
+    ListFilters,
+    ListQuery,
+    list_filters,
+)
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.services import Services, services_of
@@ -30,10 +40,10 @@ _EVERY_S = 3.0
 
 
 @router.get("")
-async def list_page(request: Request, visitor: SignedIn) -> Response:
+async def list_page(request: Request, visitor: SignedIn, query: Annotated[ListQuery, Query()]) -> Response:
     """A page of requests under the filters in the URL, or the table alone for the page that keeps itself current."""
-    filters = list_filters(request.query_params)
-    shown = await _region(services_of(request), filters, request.query_params.get("cursor", ""))
+    filters = list_filters(query)
+    shown = await _region(services_of(request), filters, query.cursor)
     if polls(request, _REGION):
         answer = current(request, shown)
         if request.headers.get("hx-trigger") == _FORM:

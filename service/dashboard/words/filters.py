@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, create_model
 
 from projector.forgetting.status import RepairStatus
+from service.audit_records.file import ExportFormat
 from service.audit_records.queries import AuditFilters, Order, Searched, Threshold
 from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
@@ -73,6 +76,7 @@ LIMITS = (
     Limit("bound_most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
     Limit("residual", Searched.SPAN_RESIDUAL, True),
 )
+_LIMITS_OF = {figure: {limit.name for limit in LIMITS if limit.figure is figure} for figure in Searched}
 
 
 @dataclass(frozen=True)
@@ -87,15 +91,32 @@ class ListFilters:
     faults: tuple[str, ...]
 
 
-def list_filters(query: Mapping[str, str]) -> ListFilters:
-    """What the query of a list's URL says; empty fields and names that are no filters are left out."""
+_LABELS = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
+_Texts: Any = dict.fromkeys(_LABELS, (str, ""))
+#: The query of a list's URL: a text for each filter.
+FilterQuery = create_model("FilterQuery", **_Texts)
+
+
+class ListQuery(FilterQuery):
+    """The filters, and which page of the list."""
+
+    cursor: str = ""
+
+
+class ExportQuery(FilterQuery):
+    """The filters, and how the file is written."""
+
+    form: ExportFormat = Field(ExportFormat.CSV, alias="format")
+
+
+def list_filters(query: BaseModel) -> ListFilters:
+    """What the query of a list's URL says; empty fields are left out."""
     given: dict[str, str] = {}
     faults: list[str] = []
     states: dict[str, StrEnum] = {}
     days: dict[str, date] = {}
     thresholds: dict[Searched, Threshold] = {}
-    labels = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
-    for name, text in ((name, query.get(name, "").strip()) for name in labels):
+    for name, text in ((name, getattr(query, name).strip()) for name in _LABELS):
         if not text:
             continue
         try:
@@ -107,11 +128,20 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
             else:
                 days[name] = date.fromisoformat(text)
         except ValueError:
-            faults.append(labels[name])
+            faults.append(_LABELS[name])
             continue
         # What is so anyway is in no address.
         if text != Order.NEWEST:
             given[name] = text
+    since, until = _midnight(days.get("since")), _end(days.get("until"))
+    if since is not None and until is not None and since >= until:
+        faults.append("the days, since the last is before the first")
+        since = until = None
+        given = {name: text for name, text in given.items() if name not in ("since", "until")}
+    for figure in [figure for figure, limits in thresholds.items() if limits.is_empty]:
+        faults.append(f"{FIGURES[figure].label}, whose least is more than its most")
+        del thresholds[figure]
+        given = {name: text for name, text in given.items() if name not in _LIMITS_OF[figure]}
     audit = AuditFilters(
         status=_state(states, "status", RequestStatus),
         kind=_state(states, "kind", RequestKind),
@@ -120,8 +150,8 @@ def list_filters(query: Mapping[str, str]) -> ListFilters:
         open=_yes(states, "open"),
         late=_yes(states, "late"),
         drills=_yes(states, "drills"),
-        since=_midnight(days.get("since")),
-        until=_end(days.get("until")),
+        since=since,
+        until=until,
         due_before=_end(days.get("due")),
         thresholds=thresholds,
     )

@@ -1,5 +1,6 @@
 """How commands are found, explained and refused."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.console import note, print_result, table
 from service.cli.running.serve import as_torchrun_says
 from service.settings import Settings
 from tests.support.clients.command_line import CommandLine, Ran
@@ -165,3 +167,38 @@ def test_help_does_not_load_the_numerics() -> None:
         "sys.exit(bool({'torch', 'scipy', 'fastapi', 'sqlalchemy'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("https://192.88.99.1/lethe", "192.88.99.1 is no public address"),
+        ("https://[3fff::1]/lethe", "3fff::1 is no public address"),
+        ("http://127.0.0.1:9/lethe", "LETHE_WEBHOOK_NETWORKS"),
+        ("http://8.8.8.8/lethe", "sent by https"),
+    ],
+)
+def test_an_address_that_nothing_is_sent_to_is_refused_when_it_is_added(
+    lethe: CommandLine, address: str, told: str
+) -> None:
+    ran = lethe("webhooks", "add", address)
+    assert ran.status == 2
+    assert told in ran.stderr
+
+
+def test_a_name_of_a_key_is_shown_as_it_is(lethe: CommandLine) -> None:
+    ran = lethe("keys", "create", "a\u202eb", "--scope", "audit:read")
+    assert ran.status == 2
+    assert "U+202E" in ran.stderr
+    assert "\u202e" not in ran.stderr
+
+
+def test_what_is_printed_writes_to_the_terminal_nothing_but_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    node = "a\x1b[2J\x9b\u202eb"
+    print_result({"node": node}, False, f"node {node}", table(node, (node,), [(node,)]))
+    print_result({"node": node}, True)
+    note(node)
+    printed = capsys.readouterr()
+    for one in "\x1b\x9b\u202e":
+        assert one not in printed.out + printed.err
+    assert json.loads(printed.out.splitlines()[-1]) == {"node": node}

@@ -9,7 +9,7 @@ import pytest
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
-from service.dashboard.words.filters import list_filters
+from service.dashboard.words.filters import FilterQuery, list_filters
 from service.dashboard.words.timeline import is_final, timeline
 from service.dashboard.words.wording import WORDS
 from service.domain.formats import duration, number, percent
@@ -146,10 +146,8 @@ def test_filters_are_read_from_a_url() -> None:
         "until": "2026-11-19",
         "bound": "1e-9",
         "bound_most": "0.5",
-        "reference": "DSR-1",
-        "ids": "x",
     }
-    found = list_filters(query)
+    found = list_filters(FilterQuery.model_validate(query))
     assert found.faults == ()
     assert set(found.given) == {"status", "repair", "since", "until", "bound", "bound_most"}
     assert (found.audit.status, found.audit.kind) == (RequestStatus.COMPLETED, None)
@@ -158,6 +156,16 @@ def test_filters_are_read_from_a_url() -> None:
         datetime(2026, 11, 20, tzinfo=UTC),
     )
     assert found.audit.thresholds == {Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-9, at_most=0.5)}
-    # What a URL must never hold does not filter, were it there.
-    assert (found.audit.reference, found.audit.ids) == (None, None)
+    # What a URL must never hold is no filter of it.
     assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}
+    assert not {"reference", "ids"} & FilterQuery.model_fields.keys()
+
+
+def test_filters_that_keep_nothing_by_themselves_are_faults() -> None:
+    query = {"since": "2026-11-02", "until": "2026-11-01", "bound": "2", "bound_most": "1", "status": "completed"}
+    found = list_filters(FilterQuery.model_validate(query))
+    assert len(found.faults) == 2
+    assert set(found.given) == {"status"}
+    assert (found.audit.since, found.audit.until, found.audit.thresholds) == (None, None, {})
+    same_day = {"since": "2026-11-02", "until": "2026-11-02"}
+    assert not list_filters(FilterQuery.model_validate(same_day)).faults

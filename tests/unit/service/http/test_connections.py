@@ -51,6 +51,14 @@ async def answer_at_length(site: "Site", scope: Scope, receive: Receive, send: S
     await answered(send, 200, b"x" * (16 << 20))
 
 
+async def answer_in_parts(site: "Site", scope: Scope, receive: Receive, send: Send) -> None:
+    """An answer that does not tell its length."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for part in (b"one ", b"", b"two"):
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
 async def wait_for_the_end(site: "Site", scope: Scope, receive: Receive, send: Send) -> None:
     while True:
         site.received.append(await receive())
@@ -164,6 +172,30 @@ async def serving(
         for task in tuple(state.tasks):
             task.cancel()
         await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("application", [answer_in_parts, refuse_unread])
+@pytest.mark.parametrize("field", [b"", b"Connection: keep-alive\r\n", b"Host: a\r\n"])
+async def test_an_answer_to_http_1_0_has_no_chunks_and_ends_with_the_connection(
+    application: Application, field: bytes
+) -> None:
+    async with serving(application) as site:
+        client = await site.client()
+        await client.send(b"GET / HTTP/1.0\r\n" + field + b"\r\n")
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert body == (b"one two" if application is answer_in_parts else b"no")
+
+
+async def test_an_answer_to_head_has_no_body_and_the_next_request_is_answered() -> None:
+    for application in (answer_in_parts, refuse_unread):
+        async with serving(application) as site:
+            client = await site.client()
+            await client.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+            for _ in range(2):
+                head = await client.reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 ")
+                assert b"chunked" not in head
 
 
 async def test_what_is_pipelined_waits_unread_and_is_answered_in_order() -> None:

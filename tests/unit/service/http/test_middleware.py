@@ -148,6 +148,57 @@ async def test_what_does_not_fit_the_schema_is_named_and_not_repeated(
     assert "4711" not in response.text
 
 
+@pytest.mark.parametrize(
+    "name", ["Host", "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "HX-Target"]
+)
+async def test_a_field_of_which_one_is_read_is_refused_when_it_comes_twice(
+    client: httpx.AsyncClient, name: str
+) -> None:
+    for values in (("a", "b"), ("a", "a")):
+        fields = [*((name, value) for value in values), *([] if name == "Host" else [("Host", "lethe")])]
+        document = check_problem(await client.get("/things", headers=fields), 400, "malformed-request")
+        assert name.lower() in document["detail"]
+
+
+async def test_a_list_may_come_in_several_fields(client: httpx.AsyncClient) -> None:
+    fields = [(name, value) for name in ("Accept", "Cookie", "X-Forwarded-For", "Via") for value in ("a", "b")]
+    assert (await client.post("/things", json={"name": "a"}, headers=fields)).status_code == 200
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.1", 400), ("1.0", 404)])
+async def test_a_host_is_demanded_of_http_1_1_alone(version: str, status: int) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    app = FastAPI()
+    problems.install(app)
+    app.add_middleware(OuterMiddleware, max_body_bytes=LIMIT, observe=lambda answer: None)
+    scope = {"type": "http", "http_version": version, "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == status
+
+
+@pytest.mark.parametrize(("name", "value"), [("Content-Encoding", "gzip"), ("Transfer-Encoding", "gzip, chunked")])
+async def test_a_compressed_body_is_415_with_what_is_accepted(client: httpx.AsyncClient, name: str, value: str) -> None:
+    response = await client.post("/things", content=b"x", headers={name: value})
+    check_problem(response, 415, "unsupported-coding")
+    assert response.headers["accept-encoding"] == "identity"
+
+
+async def test_head_is_answered_as_get_is_and_counted_as_head(client: httpx.AsyncClient, answers: list[Answer]) -> None:
+    for path in ("/away", "/lost", "/things", "/nothing"):
+        asked, head = await client.get(path), await client.head(path)
+        assert head.status_code == asked.status_code
+        assert head.headers["content-length"] == asked.headers["content-length"]
+        assert head.headers.get("allow") == asked.headers.get("allow")
+        assert answers[-1].method == "HEAD"
+
+
 async def test_every_answer_carries_the_security_headers_and_an_id_of_its_own(client: httpx.AsyncClient) -> None:
     ids = set()
     for response in (await client.get("/nothing"), await client.post("/things", json={"name": "a"})):

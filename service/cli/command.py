@@ -1,0 +1,34 @@
+"""A command whose options are each given once, and with a value."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperOption
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Command(TyperCommand):
+    """Refuses what the parser lets pass: an option given twice, of which it takes the last, and an empty value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; a usage error names the option."""
+        if not ctx.resilient_parsing:
+            values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for option in order:
+                if isinstance(option, TyperOption) and not (option.is_flag or option.count):
+                    given = values[option.name] if option.multiple else [values[option.name]]
+                    if "" in given:
+                        ctx.fail(f"{option.opts[0]} has an empty value. Give it one, or leave it out.")
+                    if order.count(option) > len(given):
+                        ctx.fail(f"{option.opts[0]} is given {order.count(option)} times. Give it once.")
+        return super().parse_args(ctx, args)
+
+
+class CommandLine(typer.Typer):
+    """Commands that are each a `Command`."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
+        """As typer's own."""
+        return super().command(name, cls=Command, **settings)

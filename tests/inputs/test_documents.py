@@ -1,0 +1,57 @@
+"""A receipt or an export in which any member was added, taken away, repeated or changed does not verify."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.exit_status import ExitStatus
+from service.evidence.export import export_lines
+from tests.support.clients.command_line import Ran
+from tests.support.everyday import everyday
+from tests.support.inputs.asked import Asked
+from tests.support.inputs.command_lines import Line
+from tests.support.inputs.documents import changed, text
+from tests.support.inputs.routes import Call
+from tests.support.inputs.typed import Typed
+from tests.support.inputs.variations import Sweep
+
+#: What nobody signed, and the manual says not to trust.
+UNSIGNED = ("public_keys", "log", "exported_at")
+
+
+async def documents(ask: Asked) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A receipt, and the lines of an export."""
+    receipt = json.loads((await ask(Call("GET", f"/deletions/{ask.filled['request_id']}/receipt"))).body)
+    lines = [json.loads(json.dumps(line)) async for page in export_lines(ask.api.engine) for line in page]
+    return receipt, lines
+
+
+@pytest.mark.parametrize("most", everyday((1, 3), 1))
+async def test_a_changed_document_does_not_verify(ask: Asked, typed: Typed, tmp_path: Path, most: int) -> None:
+    receipt, lines = await documents(ask)
+    key = receipt["public_keys"][0]
+    file = tmp_path / "document.json"
+
+    def verified(content: str) -> Ran | str:
+        file.write_text(content)
+        return typed(Line(("audit", "verify", str(file), "--key", key)))
+
+    whole = "\n".join(map(text, lines)) + "\n"
+    for good in (text(receipt), whole):
+        ran = verified(good)
+        assert isinstance(ran, Ran)
+        assert ran.status == ExitStatus.DONE, ran.stderr
+    sweep = Sweep("documents")
+    cases = [(text(other), name) for other, name in changed(receipt, sweep, most)]
+    for at, line in enumerate(lines):
+        for other, name in changed(line, sweep, most):
+            cases.append(("\n".join(map(text, [*lines[:at], other, *lines[at + 1 :]])) + "\n", name))
+    for content, name in sweep.cases(cases, None if most > 1 else 40):
+        ran = verified(content)
+        if isinstance(ran, str):
+            sweep.find(content, f"{name}: a traceback ({ran[:200]})")
+        elif ran.status == ExitStatus.DONE and name not in UNSIGNED:
+            sweep.find(content, f"{name}: verified")
+    sweep.judge()

@@ -1,0 +1,52 @@
+"""Whatever is sent to a route of the interface or of the dashboard is used, or refused by its name."""
+
+import html
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.everyday import everyday
+from tests.support.inputs.asked import Asked, Told
+from tests.support.inputs.routes import Call, Route, routes, wrong_bodies, wrong_headers, wrong_paths, wrong_queries
+from tests.support.inputs.variations import Sweep, fault_of
+
+ROUTES = routes()
+#: Variations of each name and value; every run takes few, and the slow one many.
+MOST = everyday((1, 12), 1)
+#: Calls of an everyday run.
+EVERYDAY = 250
+
+
+@pytest.mark.parametrize("most", MOST)
+async def test_what_is_sent_to_a_route_is_used_or_refused_by_name(ask: Asked, most: int) -> None:
+    sweep = Sweep("routes")
+    calls = [(one, call) for one in ROUTES for call in wrong(one, ask, sweep, most)]
+    for route, call in sweep.cases(calls, None if most > 1 else EVERYDAY):
+        told = await ask(call)
+        if what := judged(route, call, told):
+            sweep.find(call, f"{route} {told.status}: {what}")
+    sweep.judge()
+
+
+def wrong(route: Route, ask: Asked, sweep: Sweep, most: int) -> Iterator[Call]:
+    good = ask.good(route)
+    yield from wrong_queries(route, good, sweep, most)
+    yield from wrong_paths(route, good, ask.filled, sweep, most)
+    yield from wrong_headers(route, good, sweep, most)
+    yield from wrong_bodies(route, good, sweep, most)
+
+
+def judged(route: Route, call: Call, told: Told) -> str | None:
+    """What is wrong with an answer; None when nothing is."""
+    if told.status >= 500 and route.path != "/readyz":
+        return "an error inside"
+    refused = 400 <= told.status < 500
+    if refused and not route.is_page and not told.is_problem:
+        return "refused, but by no problem document"
+    # What was understood may be refused for another reason; a page says 404 for its path alone.
+    elsewhere = told.status in (404, 409, 410) and not (route.is_page and call.query)
+    if not call.wrong or (call.may_be_taken and (not refused or elsewhere)):
+        return None
+    # A list shows what it was not filtered by.
+    is_said = route.path == "/dashboard/requests" and "Not understood" in told.body
+    return fault_of(refused or is_said, html.unescape(told.body), *call.wrong)

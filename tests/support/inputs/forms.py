@@ -1,0 +1,22 @@
+"""Every form of the dashboard, from the templates of its pages."""
+
+import re
+from pathlib import Path
+
+from service.dashboard import pages
+from service.dashboard.sessions import PATH
+
+_FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
+_FIELD = re.compile(r'<(?:input|select|textarea)[^>]* name="(\w+)"')
+#: What the page of the log sends by its script, as no form of its own.
+_BY_SCRIPT: dict[str, tuple[str, ...]] = {f"{PATH}/log/checks": ("size", "root")}
+
+
+def forms() -> dict[str, tuple[str, ...]]:
+    """The names of the fields of each form, its token aside, by the path it is sent to."""
+    found = dict(_BY_SCRIPT)
+    for template in sorted((Path(pages.__file__).parent / "templates").glob("*.html")):
+        for action, inside in _FORM.findall(template.read_text()):
+            path = action.replace("{{ path }}", PATH).replace("{{ asked.id }}", "{request_id}")
+            found[path] = tuple(dict.fromkeys(one for one in _FIELD.findall(inside) if one != "form_token"))
+    return found

@@ -1,0 +1,299 @@
+"""Every route of the application, from the application itself, and what can be sent to it wrongly."""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+from starlette.routing import BaseRoute
+
+from service.api.application import build
+from service.dashboard.installation import install
+from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS
+from service.observability.access import AccessLog
+from tests.support.inputs.documents import STRANGE
+from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, misspellings
+
+#: What the list of requests calls its filters.
+_LABELS = {one.name: one.label for one in (*CHOICES, *QUESTIONS, ORDER, *LIMITS)} | dict(DAYS)
+#: Stands for a key with all scopes.
+KEY = "Bearer KEY"
+#: Headers that every route looks at and none declares, each with a value that is right.
+HEADERS = {"Authorization": KEY, "Host": "localhost"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request as it is sent, byte for byte."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    #: What a refusal must name, if this must be refused: one of these.
+    wrong: tuple[str, ...] = ()
+    #: Whether it may also be taken, where there is a right reading of it.
+    may_be_taken: bool = False
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        query = urlencode(self.query, quote_via=quote)
+        return f"{self.path}?{query}" if query else self.path
+
+    def __str__(self) -> str:
+        """The command that repeats it."""
+        headers = "".join(f" -H {f'{name}: {value}'!r}" for name, value in self.headers)
+        body = "" if self.body is None else f" --data-binary {self.body.decode('utf-8', 'backslashreplace')[:300]!r}"
+        return f"curl -X {self.method} '{self.target}'{headers}{body}"
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route, and what it takes."""
+
+    method: str
+    path: str
+    query: tuple[str, ...]
+    headers: tuple[str, ...]
+    #: Names of the parts of the path, each with its type.
+    parts: tuple[tuple[str, Any], ...]
+    #: Bodies that are taken.
+    bodies: tuple[dict[str, Any], ...]
+    #: Their schema, without references.
+    schemas: tuple[dict[str, Any], ...]
+    is_page: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def call(self, filled: dict[str, str]) -> Call:
+        """The call without a fault, the parts of its path `filled` in."""
+        path = self.path
+        for name, _ in self.parts:
+            path = path.replace(f"{{{name}:path}}", filled[name]).replace(f"{{{name}}}", filled[name])
+        if not self.bodies:
+            return Call(self.method, path)
+        return Call(
+            self.method, path, headers=(("Content-Type", "application/json"),), body=json.dumps(self.bodies[0]).encode()
+        )
+
+
+def application() -> FastAPI:
+    """The application with its dashboard, to be looked at and not to be asked."""
+    app = build(
+        max_body_bytes=1_048_576,
+        registry=CollectorRegistry(),
+        access_log=AccessLog("console", "info", io.StringIO(), process="api-0"),
+    )
+    install(app)
+    return app
+
+
+def routes() -> list[Route]:
+    """Every route there is, a method each."""
+    app = application()
+    description = app.openapi()
+    return [
+        _route(one, method, description)
+        for one in _flat(app.routes)
+        for method in sorted({*(one.methods or ())} - {"HEAD"})
+    ]
+
+
+def _flat(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        else:
+            yield from _flat(route.original_router.routes)  # type: ignore[attr-defined]  # of an included router
+
+
+def _route(route: APIRoute, method: str, description: dict[str, Any]) -> Route:
+    path = route.path.replace(":path}", "}")
+    operation = description["paths"].get(path, {}).get(method.lower(), {})
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = _resolved(content.get("schema", {}), description)
+    schemas = tuple(schema.get("oneOf", [schema] if schema else []))
+    given = [one["value"] for one in content.get("examples", {}).values()]
+    examples = given or [example for one in schemas for example in one.get("examples", [])]
+    # The examples name a node that the application asked here does not have.
+    bodies = [json.loads(json.dumps(one).replace('"57"', '"13"')) for one in examples]
+    dependants = list(_all(route.dependant))
+    return Route(
+        method,
+        route.path,
+        tuple(name for one in dependants for each in one.query_params for name in _names(each)),
+        tuple(name.replace("_", "-") for one in dependants for each in one.header_params for name in _names(each)),
+        tuple((each.alias, each.field_info.annotation) for one in dependants for each in one.path_params),
+        tuple(bodies),
+        schemas,
+        not route.include_in_schema and route.path.startswith("/dashboard"),
+    )
+
+
+def _all(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for one in dependant.dependencies:
+        yield from _all(one)
+
+
+def _names(parameter: Any) -> Iterator[str]:
+    """The name of a parameter, or those of all that a model takes together."""
+    kind = parameter.field_info.annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield from (one.alias or name for name, one in kind.model_fields.items())
+    else:
+        yield parameter.alias
+
+
+def _resolved(schema: Any, description: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_resolved(one, description) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _resolved(description["components"]["schemas"][schema["$ref"].rpartition("/")[2]], description)
+    return {name: _resolved(one, description) for name, one in schema.items()}
+
+
+def wrong_queries(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
+    """Parameters that are unknown, misspelled, given twice, or of another type."""
+
+    def sent(*pairs: tuple[str, str], wrong: str, taken: bool = False) -> Call:
+        return replace(good, query=pairs, wrong=(wrong,), may_be_taken=taken)
+
+    yield sent((UNKNOWN, "1"), wrong=UNKNOWN)
+    for name in route.query:
+        for value in sweep.some(("1", "2026-11-20", "node", "json"), 2):
+            yield sent((name, value), (name, value), wrong=name)
+        for misspelled in sweep.some(misspellings(name, route.query), most):
+            yield sent((misspelled, "1"), wrong=misspelled)
+        for value in sweep.some(VALUES, most):
+            call = sent((name, value), wrong=name, taken=not route.is_page or _is_understood(name, value))
+            yield replace(call, wrong=(name, _LABELS.get(name, name)))
+
+
+def _is_understood(name: str, text: str) -> bool:
+    """Whether a filter of the list of requests can have this text; that of another parameter may be anything."""
+    if not text.strip():
+        return True
+    try:
+        for choice in (*CHOICES, *QUESTIONS, ORDER):
+            if choice.name == name:
+                choice.states(text.strip())
+        if name in {limit.name for limit in LIMITS}:
+            return math.isfinite(float(text))
+        if name in dict(DAYS):
+            date.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def wrong_paths(route: Route, good: Call, filled: dict[str, str], sweep: Sweep, most: int) -> Iterator[Call]:
+    """Parts of the path that are no id, number or name; and a slash too many."""
+    yield replace(good, path=f"{good.path}/{UNKNOWN}", may_be_taken=True)
+    for name, _ in route.parts:
+        for value in sweep.some([one for one in VALUES if one.strip()], most):
+            yield replace(route.call(filled | {name: quote(value, safe="")}), may_be_taken=True)
+
+
+def wrong_headers(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
+    """Headers that are given twice, or hold what they cannot."""
+
+    def sent(*headers: tuple[str, str], wrong: str, taken: bool = False) -> Call:
+        rest = [one for one in good.headers if one[0] not in dict(headers)]
+        return replace(good, headers=(*rest, *headers), wrong=(wrong,), may_be_taken=taken)
+
+    for name in route.headers:
+        yield sent((name, "one"), (name, "two"), wrong=name)
+        yield sent((name, "one"), (name, "one"), wrong=name)
+        for value in sweep.some([one for one in VALUES if one.isprintable()], most):
+            yield sent((name, value), wrong=name, taken=True)
+    for name, value in HEADERS.items():
+        if not (route.is_page and value == KEY):
+            yield sent((name, value), (name, value), wrong=name)
+    if good.body is not None:
+        yield sent(*[("Content-Type", "application/json")] * 2, wrong="Content-Type")
+        yield sent(("Content-Encoding", "gzip"), wrong="Content-Encoding")
+        for value in ("text/plain", "application/x-www-form-urlencoded", "", "application/json; charset=utf-16"):
+            yield sent(("Content-Type", value), wrong="Content-Type")
+
+
+#: Members in the order they are written, which may hold one twice.
+Members = list[tuple[str, Any]]
+
+
+def wrong_bodies(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
+    """Members that are unknown, misspelled, given twice, of another type, or missing; a body where none is taken."""
+
+    def sent(members: Members, *wrong: str, taken: bool = False) -> Call:
+        return replace(good, body=_written(members), wrong=wrong, may_be_taken=taken)
+
+    if not route.bodies:
+        if not route.is_page:
+            headers = (("Content-Type", "application/json"),)
+            yield replace(good, headers=headers, body=json.dumps({UNKNOWN: 1}).encode(), wrong=("body",))
+        return
+    for example in route.bodies:
+        members = list(example.items())
+        known = {name: one for schema in route.schemas for name, one in schema["properties"].items()}
+        yield sent([*members, (UNKNOWN, 1)], UNKNOWN)
+        yield sent([(UNKNOWN, [1]), *members], UNKNOWN)
+        for name in known:
+            value = example.get(name, "x")
+            others = [one for one in members if one[0] != name]
+            yield sent([*others, (name, value), (name, value)], name)
+            yield sent([(name, [["2"]]), *others, (name, value)], name)
+            for misspelled in sweep.some(misspellings(name, known), most):
+                # Where it is needed, it is the right name that is missing.
+                yield sent([*others, (misspelled, value)], misspelled, name)
+            for strange in sweep.some(STRANGE, most):
+                yield sent([*others, (name, strange)], name, taken=_may_be(known[name], strange))
+    yield from _wrong_salts(route, good)
+
+
+def _wrong_salts(route: Route, good: Call) -> Iterator[Call]:
+    """What lies deeper than the members of a body: `salts`, the one member that is an object."""
+    if not any("salts" in schema["properties"] for schema in route.schemas):
+        return
+    salt = "ab" * 16
+    inner: list[tuple[Members, str]] = [
+        ([("nodes", [("1", salt)]), (UNKNOWN, 1)], UNKNOWN),
+        ([("nodes", [("1", salt)]), ("nodes", [("1", salt)])], "nodes"),
+        ([("nodes", [("1", salt), ("1", salt[::-1])])], "1"),
+        ([("nodes", [("1", salt), ("2", salt)])], "salts"),
+        ([("nodes", [("1", salt)]), ("reference", salt)], "salts"),
+    ]
+    for salts, wrong in inner:
+        members: Members = [("kind", "node"), ("nodes", ["1"]), ("salts", salts)]
+        yield replace(good, body=_written(members), wrong=(wrong,))
+
+
+def _may_be(schema: dict[str, Any], value: Any) -> bool:
+    """Whether a member of this schema may be of the type of `value`, whatever else it must be."""
+    types = {one.get("type", "string") for one in (schema, *schema.get("anyOf", ()))}
+    if isinstance(value, bool) or value is None:
+        return ("null" if value is None else "boolean") in types
+    kinds = {int: {"integer", "number"}, float: {"number"}, str: {"string"}, list: {"array"}, dict: {"object"}}
+    return bool(types & kinds[type(value)])
+
+
+def _written(value: Any) -> bytes:
+    def text(one: Any) -> str:
+        if isinstance(one, list) and one and all(isinstance(each, tuple) for each in one):
+            return "{" + ", ".join(f"{json.dumps(name)}: {text(each)}" for name, each in one) + "}"
+        return json.dumps(one)
+
+    return text(value).encode()
