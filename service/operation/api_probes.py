@@ -9,6 +9,7 @@ from pathlib import Path
 from service.db import clock, lease, schema
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
 from service.errors import Unavailable
@@ -20,6 +21,9 @@ from service.versions.batch_rows import BatchRepository
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20
+#: Seconds for which the oldest request may wait, beyond the time that a batch has to fill, although no batch is under
+#: way: nearly all are taken up within one, and what the stream has lost is published again after 15.
+MOST_UNCLAIMED_S = 40.0
 #: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
 MOST_AWAY_S = 60.0
 
@@ -35,11 +39,12 @@ def api_probes(
     keyring: Keyring,
     key_files: Callable[[], None],
     predictions: Callable[[], object],
+    max_wait_s: float,
 ) -> Probes:
     """What a process of the api looks at by itself.
 
     `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
-    answers a prediction; each raises LetheError when it cannot.
+    answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
     """
 
     async def postgres() -> str:
@@ -94,6 +99,17 @@ def api_probes(
         # Not which, nor whether there are any yet: that changes with what is deleted.
         return "no more than rounding explains"
 
+    async def oldest_request() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            oldest = await RequestRepository(connection).oldest(model)
+        if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
+            raise NotReady(
+                f"The oldest request has waited for {oldest.waits_s:.0f} s and is not carried out.",
+                "See what `queue`, `lease` and `unlearner` say, and the log of the unlearner. If all is well there, run "
+                "`./lethe doctor`, and check the database for damage.",
+            )
+        return "no request waits for longer than it should"
+
     async def predictions_are_answered() -> str:
         predictions()
         # Not of which version: whoever asks, it would tell whether a request found something to delete.
@@ -106,6 +122,7 @@ def api_probes(
         ("keys", keys),
         ("clock", clocks),
         ("residuals", residuals),
+        ("oldest_request", oldest_request),
         ("disk", disk_probe(home)),
         ("predictions", predictions_are_answered),
     ]

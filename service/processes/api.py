@@ -129,6 +129,7 @@ async def _answering(
             keyring=keyring,
             key_files=key_files,
             predictions=lambda: reader.predict_many(()),
+            max_wait_s=settings.max_wait_ms / 1000,
         )
         readiness = Readiness(
             [*own, *holder_probes(engine, model)],

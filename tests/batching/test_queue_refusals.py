@@ -85,7 +85,7 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
         [again] = await stream.reclaim("two", idle_ms=0)
         assert again.request_id == claimed.request_id
         await stream.acknowledge([again])
-        assert await stream.length() == len(await stream.request_ids()) == 1
+        assert await stream.length() == len((await stream.contents()).delivered) == 1
 
 
 async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:

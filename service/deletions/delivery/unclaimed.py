@@ -37,5 +37,5 @@ class ClaimWatch:
         if reason is None or remedy is None:
             return None
         async with transaction(self._engine) as connection:
-            oldest_s = await RequestRepository(connection).oldest_wait(self._stream.model)
-        return UnclaimedRequests(lasts_s, oldest_s, reason, remedy)
+            oldest = await RequestRepository(connection).oldest(self._stream.model)
+        return UnclaimedRequests(lasts_s, 0.0 if oldest is None else oldest.waits_s, reason, remedy)

@@ -42,6 +42,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             keyring=Keyring.open(tmp_path / "keys"),
             key_files=own_slots.check_file,
             predictions=lambda: Reader().predict_many(()),
+            max_wait_s=0.0,
         ),
         *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=cpu, team=team),
     ]
@@ -54,7 +55,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     working = [name for name, check in checks.items() if check.ok]
     assert working == ["disk", "queue", "unlearner_keys", "device", "workers"]
     assert checks["workers"].detail == "1 of 2 compute together"
-    for name in ("postgres", "migrations", "keys", "clock", "residuals"):
+    for name in ("postgres", "migrations", "keys", "clock", "residuals", "oldest_request"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")
     assert [(check.name, check.ok) for check in by_row] == [("lease", False), ("unlearner", False)]
