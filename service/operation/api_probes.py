@@ -9,6 +9,7 @@ from pathlib import Path
 from service.db import clock, lease, schema
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
 from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
@@ -21,9 +22,6 @@ from service.versions.batch_rows import BatchRepository
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20
-#: Seconds for which the oldest request may wait, beyond the time that a batch has to fill, although no batch is under
-#: way: nearly all are taken up within one, and what the stream has lost is published again after 15.
-MOST_UNCLAIMED_S = 40.0
 #: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
 MOST_AWAY_S = 60.0
 
@@ -146,7 +144,13 @@ def holder_probes(engine: Engine, model: str) -> Probes:
         text = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
         if not found.is_held:
             text = f"There is no unlearner.{_served(found)}"
-        elif phase is Phase.SERVING:
+        if found.failures > 1 and found.failing_s > MOST_AWAY_S:
+            raise NotReady(
+                f"The unlearner has failed {found.failures} times in {found.failing_s:.0f} s, and has not served for "
+                f"{lease.STEADY_S:.0f} s since. {text}",
+                "See in its log why it fails. It is ready again once it has served for that long.",
+            )
+        if found.is_held and phase is Phase.SERVING:
             return phase.value if reason is None else f"{phase.value}. {reason}"
         if _is_away(found) or (found.is_held and phase in (Phase.FAILED, Phase.HELD_UP)):
             raise NotReady(text, _WAIT)

@@ -195,7 +195,7 @@ async def test_requests_behind_a_batch_that_is_under_way_are_not_delivered_again
     await Relay(world.engine, stream).publish_pending()
     await claim_all(stream, 2)
     async with transaction(world.engine) as connection:
-        await connection.execute(text("UPDATE requests SET queued_at = now() - interval '5 min'"))
+        await connection.execute(text(RECEIVED_LONG_AGO))
         await RequestMoves(connection).take([first])
     assert await sweeper.sweep() == 0
 
