@@ -52,7 +52,7 @@ def unlearner_probes(
         return f"{team.count} of {team.wanted} compute together"
 
     async def starts() -> str:
-        # Whether they are too many is for `unlearner` to say.
+        # Whether these are too many is what the check `unlearner` is about.
         return f"started again {restarts} times by its supervisor" if restarts else "not started again"
 
     probes = [
