@@ -56,7 +56,8 @@ _ASKED = Rights(
 )
 #: Of the lease: who holds it, and what the holder reports.
 _LEASE = (
-    "holder fencing expires_at phase reason repair_progress device checks served_at serving_since failures failing_since"
+    "holder fencing expires_at phase reason repair_progress device checks served_at serving_since failures "
+    "failing_since"
 )
 _DRILL = Rights(add="request_id model cohort trigger")
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.

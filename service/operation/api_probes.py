@@ -103,8 +103,8 @@ def api_probes(
         if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
             raise NotReady(
                 f"The oldest request has waited for {oldest.waits_s:.0f} s and is not carried out.",
-                "See what `queue`, `lease` and `unlearner` say, and the log of the unlearner. If all is well there, run "
-                "`./lethe doctor`, and check the database for damage.",
+                "See what `queue`, `lease` and `unlearner` say, and the log of the unlearner. If these are in order, "
+                "see that no other program uses this Redis, and check the database for damage.",
             )
         return "no request waits for longer than it should"
 

@@ -43,9 +43,7 @@ from service.vault.own_slots import OwnSlots
 _COUNTING_S = 0.5
 
 
-def run(
-    settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int
-) -> None:
+def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
     """Answer on `bound` until SIGTERM; `notify_ready` is called once everything works, `name` is this process' own.
 
     The supervisor has started this process again `restarts` times.

@@ -49,7 +49,7 @@ class Child:
     #: Its program; the number of its channel's descriptor is added.
     command: Sequence[str]
     environment: Mapping[str, str]
-    #: What it is told on its channel, secrets included; beside it stands under `restarts` how often it was started again.
+    #: What it is told on its channel, secrets included; beside it, under `restarts`, how often it was started again.
     handover: Mapping[str, Any]
     #: The socket that it answers on; the child finds its descriptor's number under `listener` in what it is told.
     listener: socket.socket | None = None

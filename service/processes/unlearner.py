@@ -166,7 +166,8 @@ async def unlearning(
             after_failure=restarts > 0,
         )
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
-        queue = ClaimWatch(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage, unlearner.carrying_out), limits.max_wait_s)
+        activities = (relay.outage, unlearner.claiming, sweeper.outage, unlearner.carrying_out)
+        queue = ClaimWatch(engine, stream, activities, limits.max_wait_s)
         # Drills that run by themselves are asked for like any others.
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)

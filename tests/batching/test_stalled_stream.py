@@ -33,9 +33,7 @@ async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def lethe(
-    settings: Settings, server: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Lethe]:
+async def lethe(settings: Settings, server: ValkeyProcess, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lethe]:
     # In place of 15 s and 5 s.
     defaults = Sweeper.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "older_than_s", 1.0)

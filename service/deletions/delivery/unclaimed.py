@@ -30,9 +30,7 @@ class UnclaimedRequests:
 class ClaimWatch:
     """The activities by which a committed request comes into the unlearner's hands."""
 
-    def __init__(
-        self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage], max_wait_s: float
-    ) -> None:
+    def __init__(self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage], max_wait_s: float) -> None:
         """A batch has `max_wait_s` to fill."""
         self._engine = engine
         self._stream = stream
