@@ -31,20 +31,21 @@ _OLDEST = text(
         SELECT id, queued_at FROM requests
         WHERE model = :model AND ended_at IS NULL AND status NOT IN ('applied', 'failed') AND batch_id IS NULL
         ORDER BY received_at, id LIMIT 1
-    ), before AS (
-        SELECT r.completed_at AS went_on_at, false AS is_under_way FROM requests r, head h
-        WHERE r.model = :model AND r.completed_at > h.queued_at AND r.received_at <= h.queued_at
-        UNION ALL
-        SELECT r.failed_at, false FROM requests r, head h
-        WHERE r.model = :model AND r.failed_at > h.queued_at AND r.received_at <= h.queued_at
-        UNION ALL
-        SELECT CASE WHEN r.id <> h.id THEN r.taken_at END, true FROM requests r, head h
+    ), begun AS (
+        SELECT max(r.taken_at) FILTER (WHERE r.id <> h.id) AS at, count(*) > 0 AS any_begun FROM requests r, head h
         WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed' AND r.taken_at IS NOT NULL
             AND r.received_at <= h.queued_at
     )
-    SELECT extract(epoch FROM clock_timestamp() - greatest(h.queued_at, max(b.went_on_at))) AS waits_s,
-           coalesce(bool_or(b.is_under_way), false) AS is_under_way
-    FROM head h LEFT JOIN before b ON true GROUP BY h.id, h.queued_at
+    SELECT begun.any_begun AS is_under_way, extract(epoch FROM clock_timestamp() - greatest(h.queued_at, begun.at, (
+        SELECT r.completed_at FROM requests r
+        WHERE r.model = :model AND r.completed_at > h.queued_at AND r.received_at <= h.queued_at
+        ORDER BY r.completed_at DESC LIMIT 1
+    ), (
+        SELECT r.failed_at FROM requests r
+        WHERE r.model = :model AND r.failed_at > h.queued_at AND r.received_at <= h.queued_at
+        ORDER BY r.failed_at DESC LIMIT 1
+    ))) AS waits_s
+    FROM head h, begun
     """
 )
 

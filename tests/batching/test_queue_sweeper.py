@@ -135,14 +135,14 @@ async def read_by_another(redis: Redis) -> None:
 
 
 async def acknowledged_by_another(redis: Redis) -> None:
-    [(_, entries)] = await redis.xreadgroup("unlearner", "foreign", {KEY: ">"})
-    await redis.xack(KEY, "unlearner", *(entry_id for entry_id, _ in entries))
+    entries = await DeletionStream(redis, MODEL).claim("foreign", count=9, block_ms=0)
+    await redis.xack(KEY, "unlearner", *(entry.entry_id for entry in entries))
 
 
 async def kept_by_another(redis: Redis) -> None:
     """Whoever claims it again and again never lets it grow old."""
-    [(_, entries)] = await redis.xreadgroup("unlearner", "foreign", {KEY: ">"})
-    await redis.xclaim(KEY, "unlearner", "foreign", 0, [entry_id for entry_id, _ in entries])
+    entries = await DeletionStream(redis, MODEL).claim("foreign", count=9, block_ms=0)
+    await redis.xclaim(KEY, "unlearner", "foreign", 0, [entry.entry_id for entry in entries])
 
 
 async def group_deleted_and_made_at_the_end(redis: Redis) -> None:
