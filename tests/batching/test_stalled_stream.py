@@ -36,6 +36,7 @@ async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
 async def lethe(settings: Settings, server: ValkeyProcess, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lethe]:
     # In place of 15 s and 5 s.
     defaults = Sweeper.__init__.__kwdefaults__
+    assert defaults is not None
     monkeypatch.setitem(defaults, "older_than_s", 1.0)
     monkeypatch.setitem(defaults, "interval_s", 0.5)
     async with running(settings.model_copy(update={"redis_url": server.url})) as lethe:
