@@ -37,11 +37,16 @@ def main() -> None:
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
     with reported():
-        _do(work, settings, name, listener, lambda: channel.sendall(READY))
+        _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"])
 
 
 def _do(
-    work: Work, settings: Settings, name: str, listener: socket.socket | None, notify_ready: Callable[[], None]
+    work: Work,
+    settings: Settings,
+    name: str,
+    listener: socket.socket | None,
+    notify_ready: Callable[[], None],
+    restarts: int,
 ) -> None:
     match work:
         case "train":
@@ -60,7 +65,7 @@ def _do(
             from service.processes.unlearner import run as unlearn
 
             with _kept_running():
-                unlearn(settings, notify_ready)
+                unlearn(settings, notify_ready, restarts)
         case "worker":
             from service.worker.following import follow
 
@@ -71,7 +76,7 @@ def _do(
 
             assert listener is not None
             with _kept_running():
-                answer(settings, listener, notify_ready, name)
+                answer(settings, listener, notify_ready, name, restarts)
         case _:
             assert_never(work)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, func, literal, not_, null, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -22,15 +22,20 @@ from service.domain.records import Lease
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
+#: Seconds for which a holder must serve to end a row of failures.
+STEADY_S = 60.0
 #: Characters of a text that are kept: it is read by people.
 _LONGEST = 2_000
 
 
-async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0) -> Lease | None:
+async def acquire(
+    engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0, after_failure: bool = False
+) -> Lease | None:
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
-    forgotten some.
+    forgotten some. A failure is counted if the last holder ended without giving the lease back, if it reported that it
+    had failed, or if the caller knows of one (`after_failure`).
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
     asked_at = boottime()
@@ -39,7 +44,7 @@ async def acquire(engine: AsyncEngine, name: str, holder: str, ttl_seconds: floa
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
-        set_={"fencing": func.greatest(LeaseRow.fencing, above) + 1, **begun},
+        set_={"fencing": func.greatest(LeaseRow.fencing, above) + 1, **begun, **_failures(holder, after_failure)},
         where=or_(LeaseRow.expires_at <= func.clock_timestamp(), LeaseRow.holder == holder),
     )
     async with transaction(engine) as conn:
@@ -75,11 +80,11 @@ async def release(engine: AsyncEngine, lease: Lease) -> None:
 async def holder(conn: AsyncConnection, name: str) -> Holder | None:
     """Return what the last holder of the lease `name` told, None where nobody has ever held it."""
     row = LeaseRow.__table__.c
-    since = func.extract("epoch", func.clock_timestamp() - row.served_at)
     query = select(
-        *(row.phase, row.reason, row.repair_progress, row.device, row.checks),
+        *(row.phase, row.reason, row.repair_progress, row.device, row.checks, row.failures),
         (row.expires_at > func.clock_timestamp()).label("is_held"),
-        since.label("served_s"),
+        _seconds_since(row.served_at).label("served_s"),
+        _seconds_since(row.failing_since).label("failing_s"),
     ).where(row.name == name)
     found = (await conn.execute(query)).one_or_none()
     if found is None:
@@ -90,7 +95,26 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
         found.device,
         tuple(Check(**check) for check in found.checks),
     )
-    return Holder(report, found.is_held, None if found.served_s is None else float(found.served_s))
+    served_s = None if found.served_s is None else float(found.served_s)
+    return Holder(report, found.is_held, served_s, found.failures, float(found.failing_s or 0.0))
+
+
+def _failures(holder: str, after_failure: bool) -> dict[str, Any]:
+    """What a new holder makes of the way in which the last one ended."""
+    was_stopped = LeaseRow.phase == Phase.STOPPED.value
+    failed = and_(not_(was_stopped), or_(LeaseRow.holder != holder, LeaseRow.phase == Phase.FAILED.value))
+    if after_failure:
+        failed = true()
+    # The first failure was when the last holder that served did so last.
+    first = func.coalesce(LeaseRow.failing_since, LeaseRow.served_at, func.clock_timestamp())
+    return {
+        "failures": case((failed, LeaseRow.failures + 1), (was_stopped, 0), else_=LeaseRow.failures),
+        "failing_since": case((failed, first), (was_stopped, null()), else_=LeaseRow.failing_since),
+    }
+
+
+def _seconds_since(moment: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.extract("epoch", func.clock_timestamp() - moment)
 
 
 def _columns(report: LeaseReport) -> dict[str, Any]:
@@ -101,9 +125,17 @@ def _columns(report: LeaseReport) -> dict[str, Any]:
         "repair_progress": None if report.repair is None else _progress(report.repair),
         "device": report.device,
         "checks": [asdict(check) | {"detail": _storable(check.detail)} for check in report.checks],
+        "serving_since": null(),
     }
     if report.condition.phase is Phase.SERVING:
-        columns["served_at"] = func.clock_timestamp()
+        # By these seconds its start has succeeded: what fails later fails for the first time.
+        is_steady = LeaseRow.serving_since < func.clock_timestamp() - literal(timedelta(seconds=STEADY_S))
+        columns |= {
+            "served_at": func.clock_timestamp(),
+            "serving_since": func.coalesce(LeaseRow.serving_since, func.clock_timestamp()),
+            "failures": case((is_steady, 0), else_=LeaseRow.failures),
+            "failing_since": case((is_steady, null()), else_=LeaseRow.failing_since),
+        }
     return columns
 
 

@@ -54,6 +54,11 @@ _ASKED = Rights(
     add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
     "reference_commitment key_file key_place"
 )
+#: Of the lease: who holds it, and what the holder reports.
+_LEASE = (
+    "holder fencing expires_at phase reason repair_progress device checks served_at serving_since failures "
+    "failing_since"
+)
 _DRILL = Rights(add="request_id model cohort trigger")
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
 _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
@@ -82,7 +87,7 @@ UNLEARNER: Mapping[str, Rights] = {
     # What a move tells is added by its trigger; that one is late, by nobody's.
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
-    "leases": Rights(add=_ALL, change="holder fencing expires_at phase reason repair_progress device checks served_at"),
+    "leases": Rights(add=_ALL, change=_LEASE),
     "log_checks": _READ,
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),

@@ -68,6 +68,11 @@ class LeaseRow(Base):
     checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
     #: When a holder last said that it serves.
     served_at: Mapped[datetime | None]
+    #: Since when the present holder serves; null while it does not.
+    serving_since: Mapped[datetime | None]
+    #: How often holders have failed since one last served for long, and when the first of them did.
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    failing_since: Mapped[datetime | None]
 
 
 class PointerRow(Base):
@@ -114,6 +119,8 @@ class RequestRow(Base):
     idempotency_key: Mapped[str | None]
     body_digest: Mapped[bytes | None]
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: When it was received or, if it failed since, last tried again; a trigger sets it.
+    queued_at: Mapped[datetime] = mapped_column(server_default=func.now())
     #: When the sweeper last put the request back into the stream.
     swept_at: Mapped[datetime | None]
     #: When the unlearner took the request up; it cannot be cancelled from then on.

@@ -1,5 +1,6 @@
 """Opening transactions, and telling an outage of Postgres from a mistake."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,10 @@ NO_RIGHT = "42501"
 _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
 #: Lock time-out, idle time-out, transaction time-out, a standby that cannot be written.
 _OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
+#: Lock time-out.
+_LOCKED = "55P03"
+#: What Postgres says of the row that was waited for, where it was one.
+_LOCKED_TABLE = re.compile(r'relation "(\w+)"')
 #: Answers to COMMIT that say it did not happen.
 _ROLLED_BACK_CLASS = "40"
 
@@ -30,6 +35,10 @@ class CommitUnanswered(Unavailable):
 
     slug = "commit-unanswered"
     title = "Outcome unknown"
+
+
+class Locked(Unavailable):
+    """A lock was waited for until its time-out."""
 
 
 @asynccontextmanager
@@ -56,6 +65,12 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             raise CommitUnanswered(
                 f"The database stopped answering during a commit ({_name(error)}).",
                 "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
+            ) from error
+        if sqlstate(error) == _LOCKED:
+            raise Locked(
+                f"Another session of the database holds a lock{_locked_table(error)} and does not let go.",
+                "Nothing was recorded; try again in a few seconds. If it stays so, an operator has to end that "
+                "session: pg_stat_activity shows the oldest transactions.",
             ) from error
         raise refusal(error, while_connecting=connecting) from error
 
@@ -106,6 +121,13 @@ def sqlstate(error: BaseException) -> str:
     """The SQLSTATE of SQLAlchemy's or asyncpg's error, empty when it has none."""
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     return state if isinstance(state, str) else ""
+
+
+def _locked_table(error: BaseException) -> str:
+    """Which table has the row that was waited for; empty where Postgres does not say."""
+    cause = getattr(getattr(error, "orig", error), "__cause__", None) or error
+    found = _LOCKED_TABLE.search(str(getattr(cause, "context", None) or ""))
+    return f" on the table `{found[1]}`" if found else ""
 
 
 def _name(error: BaseException) -> str:

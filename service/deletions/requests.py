@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import exists, func, literal, select, update
+from sqlalchemy import exists, func, literal, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.arrays import any_of
@@ -17,11 +17,37 @@ from service.db.rows import (
     request_norms,
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
-from service.domain.records import DeletionRequest, QueuedRequest, RequestAudit
+from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest, RequestAudit
 from service.domain.scopes import Scope
 from service.domain.states import AUDITED, RequestStatus
 from service.errors import NotFound
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
+
+#: The head of the queue, and what came before it and went on since the head was queued. It is found among all that are
+#: open, by another index than the one by which requests are published again: damage to one is seen through the other.
+_OLDEST = text(
+    """
+    WITH head AS (
+        SELECT id, queued_at FROM requests
+        WHERE model = :model AND ended_at IS NULL AND status NOT IN ('applied', 'failed') AND batch_id IS NULL
+        ORDER BY received_at, id LIMIT 1
+    ), begun AS (
+        SELECT max(r.taken_at) FILTER (WHERE r.id <> h.id) AS at, count(*) > 0 AS any_begun FROM requests r, head h
+        WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed' AND r.taken_at IS NOT NULL
+            AND r.received_at <= h.queued_at
+    )
+    SELECT begun.any_begun AS is_under_way, extract(epoch FROM clock_timestamp() - greatest(h.queued_at, begun.at, (
+        SELECT r.completed_at FROM requests r
+        WHERE r.model = :model AND r.completed_at > h.queued_at AND r.received_at <= h.queued_at
+        ORDER BY r.completed_at DESC LIMIT 1
+    ), (
+        SELECT r.failed_at FROM requests r
+        WHERE r.model = :model AND r.failed_at > h.queued_at AND r.received_at <= h.queued_at
+        ORDER BY r.failed_at DESC LIMIT 1
+    ))) AS waits_s
+    FROM head h, begun
+    """
+)
 
 
 class RequestRepository:
@@ -105,7 +131,7 @@ class RequestRepository:
         waiting = (
             select(RequestRow.id)
             .where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
-            .where(func.coalesce(RequestRow.swept_at, RequestRow.received_at) < func.now() - age)
+            .where(func.coalesce(RequestRow.swept_at, RequestRow.queued_at) < func.now() - age)
             .where(~exists().where(OutboxRow.request_id == RequestRow.id))
             .order_by(RequestRow.received_at, RequestRow.id)
             .limit(limit)
@@ -121,13 +147,10 @@ class RequestRepository:
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return int(await self._conn.scalar(query) or 0)
 
-    async def oldest_wait(self, model: str) -> float:
-        """Return the seconds since the oldest request was received that is queued and in no batch; 0 without one."""
-        query = select(func.extract("epoch", func.now() - func.min(RequestRow.received_at)))
-        query = query.where(
-            RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None)
-        )
-        return max(0.0, float(await self._conn.scalar(query) or 0.0))
+    async def oldest(self, model: str) -> OldestRequest | None:
+        """Return how the request at the head of the queue fares; None when no request waits."""
+        found = (await self._conn.execute(_OLDEST, {"model": model})).one_or_none()
+        return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_under_way)
 
     async def queued_by_key(self, model: str) -> dict[UUID, int]:
         """Return how many nodes and edges the queued requests of each API key name."""

@@ -6,9 +6,11 @@ what was sent (`KeyError: '12'`).
 """
 
 import logging
+import math
 import sys
+import time
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
@@ -34,6 +36,12 @@ _PERSONAL = frozenset(
     | {"path", "query", "url", "headers", "client"}
 )
 _WITHHELD = "[withheld]"
+#: What is logged at each attempt while a server or a disk is away.
+_OF_OUTAGES = frozenset(
+    {"outage", "lease.renewal_failed", "limits.local", "stream.unacknowledged", "webhook.not_recorded"}
+)
+#: Seconds between two lines of the log on the same outage.
+_TELL_AGAIN_S = 60.0
 #: Errors about the operation of the service, whose text is ours and names no person.
 _OPERATIONAL = (ConfigurationError, EmbeddedServerError, KeyMissing, LeaseLost, StateMismatch, Unavailable)
 
@@ -60,6 +68,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            OutagesSeldom(),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -92,6 +101,34 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     # Below `debug`, which no setting asks for, uvicorn logs whole requests and who sent them.
     logging.disable(logging.DEBUG - 1)
     logging.captureWarnings(capture=True)
+
+
+class OutagesSeldom:
+    """Drops lines on an outage that was logged within a minute; the next one says how many.
+
+    All activities of the process meet the same outage at each attempt: it is told by its reason, whoever met it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: Reason -> when it was logged last, and how many lines were dropped since.
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+        """Raises DropEvent."""
+        if line["event"] not in _OF_OUTAGES or "reason" not in line:
+            return line
+        reason, now = str(line["reason"]), self._clock()
+        logged_at, dropped = self._logged.get(reason, (-math.inf, 0))
+        if now - logged_at < _TELL_AGAIN_S:
+            self._logged[reason] = (logged_at, dropped + 1)
+            raise structlog.DropEvent
+        # Reasons of outages that are over are forgotten.
+        self._logged = {each: last for each, last in self._logged.items() if now - last[0] < 2 * _TELL_AGAIN_S}
+        self._logged[reason] = (now, 0)
+        if dropped:
+            line["lines_like_this"] = dropped
+        return line
 
 
 def _renderers(log_format: LogFormat, *, colors: bool) -> Iterator[Processor]:

@@ -26,9 +26,15 @@ _REPAIR_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3600.0, 86_400.0)
 
 
-def new_registry() -> CollectorRegistry:
-    """Return a registry of its own with the metrics of the process; `/metrics` exposes it."""
+def new_registry(restarts: int = 0) -> CollectorRegistry:
+    """Return a registry of its own with the metrics of the process; `/metrics` exposes it.
+
+    The supervisor has started the process again `restarts` times.
+    """
     registry = CollectorRegistry(auto_describe=True)
+    Counter(
+        "lethe_restarts_total", "Times the supervisor started this process again after it ended.", registry=registry
+    ).inc(restarts)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
@@ -107,7 +113,7 @@ class UnlearningMetrics:
         )
         self._unclaimed = Gauge(
             "lethe_oldest_unclaimed_seconds",
-            "Age of the oldest request that nobody can claim because the queue is not usable; 0 when there is none.",
+            "Time for which the oldest request could have been taken up and was not; 0 while the queue goes on.",
             registry=registry,
         )
         self._batches = Counter(
@@ -240,7 +246,7 @@ class UnlearningMetrics:
         self._memory_free.set(memory_bytes)
 
     def unclaimed(self, seconds: float) -> None:
-        """Set the age of the oldest request that nobody can claim."""
+        """Set for how long the oldest request has not been taken up, though it could have been."""
         self._unclaimed.set(seconds)
 
     def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from service.db import clock, lease, schema
 from service.db.engine import Connection, Engine
 from service.db.transactions import transaction
+from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
+from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
 from service.errors import Unavailable
@@ -35,11 +37,12 @@ def api_probes(
     keyring: Keyring,
     key_files: Callable[[], None],
     predictions: Callable[[], object],
+    max_wait_s: float,
 ) -> Probes:
     """What a process of the api looks at by itself.
 
     `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
-    answers a prediction; each raises LetheError when it cannot.
+    answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
     """
 
     async def postgres() -> str:
@@ -89,6 +92,17 @@ def api_probes(
         # Not which, nor whether there are any yet: that changes with what is deleted.
         return "no more than rounding explains"
 
+    async def oldest_request() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            oldest = await RequestRepository(connection).oldest(model)
+        if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
+            raise NotReady(
+                f"The oldest request has waited for {oldest.waits_s:.0f} s and is not carried out.",
+                "See what `queue`, `lease` and `unlearner` say, and the log of the unlearner. If these are in order, "
+                "see that no other program uses this Redis, and check the database for damage.",
+            )
+        return "no request waits for longer than it should"
+
     async def predictions_are_answered() -> str:
         predictions()
         # Not of which version: whoever asks, it would tell whether a request found something to delete.
@@ -101,6 +115,7 @@ def api_probes(
         ("keys", keys),
         ("clock", clocks),
         ("residuals", residuals),
+        ("oldest_request", oldest_request),
         ("disk", disk_probe(home)),
         ("predictions", predictions_are_answered),
     ]
@@ -135,7 +150,13 @@ def holder_probes(engine: Engine, model: str) -> Probes:
         text = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
         if not found.is_held:
             text = f"There is no unlearner.{_served(found)}"
-        elif phase is Phase.SERVING:
+        if found.failures > 1 and found.failing_s > MOST_AWAY_S:
+            raise NotReady(
+                f"The unlearner has failed {found.failures} times in {found.failing_s:.0f} s, and has not served for "
+                f"{lease.STEADY_S:.0f} s since. {text}",
+                "See in its log why it fails. It is ready again once it has served for that long.",
+            )
+        if found.is_held and phase is Phase.SERVING:
             return phase.value if reason is None else f"{phase.value}. {reason}"
         if _is_away(found) or (found.is_held and phase in (Phase.FAILED, Phase.HELD_UP)):
             raise NotReady(text, _WAIT)

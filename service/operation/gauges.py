@@ -53,8 +53,7 @@ async def keep_gauges(
                 lacking = await DeliveryRepository(connection).undelivered()
                 metrics.undelivered(lacking.waiting, lacking.oldest_s, lacking.given_up)
             metrics.room(*await asyncio.to_thread(room))
-            stall = await queue.stall()
-            metrics.unclaimed(0.0 if stall is None else stall.oldest_s)
+            metrics.unclaimed(await queue.unclaimed_s())
             async with transaction(engine) as connection:
                 await fold(connection)
             facts = served()

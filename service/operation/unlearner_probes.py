@@ -18,8 +18,13 @@ MOST_STALL_S = 60.0
 _LOOK_S = 2.0
 
 
-def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team) -> Probes:
-    """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there."""
+def unlearner_probes(
+    *, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team, restarts: int
+) -> Probes:
+    """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there.
+
+    The supervisor has started the unlearner again `restarts` times.
+    """
 
     async def queue_is_usable() -> str:
         try:
@@ -29,7 +34,7 @@ def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device
         if stall is None:
             return "usable"
         waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
-        text = f"For {stall.lasts_s:.0f} s nobody could claim a request. {waits} {stall.reason}"
+        text = f"For {stall.lasts_s:.0f} s no request could be carried out. {waits} {stall.reason}"
         if stall.lasts_s > MOST_STALL_S:
             raise NotReady(text, stall.remedy)
         return text
@@ -46,7 +51,16 @@ def unlearner_probes(*, queue: ClaimWatch, key_files: Callable[[], None], device
         # Fewer than were asked for do the same, later.
         return f"{team.count} of {team.wanted} compute together"
 
-    probes = [("queue", queue_is_usable), ("unlearner_keys", keys), ("device", device_computes)]
+    async def starts() -> str:
+        # Whether these are too many is what the check `unlearner` is about.
+        return f"started again {restarts} times by its supervisor" if restarts else "not started again"
+
+    probes = [
+        ("queue", queue_is_usable),
+        ("unlearner_keys", keys),
+        ("device", device_computes),
+        ("restarts", starts),
+    ]
     return probes if team.wanted == 1 else [*probes, ("workers", workers)]
 
 

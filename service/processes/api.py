@@ -43,14 +43,16 @@ from service.vault.own_slots import OwnSlots
 _COUNTING_S = 0.5
 
 
-def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str) -> None:
+def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
     """Answer on `bound` until SIGTERM; `notify_ready` is called once everything works, `name` is this process' own.
+
+    The supervisor has started this process again `restarts` times.
 
     Raises what kept it from starting, or from going on.
     """
     with stopped_by_signals() as hand_over:
         server = Server()
-        app = create_app(settings, name, on_failure=server.fail, on_ready=notify_ready)
+        app = create_app(settings, name, on_failure=server.fail, on_ready=notify_ready, restarts=restarts)
         hand_over(server.stop)
         server.serve(server_config(app, settings.proxies), bound)
 
@@ -61,13 +63,14 @@ def create_app(
     *,
     on_failure: Callable[[BaseException], None] = lambda error: None,
     on_ready: Callable[[], None] = lambda: None,
+    restarts: int = 0,
 ) -> FastAPI:
     """The application of one process, started and stopped by its lifespan.
 
     `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
     nothing can work without has ended, `on_ready` once everything works.
     """
-    registry = new_registry()
+    registry = new_registry(restarts)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -129,6 +132,7 @@ async def _answering(
             keyring=keyring,
             key_files=key_files,
             predictions=lambda: reader.predict_many(()),
+            max_wait_s=settings.max_wait_ms / 1000,
         )
         readiness = Readiness(
             [*own, *holder_probes(engine, model)],

@@ -61,17 +61,22 @@ from service.worker.team import Team
 from service.worker.unlearner import Unlearner
 
 
-def run(settings: Settings, notify_ready: Callable[[], None]) -> None:
+def run(settings: Settings, notify_ready: Callable[[], None], restarts: int) -> None:
     """Unlearn until SIGTERM; `notify_ready` is called once it serves, which a standby does not.
+
+    The supervisor has started this process again `restarts` times.
 
     Raises what kept it from starting, or from going on.
     """
     with stopped_by_signals() as hand_over:
-        asyncio.run(_run(settings, notify_ready, hand_over))
+        asyncio.run(_run(settings, notify_ready, restarts, hand_over))
 
 
 async def _run(
-    settings: Settings, notify_ready: Callable[[], None], hand_over: Callable[[Callable[[], None]], None]
+    settings: Settings,
+    notify_ready: Callable[[], None],
+    restarts: int,
+    hand_over: Callable[[Callable[[], None]], None],
 ) -> None:
     loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
 
@@ -85,7 +90,7 @@ async def _run(
         failures.append(error)
         ended.set()
 
-    async with unlearning(settings, on_failure=fail, on_ready=notify_ready):
+    async with unlearning(settings, on_failure=fail, on_ready=notify_ready, restarts=restarts):
         await ended.wait()
     if failures:
         raise failures[0]
@@ -97,6 +102,7 @@ async def unlearning(
     *,
     on_failure: Callable[[BaseException], None],
     on_ready: Callable[[], None] = lambda: None,
+    restarts: int = 0,
 ) -> AsyncIterator[str]:
     """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
 
@@ -118,7 +124,7 @@ async def unlearning(
         store = Store.open(settings.model_dir)
         model = store.manifest.name
         unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
-        registry = new_registry()
+        registry = new_registry(restarts)
         metrics, background = (
             UnlearningMetrics(registry, with_noise=settings.certify is not None),
             Background(on_failure),
@@ -150,9 +156,18 @@ async def unlearning(
         limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
         team = Team(MeetingPlace.of(settings), settings.workers, device)
         metrics.team(lambda: team.count, team.wanted)
-        unlearner = Unlearner(context, store, stream, team, limits=limits, lease_ttl_s=settings.lease_ttl_s)
+        unlearner = Unlearner(
+            context,
+            store,
+            stream,
+            team,
+            limits=limits,
+            lease_ttl_s=settings.lease_ttl_s,
+            after_failure=restarts > 0,
+        )
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
-        queue = ClaimWatch(engine, stream, (relay.outage, unlearner.claiming, sweeper.outage))
+        activities = (relay.outage, unlearner.claiming, sweeper.outage, unlearner.carrying_out)
+        queue = ClaimWatch(engine, stream, activities, limits.max_wait_s)
         # Drills that run by themselves are asked for like any others.
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
         intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
@@ -168,7 +183,7 @@ async def unlearning(
             slots.check_file()
 
         readiness = Readiness(
-            unlearner_probes(queue=queue, key_files=key_files, device=device, team=team),
+            unlearner_probes(queue=queue, key_files=key_files, device=device, team=team, restarts=restarts),
             timeout_s=settings.readiness_timeout_s,
             state=lambda: unlearner.condition,
         )

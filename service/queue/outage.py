@@ -46,14 +46,18 @@ class Outage:
         """Seconds since the first failure in a row; 0 while the activity goes on."""
         return 0.0 if self._since is None else self._clock() - self._since
 
-    async def pause(self, error: Unavailable | OSError) -> None:
-        """Wait before the next attempt, longer with each failure in a row."""
+    def failed(self, error: ExplainedError | OSError) -> None:
+        """Count a failure; somebody else logs it and waits."""
         self._failures += 1
         if self._since is None:
             self._since = self._clock()
-        delay = self._backoff.delay(self._failures, self._rng)
         error = as_outage(error)
         self.reason, self.remedy = error.detail, error.remedy
+
+    async def pause(self, error: Unavailable | OSError) -> None:
+        """Wait before the next attempt, longer with each failure in a row."""
+        self.failed(error)
+        delay = self._backoff.delay(self._failures, self._rng)
         self._log.warning(
             "outage",
             activity=self._activity,

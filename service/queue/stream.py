@@ -33,6 +33,16 @@ class Entry:
     request_id: UUID
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What the stream holds, in its order."""
+
+    #: Was given to a consumer, whoever that was, or passed over; nobody is given it again.
+    delivered: Sequence[Entry]
+    #: The group's consumers will be given it.
+    upcoming: Sequence[Entry]
+
+
 class DeletionStream:
     """The stream of one model, and the consumer group of its unlearners.
 
@@ -50,7 +60,10 @@ class DeletionStream:
             await self._redis.ping()
 
     async def ensure_group(self) -> None:
-        """Create stream and consumer group where they are missing; the group reads from the stream's beginning."""
+        """Create stream and consumer group where they are missing; the group reads from the stream's beginning.
+
+        So does one that was moved past the stream's end, and would never be given what is added.
+        """
         async with self._outages():
             try:
                 # From 0, not from the end: what was published before the group existed must be delivered.
@@ -58,6 +71,12 @@ class DeletionStream:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
+                # Asked for in this order: meanwhile the end only moves on.
+                position = await self._position()
+                end = (await self._redis.xinfo_stream(self._key))["last-generated-id"]
+                if position > _number(end):
+                    await self._redis.xgroup_setid(self._key, _GROUP, id="0")
+                    structlog.get_logger(__name__).warning("stream.group_moved_back")
 
     async def publish(self, request_ids: Iterable[UUID]) -> None:
         """Append one entry per id, in order."""
@@ -108,20 +127,32 @@ class DeletionStream:
         """Remove the entries; those already gone do no harm."""
         await self._remove([entry.entry_id for entry in entries])
 
-    async def request_ids(self) -> set[UUID]:
-        """Every request id in the stream, delivered or not."""
-        present: set[UUID] = set()
+    async def contents(self) -> Contents:
+        """Every entry of the stream that names a request; the group must be there."""
+        delivered: list[Entry] = []
+        upcoming: list[Entry] = []
         start = "-"
         async with self._outages():
+            position = await self._position()
             while page := await self._redis.xrange(self._key, min=start, max="+", count=_PAGE):
-                present.update(request_id for _, fields in page if (request_id := _request_id(fields)) is not None)
+                for entry_id, fields in page:
+                    request_id = _request_id(fields)
+                    if request_id is not None:
+                        found = upcoming if _number(entry_id) > position else delivered
+                        found.append(Entry(_text(entry_id), request_id))
                 start = f"({_text(page[-1][0])}"
-        return present
+        return Contents(delivered, upcoming)
 
     async def length(self) -> int:
         """How many entries the stream holds, delivered or not."""
         async with self._outages():
             return int(await self._redis.xlen(self._key))
+
+    async def _position(self) -> tuple[int, int]:
+        """Number of the last entry that the group was given, or was moved to."""
+        groups = await self._redis.xinfo_groups(self._key)
+        named = (group["last-delivered-id"] for group in groups if _text(group["name"]) == _GROUP)
+        return _number(next(named, "0-0"))
 
     async def _entries(self, raw: Iterable[tuple[Any, Mapping[Any, Any] | None]]) -> list[Entry]:
         """The entries that name a request; anything else somebody wrote here is removed."""
@@ -176,6 +207,12 @@ def _request_id(fields: Mapping[Any, Any] | None) -> UUID | None:
         return UUID(_text((fields or {})[_FIELD]))
     except (KeyError, ValueError):
         return None
+
+
+def _number(entry_id: Any) -> tuple[int, int]:
+    """An entry's id, as ids are ordered."""
+    milliseconds, _, sequence = _text(entry_id).partition("-")
+    return int(milliseconds), int(sequence)
 
 
 def _text(value: Any) -> str:

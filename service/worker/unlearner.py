@@ -70,7 +70,9 @@ class Unlearner:
         *,
         limits: BatchLimits,
         lease_ttl_s: float,
+        after_failure: bool = False,
     ) -> None:
+        """`after_failure`: whether this process was started because one before it ended without being told to."""
         self._context = context
         self._team = team
         self._lease_ttl_s = lease_ttl_s
@@ -86,6 +88,9 @@ class Unlearner:
         #: `time.monotonic()` from which the disk is tidied again.
         self._tidy_at = 0.0
         self._unforeseen = 0
+        self._after_failure = after_failure
+        #: What batches fail with, until one succeeds or nothing waits any more.
+        self.carrying_out = Outage("batches")
         #: The lease acquired last.
         self._lease: Lease | None = None
         #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
@@ -101,6 +106,8 @@ class Unlearner:
         if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
             return Condition(Phase.HELD_UP, self._context.outage.reason)
         said = None if self._is_deleting else self._context.work.said
+        if self._condition.phase is Phase.SERVING and self.carrying_out.reason is not None:
+            return Condition(Phase.HELD_UP, self.carrying_out.reason)
         if self._condition.phase is Phase.SERVING:
             return Condition(Phase.SERVING, self._importer.reason or said)
         if self._condition.phase is Phase.LOADING:
@@ -220,14 +227,21 @@ class Unlearner:
 
     async def _session(self, held: contextlib.AsyncExitStack) -> None:
         self._condition = Condition(Phase.WAITING_FOR_LEASE)
-        lease = await leases.acquire(self._context.engine, self._context.model, self._consumer, self._lease_ttl_s)
+        lease = await leases.acquire(
+            self._context.engine,
+            self._context.model,
+            self._consumer,
+            self._lease_ttl_s,
+            after_failure=self._after_failure,
+        )
         if lease is None:
             # Another process claims; what kept this one from it says nothing any more.
             self._claims.outage.over()
+            self.carrying_out.over()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._context.stop.wait(), self._lease_ttl_s / 4)
             return
-        self._lease = lease
+        self._lease, self._after_failure = lease, False
         # Of the session before; what this one waits for is told from here on.
         self._context.outage.reason = None
         # What was made ready under an earlier one may be of a version that another holder has replaced.
@@ -296,6 +310,8 @@ class Unlearner:
             idle = repairs or (claims.none and session.checkpointer.due) or self._importer.is_under_way
             seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
             await claims.wait(0.0 if idle else seconds, stop)
+            if claims.none:
+                self.carrying_out.over()
             if idle and claims.none and not self._importer.is_under_way:
                 with self._deleting():
                     await (session.repairer if repairs else session.checkpointer).step()
@@ -323,8 +339,13 @@ class Unlearner:
     async def _process(self, processor: Processor, count: int) -> None:
         """Takes the first `count` claimed requests to their end; those it defers wait on."""
         failure_points.reached(FailurePoint.BATCHED)
-        with self._deleting():
-            deferred = await processor.process(self._claims.first(count))
+        try:
+            with self._deleting():
+                deferred = await processor.process(self._claims.first(count))
+        except (Unavailable, NotPublishable, OSError) as error:
+            self.carrying_out.failed(error)
+            raise
+        self.carrying_out.over()
         self._unforeseen = 0
         self._team.worked()
         self._context.outage.over()

@@ -260,7 +260,7 @@ async def test_the_sweeper_is_told_each_forgotten_request_once_in_a_while(db: Da
         await OutboxRepository(conn).delete([old, taken, young])
     await db.batch([taken])
     for request_id in (old, in_outbox, taken):
-        await db.rows("UPDATE requests SET received_at = now() - interval '1 h' WHERE id = :id", id=request_id)
+        await db.rows("UPDATE requests SET queued_at = now() - interval '1 h' WHERE id = :id", id=request_id)
 
     async def unclaimed() -> list[UUID]:
         async with transaction(db.engine) as conn:

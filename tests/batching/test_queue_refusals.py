@@ -11,8 +11,11 @@ from uuid import uuid4
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
+from sqlalchemy import text
 
 from service.access.node_allowance import NodeAllowance
+from service.db import engine as engine_module
+from service.db.engine import create_engine
 from service.errors import Unavailable
 from service.operation import gauges, unlearner_probes
 from service.queue.connection import connect, version_of
@@ -88,7 +91,7 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
         [again] = await stream.reclaim("two", idle_ms=0)
         assert again.request_id == claimed.request_id
         await stream.acknowledge([again])
-        assert await stream.length() == len(await stream.request_ids()) == 1
+        assert await stream.length() == len((await stream.contents()).upcoming) == 1
 
 
 async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:
@@ -215,6 +218,35 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
             return (await unclaimed(lethe)) == 0.0
 
         await until(is_over)
+
+
+async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
+    settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
+    # In place of 20 s.
+    monkeypatch.setitem(engine_module._SERVER_SETTINGS, "lock_timeout", "300ms")
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        database = create_engine(database_url)
+        async with database.connect() as other:
+            await other.execute(text("SELECT FROM pointers FOR SHARE"))
+            accepted = await lethe.delete("7")
+
+            async def is_named() -> bool:
+                checks = (await lethe.client.get("/readyz")).json()["checks"]
+                [unlearner] = [check for check in checks if check["name"] == "unlearner"]
+                held_up = "held up in what it has begun. Another session of the database holds a lock on the table"
+                return not unlearner["ok"] and f"{held_up} `pointers`" in unlearner["detail"]
+
+            async def is_told_of() -> bool:
+                return (await unclaimed(lethe)) > 0.0
+
+            await until(is_named)
+            await until(is_told_of)
+        await database.dispose()
+        await lethe.completed(accepted)
+        await until(lethe.is_ready)
 
 
 async def unclaimed(lethe: Lethe) -> float:

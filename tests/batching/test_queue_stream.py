@@ -125,14 +125,16 @@ async def test_a_request_published_twice_is_two_entries_of_one_id(stream: Deleti
     published = ids(1)
     await stream.publish(published * 2)
     assert await claimed(stream) == published * 2
-    assert await stream.request_ids() == set(published)
+    assert [entry.request_id for entry in (await stream.contents()).delivered] == published * 2
 
 
-async def test_all_ids_in_the_stream_are_listed_whether_delivered_or_not(stream: DeletionStream) -> None:
+async def test_all_entries_of_the_stream_are_listed_by_whether_they_were_delivered(stream: DeletionStream) -> None:
     published = ids(1203)
     await stream.publish(published)
     await claimed(stream, count=600)
-    assert await stream.request_ids() == set(published)
+    contents = await stream.contents()
+    assert [entry.request_id for entry in contents.delivered] == published[:600]
+    assert [entry.request_id for entry in contents.upcoming] == published[600:]
 
 
 async def test_entries_that_name_no_request_are_removed(stream: DeletionStream, redis: Redis) -> None:
@@ -140,7 +142,7 @@ async def test_entries_that_name_no_request_are_removed(stream: DeletionStream, 
     await redis.xadd(KEY, {b"request": b"not an id"})
     published = ids(1)
     await stream.publish(published)
-    assert await stream.request_ids() == set(published)
+    assert {entry.request_id for entry in (await stream.contents()).upcoming} == set(published)
     assert await claimed(stream) == published
     assert await stream.length() == 1
 
@@ -170,7 +172,7 @@ async def test_a_redis_that_is_down_or_frozen_is_unavailable_and_usable_again_la
                 stream.publish(ids(1)),
                 stream.claim("one", count=1, block_ms=0),
                 stream.reclaim("one", idle_ms=0),
-                stream.request_ids(),
+                stream.contents(),
                 stream.length(),
             ):
                 with pytest.raises(Unavailable, match="REDIS_URL"):

@@ -1,14 +1,17 @@
 """What the stream lost is found in Postgres and published again; what it still holds is left alone."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from sqlalchemy import text
 
+from service.db.transactions import transaction
 from service.deletions.delivery.relay import Relay
 from service.deletions.delivery.sweeper import Sweeper
+from service.deletions.moves import RequestMoves
 from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
@@ -16,6 +19,8 @@ from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.queue_world import MODEL, QueueWorld, claim_all, queue_world
 
 KEY = f"lethe:{MODEL}:deletions"
+LONG_AGO = "now() - interval '5 min'"
+RECEIVED_LONG_AGO = f"UPDATE requests SET received_at = {LONG_AGO}, queued_at = {LONG_AGO}, swept_at = NULL"
 
 
 @pytest.fixture
@@ -119,6 +124,80 @@ async def test_a_missing_group_is_recreated(
     assert await sweeper.sweep() == 0
     assert [group["name"] for group in await redis.xinfo_groups(KEY)] == [b"unlearner"]
     assert await claim_all(stream, 1) == accepted
+
+
+async def moved_past(redis: Redis) -> None:
+    await redis.xgroup_setid(KEY, "unlearner", "9999999999999-0")
+
+
+async def read_by_another(redis: Redis) -> None:
+    await redis.xreadgroup("unlearner", "foreign", {KEY: ">"}, noack=True)
+
+
+async def acknowledged_by_another(redis: Redis) -> None:
+    entries = await DeletionStream(redis, MODEL).claim("foreign", count=9, block_ms=0)
+    await redis.xack(KEY, "unlearner", *(entry.entry_id for entry in entries))
+
+
+async def kept_by_another(redis: Redis) -> None:
+    """Whoever claims it again and again never lets it grow old."""
+    entries = await DeletionStream(redis, MODEL).claim("foreign", count=9, block_ms=0)
+    await redis.xclaim(KEY, "unlearner", "foreign", 0, [entry.entry_id for entry in entries])
+
+
+async def group_deleted_and_made_at_the_end(redis: Redis) -> None:
+    await redis.xgroup_destroy(KEY, "unlearner")
+    await redis.xgroup_create(KEY, "unlearner", id="$")
+
+
+async def entry_removed(redis: Redis) -> None:
+    await redis.xtrim(KEY, maxlen=0, approximate=False)
+
+
+@pytest.mark.parametrize(
+    "stall",
+    [
+        moved_past,
+        read_by_another,
+        acknowledged_by_another,
+        kept_by_another,
+        group_deleted_and_made_at_the_end,
+        entry_removed,
+    ],
+)
+async def test_whoever_has_had_them_requests_that_nobody_takes_up_are_delivered_again_once(
+    world: QueueWorld, stream: DeletionStream, redis: Redis, stall: Callable[[Redis], Awaitable[None]]
+) -> None:
+    # Idle for less than this, no entry counts as abandoned.
+    sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
+    accepted = await world.accept(3)
+    await Relay(world.engine, stream).publish_pending()
+    await stall(redis)
+
+    async def aged() -> None:
+        async with transaction(world.engine) as connection:
+            await connection.execute(text(RECEIVED_LONG_AGO))
+
+    await aged()
+    await sweeper.sweep()
+    await aged()
+    assert await sweeper.sweep() == 0, "those that are still to be delivered are left alone"
+    assert sorted(await claim_all(stream, 3)) == sorted(accepted)
+    assert await stream.claim("test", count=9, block_ms=0) == []
+    assert await stream.length() == 3, "nothing of what was passed over is left"
+
+
+async def test_requests_behind_a_batch_that_is_under_way_are_not_delivered_again(
+    world: QueueWorld, stream: DeletionStream
+) -> None:
+    sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
+    first, _ = await world.accept(2)
+    await Relay(world.engine, stream).publish_pending()
+    await claim_all(stream, 2)
+    async with transaction(world.engine) as connection:
+        await connection.execute(text(RECEIVED_LONG_AGO))
+        await RequestMoves(connection).take([first])
+    assert await sweeper.sweep() == 0
 
 
 async def test_an_unlearner_gets_every_request_while_redis_is_killed_again_and_again(

@@ -57,6 +57,7 @@ def of(*names: str) -> tuple[str, ...]:
 ONE = (("instance", "one:8001"), ("job", "lethe"), ("process", "unlearner"))
 INTERVAL, COMPLETED = of("drill_interval_seconds", "drill_last_completed_timestamp_seconds")
 COHORTS = f"lethe_drill_cohorts_remaining{UNLEARNER}"
+[RESTARTS] = of("restarts_total")
 QUEUED, BATCHES = of("queued_nodes", "batches_total")
 SIZE, SIGNED = of("log_size", "log_signed_size")
 ENDED = 'lethe_deletions_ended_total{instance="one:8001",job="lethe",process="unlearner",status="completed"}'
@@ -90,6 +91,14 @@ CASES = {
         Case({QUEUED: "NaN 5 5 stale " * 15}, {QUEUED: "5 5 5 stale " * 15, BATCHES: "0+1x2400"}),
     ],
     "LetheDeletionsUnclaimed": [gauge("oldest_unclaimed_seconds", 61, 60)],
+    "LetheRestartsAgainAndAgain": [
+        # While it is away it does not answer.
+        Case(
+            {RESTARTS: "0x16 stale 1x2 stale 2x2 stale 3x20"},
+            {RESTARTS: "0x10 stale 1x1000"},
+            labels=(("instance", "one:8001"), ("process", "unlearner")),
+        )
+    ],
     "LetheDiskNearlyFull": [gauge("disk_free_bytes", 2**30 - 1, 2**30)],
     "LetheMemoryNearlyUsedUp": [
         Case(

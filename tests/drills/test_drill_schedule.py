@@ -163,7 +163,7 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
     asyncio.get_running_loop().call_soon(stop.set)
     async with connect("redis://127.0.0.1:1/0") as redis:
         relay = Outage("relay")
-        queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,))
+        queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,), 0.0)
         await keep_gauges(
             metrics, api.services.drills, queue, lambda: served, timedelta(days=7), lambda: (0.0, 0.0), stop
         )

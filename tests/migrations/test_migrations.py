@@ -223,6 +223,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
     )
     assert found == {
         ("requests_transition", "requests"),
+        ("requests_queued_again", "requests"),
         ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
         ("requests_due", "requests"),

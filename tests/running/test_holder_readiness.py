@@ -64,6 +64,71 @@ async def test_a_restart_is_waited_out_for_a_stated_time(db: Database) -> None:
     assert (checks["lease"].ok, checks["unlearner"].ok) == (True, False)
 
 
+async def lives(db: Database, holder: str, *, killed: bool = True, after_failure: bool = False) -> None:
+    """Another unlearner serves for a moment; then it is killed, or stopped in order."""
+    lease = await leases.acquire(db.engine, MODEL, holder, 60, after_failure=after_failure)
+    assert lease is not None
+    lease = await leases.renew(db.engine, lease, LeaseReport(Condition(Phase.SERVING)))
+    if killed:
+        await db.rows("UPDATE leases SET expires_at = clock_timestamp() - interval '1 s'")
+    else:
+        await leases.release(db.engine, lease)
+
+
+async def passed(db: Database, seconds: float) -> None:
+    """As much time has passed."""
+    times = ("served_at", "serving_since", "failing_since")
+    earlier = ", ".join(f"{at} = {at} - make_interval(secs => :seconds)" for at in times)
+    await db.rows(f"UPDATE leases SET {earlier}", seconds=seconds)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_an_unlearner_that_serves_for_a_moment_again_and_again_is_not_ready(db: Database, killed: bool) -> None:
+    await lives(db, "first", killed=killed)
+    for turn in range(4):
+        await passed(db, 20.0)
+        # Where an activity beside it fails, an unlearner gives its lease back in order: the supervisor knows better.
+        await lives(db, f"again {turn}", killed=killed, after_failure=not killed)
+    lease = await leases.acquire(db.engine, MODEL, "last", 60, after_failure=not killed)
+    assert lease is not None
+    for phase in (Phase.LOADING, Phase.SERVING):
+        lease = await leases.renew(db.engine, lease, LeaseReport(Condition(phase)))
+        check = (await found(db))["unlearner"]
+        assert not check.ok
+        assert "has failed 5 times in 8" in check.detail
+        assert check.remedy
+
+
+async def test_lasting_service_ends_a_row_of_failures(db: Database) -> None:
+    for holder in ("first", "second", "third"):
+        await lives(db, holder)
+    lease = await leases.acquire(db.engine, MODEL, "fourth", 60)
+    assert lease is not None
+    serving = LeaseReport(Condition(Phase.SERVING))
+    lease = await leases.renew(db.engine, lease, serving)
+    await passed(db, MOST_AWAY_S + 1.0)
+    assert not (await found(db))["unlearner"].ok
+    await leases.renew(db.engine, lease, serving)
+    assert (await found(db))["unlearner"].ok
+
+
+async def test_a_stop_in_order_ends_a_row_of_failures(db: Database) -> None:
+    for holder in ("first", "second"):
+        await lives(db, holder)
+    await lives(db, "third", killed=False)
+    await passed(db, MOST_AWAY_S + 1.0)
+    await lives(db, "fourth")
+    await say(db, Phase.SERVING)
+    assert (await found(db))["unlearner"].ok
+
+
+async def test_one_failure_is_no_row_of_them(db: Database) -> None:
+    await lives(db, "first")
+    await passed(db, 24 * 3600.0)
+    await say(db, Phase.SERVING)
+    assert (await found(db))["unlearner"].ok
+
+
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.HELD_UP])
 async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, phase: Phase) -> None:
     await say(db, Phase.SERVING)

@@ -11,6 +11,8 @@ from service.cli.running.findings import Finding
 from service.db import clock, roles, schema
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
+from service.deletions.requests import RequestRepository
 from service.errors import KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
 from service.processes.listening import ServerFacts
@@ -19,6 +21,9 @@ from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 
 _TIMEOUT_S = 5.0
+#: Longest time that LETHE_MAX_WAIT_MS gives a batch to fill (seconds).
+_LONGEST_FILL_S = 60.0
+_LEASED = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
 
 
 async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
@@ -126,9 +131,17 @@ async def _requests(engine: Engine) -> Finding:
     asked = f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in columns)} FROM audit_open"
     async with transaction(engine) as connection:
         still_open, late, failed = tuple((await connection.exec_driver_sql(asked)).one())
+        served = (await connection.exec_driver_sql(_LEASED)).scalars().all()
+        oldest = [await RequestRepository(connection).oldest(model) for model in served]
     found = f"{still_open} open, {late} past their deadline, {failed} failed and not handled"
-    if not late and not failed:
+    stuck = [one for one in oldest if one is not None and one.is_stuck(MOST_UNCLAIMED_S + _LONGEST_FILL_S)]
+    if stuck:
+        waits_s = max(one.waits_s for one in stuck)
+        found += f"; the oldest has waited for {waits_s:.0f} s and is not carried out"
+    if not late and not failed and not stuck:
         return Finding("requests", True, found)
+    if stuck:
+        return Finding("requests", False, found, "See what the running Lethe says of itself, and the unlearner's log.")
     remedy = "See them on the dashboard. Try a failed one again with `./lethe retry`, or say how it was handled with "
     return Finding("requests", False, found, remedy + "`./lethe handle`.")
 
@@ -141,9 +154,8 @@ async def _migrations(url: str) -> Finding:
 
 
 async def _leases(engine: Engine) -> Finding:
-    held = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
     async with transaction(engine) as connection:
-        names = list((await connection.exec_driver_sql(held)).scalars())
+        names = list((await connection.exec_driver_sql(_LEASED)).scalars())
     if not names:
         return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
     return Finding("lease", True, "held for " + ", ".join(names))

@@ -22,7 +22,8 @@ class Sweeper:
 
     Missing is what has been queued for `older_than_s` and is not in the stream, and what a consumer was given
     `older_than_s` ago and never acknowledged. What is merely waiting its turn in the stream is left alone, so that
-    a long queue does not grow by being swept.
+    a long queue does not grow by being swept. Once the oldest request is stuck, what was delivered counts as missing
+    too, whoever was given it.
     """
 
     def __init__(
@@ -54,17 +55,22 @@ class Sweeper:
         # Redis first: while it does not answer, no row of Postgres is kept locked.
         await self._stream.ensure_group()
         abandoned = await self._stream.reclaim(_CONSUMER, idle_ms=int(self._older_than_s * 1000))
-        present = await self._stream.request_ids()
+        contents = await self._stream.contents()
         async with transaction(self._engine) as connection:
             requests = RequestRepository(connection)
             model = self._stream.model
+            oldest = await requests.oldest(model)
+            present = {entry.request_id for entry in contents.upcoming}
+            if oldest is None or not oldest.is_stuck(self._older_than_s):
+                present.update(entry.request_id for entry in contents.delivered)
             unclaimed = await requests.unclaimed(model, older_than_s=self._older_than_s, limit=_PAGE)
             waiting = await requests.queued(model, {entry.request_id for entry in abandoned})
             lost = dict.fromkeys([request.id for request in waiting])
             lost.update(dict.fromkeys(request_id for request_id in unclaimed if request_id not in present))
             await self._stream.publish(lost)
         # Last: until the new entry is there, the old one is what carries the request.
-        await self._stream.acknowledge(abandoned)
+        replaced = [entry for entry in contents.delivered if entry.request_id in lost]
+        await self._stream.acknowledge([*abandoned, *replaced])
         if lost:
             structlog.get_logger(__name__).warning("sweeper.republished", requests=len(lost))
         return len(lost)

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.requests import RequestRepository
+from service.domain.records import OldestRequest
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
+
+#: Seconds for which the oldest request may wait, beyond the time that a batch has to fill, although no batch is under
+#: way: nearly all are taken up within one, and what the stream has lost is published again after 15.
+MOST_UNCLAIMED_S = 40.0
 
 
 @dataclass(frozen=True)
@@ -16,7 +21,7 @@ class UnclaimedRequests:
 
     #: For how long, in seconds.
     lasts_s: float
-    #: Seconds since the oldest request that waits was received, by Postgres' clock; 0 when none waits.
+    #: For how long the oldest request could have been taken up, in seconds; 0 when none waits.
     oldest_s: float
     reason: str
     remedy: str
@@ -25,10 +30,12 @@ class UnclaimedRequests:
 class ClaimWatch:
     """The activities by which a committed request comes into the unlearner's hands."""
 
-    def __init__(self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage]) -> None:
+    def __init__(self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage], max_wait_s: float) -> None:
+        """A batch has `max_wait_s` to fill."""
         self._engine = engine
         self._stream = stream
         self._activities = tuple(activities)
+        self._most_s = MOST_UNCLAIMED_S + max_wait_s
 
     async def stall(self) -> UnclaimedRequests | None:
         """What keeps requests from being claimed at present, None while nothing does. Raises Unavailable."""
@@ -36,6 +43,17 @@ class ClaimWatch:
         lasts_s, reason, remedy = longest.lasts_s, longest.reason, longest.remedy
         if reason is None or remedy is None:
             return None
+        oldest = await self._oldest()
+        return UnclaimedRequests(lasts_s, 0.0 if oldest is None else oldest.waits_s, reason, remedy)
+
+    async def unclaimed_s(self) -> float:
+        """For how long the oldest request could have been taken up; 0 while nothing keeps it. Raises Unavailable."""
+        oldest = await self._oldest()
+        if oldest is None:
+            return 0.0
+        is_kept = any(activity.reason is not None for activity in self._activities) or oldest.is_stuck(self._most_s)
+        return oldest.waits_s if is_kept else 0.0
+
+    async def _oldest(self) -> OldestRequest | None:
         async with transaction(self._engine) as connection:
-            oldest_s = await RequestRepository(connection).oldest_wait(self._stream.model)
-        return UnclaimedRequests(lasts_s, oldest_s, reason, remedy)
+            return await RequestRepository(connection).oldest(self._stream.model)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from service.access.api_keys import ApiKeyRepository
 from service.cli.running import findings
@@ -26,6 +26,8 @@ from service.vault.log_keys import LogKeys
 from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
+from tests.support.service.queue_world import MODEL as QUEUED_MODEL
+from tests.support.service.queue_world import queue_world
 
 READS = ("--scope", "predictions:read")
 
@@ -131,6 +133,23 @@ def test_a_doctor_in_a_healthy_place_finds_nothing_wrong(lethe: CommandLine) -> 
         assert found[name].startswith("ok"), name
     for name in ("keys", "model", "lease", "service"):
         assert found[name].startswith("-"), name
+
+
+def test_a_doctor_names_a_queue_that_stands_still(lethe: CommandLine, empty_database_url: str, tmp_path: Path) -> None:
+    async def stand_still() -> None:
+        async with queue_world(empty_database_url, tmp_path / "other") as world:
+            await world.accept(1)
+            assert await lease.acquire(world.engine, QUEUED_MODEL, "a test", 600.0)
+            async with transaction(world.engine) as connection:
+                ago = "now() - interval '5 min'"
+                await connection.execute(text(f"UPDATE requests SET received_at = {ago}, queued_at = {ago}"))
+
+    lethe("migrate")
+    asyncio.run(stand_still())
+    ran = lethe("doctor")
+    assert ran.status == 1
+    assert "the oldest has waited for 3" in " ".join(ran.stdout.split())
+    assert "requests: See what the running Lethe says" in ran.stderr
 
 
 def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, empty_database_url: str) -> None:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 import structlog
 from prometheus_client import generate_latest
+from structlog.typing import EventDict
 
 from projector.forgetting.status import RepairStatus
 from service.domain.kinds import RequestKind
@@ -22,7 +23,7 @@ from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
 from service.errors import Unavailable, UnknownNodes
 from service.observability.access import AccessLog
-from service.observability.logging import LogFormat, configure_logging
+from service.observability.logging import LogFormat, OutagesSeldom, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
@@ -163,6 +164,45 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
     assert "lines_lost_before" in first
     assert "2" in first.partition("lines_lost_before")[2]
     assert "lines_lost" not in second
+
+
+def test_an_outage_is_logged_at_once_and_then_once_a_minute_with_the_number_of_lines_left_out() -> None:
+    now = 0.0
+    seldom = OutagesSeldom(lambda: now)
+
+    def logged(event: str, **values: object) -> EventDict | None:
+        try:
+            return seldom(None, "warning", {"event": event, **values})
+        except structlog.DropEvent:
+            return None
+
+    away = {"reason": "The database does not answer (ConnectionRefusedError)."}
+    assert logged("outage", activity="relay", **away) == {"event": "outage", "activity": "relay", **away}
+    # Whichever activity meets it, and wherever it is logged.
+    now = 1.0
+    assert [logged("outage", activity="log", **away), logged("lease.renewal_failed", **away)] == [None, None]
+    now = 59.0
+    assert [logged("outage", activity="log", **away), logged("limits.local", **away)] == [None, None]
+    assert logged("outage", reason="Redis is away.") == {"event": "outage", "reason": "Redis is away."}
+    now = 60.0
+    assert logged("outage", **away) == {"event": "outage", **away, "lines_like_this": 4}
+    assert logged("outage", **away) is None
+    now = 900.0
+    assert logged("outage", reason="Redis is away.") == {"event": "outage", "reason": "Redis is away."}
+    for _ in range(2):
+        assert logged("unlearner.failed") == {"event": "unlearner.failed"}
+        assert logged("batch.failed", reason="x") == {"event": "batch.failed", "reason": "x"}
+
+
+def test_lines_on_an_outage_are_left_out_of_the_log_of_a_process(lines: Callable[[], list[dict[str, object]]]) -> None:
+    for activity in ("relay", "sweeper", "log"):
+        structlog.get_logger(activity).warning("outage", activity=activity, reason="The database does not answer.")
+    assert [line["activity"] for line in lines()] == ["relay"]
+
+
+def test_a_process_counts_how_often_it_was_started_again() -> None:
+    assert new_registry().get_sample_value("lethe_restarts_total") == 0.0
+    assert new_registry(3).get_sample_value("lethe_restarts_total") == 3.0
 
 
 def test_what_is_not_known_of_a_model_is_no_figure() -> None:

@@ -32,7 +32,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     team = Team(MeetingPlace("127.0.0.1", 1, 1.0), 2, cpu)
     stream = DeletionStream(redis, "small")
-    queue = ClaimWatch(engine, stream, (Outage("relay"),))
+    queue = ClaimWatch(engine, stream, (Outage("relay"),), 0.0)
     found = [
         *api_probes(
             home=tmp_path,
@@ -42,8 +42,9 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             keyring=Keyring.open(tmp_path / "keys"),
             key_files=own_slots.check_file,
             predictions=lambda: Reader().predict_many(()),
+            max_wait_s=0.0,
         ),
-        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=cpu, team=team),
+        *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=cpu, team=team, restarts=2),
     ]
     checks = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=full)()}
     by_row = await Readiness(holder_probes(engine, "small"), timeout_s=10.0, state=full)()
@@ -52,9 +53,9 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
     await redis.aclose()
     own_slots.close()
     working = [name for name, check in checks.items() if check.ok]
-    assert working == ["disk", "queue", "unlearner_keys", "device", "workers"]
+    assert working == ["disk", "queue", "unlearner_keys", "device", "restarts", "workers"]
     assert checks["workers"].detail == "1 of 2 compute together"
-    for name in ("postgres", "migrations", "keys", "clock", "residuals"):
+    for name in ("postgres", "migrations", "keys", "clock", "residuals", "oldest_request"):
         assert "DATABASE_URL" in checks[name].remedy
     assert checks["redis"].remedy.startswith("Start it")
     assert [(check.name, check.ok) for check in by_row] == [("lease", False), ("unlearner", False)]

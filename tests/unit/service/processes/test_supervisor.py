@@ -139,6 +139,15 @@ def test_what_dies_is_started_again_and_the_others_go_on(supervise: Callable[...
     assert f"{name} was ended by SIGKILL; starting it again" in supervised.log()
 
 
+def test_a_child_is_told_how_often_it_was_started_again(supervise: Callable[..., Supervised]) -> None:
+    supervised = supervise((PATIENCE_S, {"api-0": "show"}))
+    for restarts in range(3):
+        read = supervised.until("pids .*", "api-0 shows .*", "api-0 is ready")
+        [shown] = [line.partition("shows ")[2] for line in read if "shows" in line]
+        assert json.loads(shown)["told"]["restarts"] == restarts
+        os.kill(supervised.pids()["api-0"], signal.SIGKILL)
+
+
 def test_what_ends_in_order_though_nobody_asked_is_started_again(supervise: Callable[..., Supervised]) -> None:
     supervised = supervise(*SERVING)
     supervised.until("all are ready")
@@ -205,7 +214,8 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
 
     ours, theirs = socket.socketpair()
     bound = socket.create_server(("127.0.0.1", 0))
-    told = {"work": "api", "settings": Settings(home=tmp_path).as_handover(), "listener": bound.detach()}
+    settings = Settings(home=tmp_path).as_handover()
+    told = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
     monkeypatch.setattr("service.processes.api.run", answer)
     monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
