@@ -6,15 +6,14 @@ from datetime import timedelta
 from sqlalchemy import delete, func, insert, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db import locks
+from service.db.locks import Lock
 from service.db.tables import SignInRow
 from service.errors import TooManyAttempts
 
 #: Attempts in vain that one address may make, in any span of so long: a person types them.
 MOST_IN_VAIN = 10
 SPAN = timedelta(minutes=5)
-
-#: With a hash of the address: advisory lock of whoever counts its attempts (the bytes of "sign").
-_COUNT_LOCK = 0x7369676E
 
 
 class SignInRepository:
@@ -28,9 +27,7 @@ class SignInRepository:
 
         `address_hash` is a keyed hash (32 bytes). Raises TooManyAttempts when the address has used up its attempts.
         """
-        await self._conn.execute(
-            select(func.pg_advisory_xact_lock(_COUNT_LOCK, int.from_bytes(address_hash[:4], signed=True)))
-        )
+        await locks.take(self._conn, Lock.SIGN_INS)
         await self._conn.execute(delete(SignInRow).where(SignInRow.begun_at <= func.now() - literal(SPAN)))
         newest = (
             select(SignInRow.begun_at)

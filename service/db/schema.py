@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.db.engine import asyncpg_url
+from service.db.engine import asyncpg_url, unlimit
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
@@ -47,6 +47,7 @@ async def connected(url: str) -> AsyncIterator[AsyncConnection]:
     Not the service's: a migration may take longer than its statements may.
     """
     engine = create_async_engine(asyncpg_url(url), poolclass=NullPool)
+    event.listen(engine.sync_engine, "connect", unlimit)
     try:
         async with transaction(engine) as connection:
             yield connection

@@ -4,13 +4,15 @@ A decision holds at once, and is an event of the log as soon as an unlearner has
 """
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db.clock import now
 from service.db.tables import DecisionRow
+from service.deletions.moves import permitted
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
@@ -21,6 +23,8 @@ from service.evidence.log import LogRepository
 
 #: Notified by every transaction that adds a decision.
 DECISIONS_CHANNEL = "lethe_decisions"
+#: Farthest deadline from now that a request can be given, as long as the longest `deadline_days`.
+MOST_EXTENDED = timedelta(days=3650)
 #: Decisions written into the log in one transaction.
 _PAGE = 100
 
@@ -34,11 +38,11 @@ class Decisions:
     async def handle(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
         """Settle a failed request for `reason`; what it names is then forgotten.
 
-        Raises `NotFound`, `Conflict` unless it has failed and is not handled, and `InvalidRequest` for a reason that
-        the log must not have.
+        Raises `NotFound`, `Conflict` unless it has failed and is not handled, `InvalidRequest` for a reason that the
+        log must not have, and `Unauthenticated` for a key that may not.
         """
         await self._require(request_id, reason)
-        is_handled = await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason)))
+        is_handled = permitted(await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason))))
         found = await self._require(request_id, reason)
         if is_handled:
             return found
@@ -47,9 +51,15 @@ class Decisions:
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a request that failed can be handled.")
 
     async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
-        """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
+        """Give an open request until `due_at`, for `reason`.
+
+        Raises as `handle`; `Conflict` too when it is late, `InvalidRequest` when that is too far away.
+        """
         await self._require(request_id, reason)
-        is_extended = await self._conn.scalar(select(func.request_extend(request_id, api_key_id, due_at, reason)))
+        if due_at > await now(self._conn) + MOST_EXTENDED:
+            raise InvalidRequest("That is more than ten years away.", "Name an earlier time.")
+        extending = select(func.request_extend(request_id, api_key_id, due_at, reason))
+        is_extended = permitted(await self._conn.scalar(extending))
         found = await self._require(request_id, reason)
         if is_extended:
             return found

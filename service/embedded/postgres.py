@@ -54,12 +54,15 @@ class Postgres:
         self._programs = find_postgres(self._account, _data_version(self.folder))
 
     def prepare(self) -> None:
-        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails."""
-        passwords = {role: self._home.password(_secret(role)) for role in (ROLE, *_PROCESSES)}
-        if not self.folder.exists():
-            self._create_cluster("".join(_login(role, password) for role, (password, _) in passwords.items()))
-        elif new := {role: password for role, (password, is_new) in passwords.items() if is_new}:
-            self._single_user(self.folder, "".join(_login(role, password) for role, password in new.items()))
+        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails.
+
+        Every start sets the passwords anew, and takes back what a login has set for itself.
+        """
+        logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
+        if self.folder.exists():
+            self._single_user(self.folder, logins)
+        else:
+            self._create_cluster(logins)
 
     def plan(self, port: int) -> ServerPlan:
         """Return how the guardian is to start the server on `port`."""
@@ -176,7 +179,7 @@ class Postgres:
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:
     """Return the address of Lethe's database, password included, in the form every Postgres client reads."""
-    password, _ = home.password(_secret(role))
+    password = home.password(_secret(role))
     return f"postgresql://{role}:{password}@127.0.0.1:{port}/{DATABASE}"
 
 
@@ -189,7 +192,11 @@ def _login(role: str, password: str) -> str:
     """Statements, one a line, after which a role may log in with a password, whether there was one or not."""
     lines = [
         f"DO $$ BEGIN IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role}; END IF; END $$",
-        f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}PASSWORD '{password}'",
+        f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}CONNECTION LIMIT -1 "
+        f"VALID UNTIL 'infinity' PASSWORD '{password}'",
+        f"ALTER ROLE {role} RESET ALL",
+        f"DO $$ BEGIN IF EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') THEN "
+        f"ALTER ROLE {role} IN DATABASE {DATABASE} RESET ALL; END IF; END $$",
     ]
     if role != ROLE:
         # It may work as them all, as any owner may who makes them.

@@ -184,7 +184,7 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
         asking = await stack.enter_async_context(logged_in(db, API_ROLE))
         db.intake._engine = asking
         completed, failed, cancelled = [await db.accept(str(n)) for n in range(3)]
-        await db.intake.cancel(cancelled, None)
+        await db.intake.cancel(cancelled, db.api_key_id)
     async with logged_in(db, UNLEARNER_ROLE) as engine:
         owner, db.engine = db.engine, engine
         await db.applied([completed])
@@ -195,12 +195,12 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
         db.engine = owner
     async with logged_in(db, API_ROLE) as asking:
         db.intake._engine = asking
-        await db.intake.retry(failed)
+        await db.intake.retry(failed, db.api_key_id)
         for request_id in (completed, cancelled):
             with pytest.raises(Conflict):
-                await db.intake.retry(request_id)
+                await db.intake.retry(request_id, db.api_key_id)
             with pytest.raises(Conflict):
-                await db.intake.cancel(request_id, None)
+                await db.intake.cancel(request_id, db.api_key_id)
         # Another key's is not there for whoever sees its own alone.
         with pytest.raises(NotFound):
             await db.intake.cancel(failed, uuid4())

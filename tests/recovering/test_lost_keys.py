@@ -98,7 +98,7 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     slots = keys / "requests" / "0.slots"
     away = slots.parent.rename(keys / "away")
     with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     assert "recover --accept-lost requests`" in refusal.value.remedy
     assert not slots.exists()
     away.rename(slots.parent)
@@ -107,23 +107,23 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
     slots.chmod(0o600)
     with pytest.raises(KeyMissing, match="One request is queued"):
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     # Under another name it is not the file that the requests name; nothing in it is touched.
     slots.write_bytes(kept)
     other = slots.rename(slots.with_name("1.slots"))
     with pytest.raises(KeyMissing, match="2 requests are queued"):
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     assert other.read_bytes() == kept
     other.rename(slots)
-    await open_request_keys(db.engine, keys)
+    await open_request_keys(db.engine, keys, db.keyring)
 
 
 async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
-    await db.intake.cancel(await db.accept("7"), None)
+    await db.intake.cancel(await db.accept("7"), db.api_key_id)
     await db.intake.close()
     db.slots.close()
     shutil.rmtree(tmp_path / "keys" / "requests")
-    await open_request_keys(db.engine, tmp_path / "keys")
+    await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
 
 
 @pytest.mark.slow

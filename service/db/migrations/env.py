@@ -4,10 +4,10 @@ import asyncio
 import os
 
 from alembic import context
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db.engine import asyncpg_url
+from service.db.engine import asyncpg_url, unlimit
 from service.db.migrate import take_turn
 
 
@@ -23,6 +23,7 @@ async def run_on_database_url() -> None:
     if "DATABASE_URL" not in os.environ:
         raise SystemExit("Set DATABASE_URL, or use ./lethe migrate.")
     engine = create_async_engine(asyncpg_url(os.environ["DATABASE_URL"]))
+    event.listen(engine.sync_engine, "connect", unlimit)
     async with engine.begin() as connection:
         await connection.run_sync(take_turn)
         await connection.run_sync(run)
