@@ -1,7 +1,7 @@
 """Locks that processes take turns by, each a table without rows.
 
-Only a login with a right to such a table can hold its lock (`service.db.rights`). Any login can hold an advisory lock of
-Postgres, one that may only read included. A lock lasts until the caller's transaction ends.
+Only a login with a right to such a table can hold its lock (`service.db.rights`), while any login can hold an advisory
+lock of Postgres. A lock lasts until the caller's transaction ends.
 """
 
 from enum import StrEnum
@@ -36,7 +36,7 @@ class Lock(StrEnum):
 
 
 async def take(conn: AsyncConnection, lock: Lock) -> None:
-    """Wait for `lock`, and keep others out; after the lock time-out, raise what `transaction` makes `Unavailable` of."""
+    """Wait for `lock`, and keep others out. `transaction` raises `Unavailable` after the lock time-out."""
     await conn.execute(text(f"LOCK TABLE {lock} IN SHARE ROW EXCLUSIVE MODE"))
 
 

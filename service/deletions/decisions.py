@@ -4,13 +4,12 @@ A decision holds at once, and is an event of the log as soon as an unlearner has
 """
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.db.clock import now
 from service.db.tables import DecisionRow
 from service.deletions.moves import permitted
 from service.deletions.requests import RequestRepository
@@ -23,8 +22,6 @@ from service.evidence.log import LogRepository
 
 #: Notified by every transaction that adds a decision.
 DECISIONS_CHANNEL = "lethe_decisions"
-#: Farthest deadline from now that a request can be given, as long as the longest `deadline_days`.
-MOST_EXTENDED = timedelta(days=3650)
 #: Decisions written into the log in one transaction.
 _PAGE = 100
 
@@ -51,13 +48,8 @@ class Decisions:
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a request that failed can be handled.")
 
     async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
-        """Give an open request until `due_at`, for `reason`.
-
-        Raises as `handle`; `Conflict` too when it is late, `InvalidRequest` when that is too far away.
-        """
+        """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
         await self._require(request_id, reason)
-        if due_at > await now(self._conn) + MOST_EXTENDED:
-            raise InvalidRequest("That is more than ten years away.", "Name an earlier time.")
         extending = select(func.request_extend(request_id, api_key_id, due_at, reason))
         is_extended = permitted(await self._conn.scalar(extending))
         found = await self._require(request_id, reason)

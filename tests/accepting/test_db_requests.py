@@ -240,9 +240,12 @@ async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: D
 
 async def test_a_request_of_another_key_is_not_there_to_be_cancelled(db: Database) -> None:
     request_id = await db.accept()
-    for unknown, key in ((request_id, uuid4()), (uuid4(), db.api_key_id)):
+    other = uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(other, "other", [Scope.DELETIONS_WRITE], b"o" * 32)
+    for unknown, key in ((request_id, other), (uuid4(), db.api_key_id)):
         with pytest.raises(NotFound):
-            await db.intake.cancel(unknown, key)
+            await db.intake.cancel(unknown, key, own_only=True)
     assert (await _get(db, request_id)).status is RequestStatus.QUEUED
 
 

@@ -24,7 +24,7 @@ from service.domain.records import Tombstone
 from service.domain.scopes import Scope
 from service.domain.states import Cause
 from service.domain.versions import Recovery
-from service.errors import ConfigurationError, Conflict, NotFound
+from service.errors import ConfigurationError, Conflict, NotFound, Unauthenticated
 from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
 from service.recovery.repository import RecoveryRepository
 from service.tombstones.repository import TombstoneRepository
@@ -36,7 +36,7 @@ from tests.support.service.db_harness import MODEL, Database, Said, made, next_p
 _READ, _ADD = "read", "read, add *"
 _ASKED = (
     "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
-    "reference_commitment subject_commitments"
+    "reference_commitment subject_commitments voucher"
 )
 #: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
@@ -70,7 +70,14 @@ ALLOWED: dict[str, tuple[str, str]] = {
         f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
         "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
     ),
-    "log_checks": ("read, add api_key_id size, change checked_at size", _READ),
+    "lock_drills": ("read, remove", "read, remove"),
+    "lock_feed": ("", "read, remove"),
+    "lock_intake": (_READ, "read, remove"),
+    "lock_log": ("", "read, remove"),
+    "lock_sessions": ("read, remove", ""),
+    "lock_sign_ins": ("read, remove", ""),
+    "lock_totals": ("", "read, remove"),
+    "log_checks": ("read, add api_key_id size, change size", _READ),
     "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "sign_ins": ("read, add address_hash, remove", ""),
@@ -173,7 +180,7 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
             "request_cancel(uuid,uuid)",
             "request_extend(uuid,uuid,timestamp with time zone,text)",
             "request_handle(uuid,uuid,text)",
-            "request_retry(uuid)",
+            "request_retry(uuid,uuid)",
         ],
         UNLEARNER_ROLE: ["audit_fold()"],
     }
@@ -193,6 +200,9 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
             await RequestMoves(conn).mark_failed(failed, "x")
             await fold(conn)
         db.engine = owner
+    other = uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(other, "other", [Scope.DELETIONS_WRITE], b"o" * 32)
     async with logged_in(db, API_ROLE) as asking:
         db.intake._engine = asking
         await db.intake.retry(failed, db.api_key_id)
@@ -203,7 +213,10 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
                 await db.intake.cancel(request_id, db.api_key_id)
         # Another key's is not there for whoever sees its own alone.
         with pytest.raises(NotFound):
-            await db.intake.cancel(failed, uuid4())
+            await db.intake.cancel(failed, other, own_only=True)
+        await db.rows("UPDATE api_keys SET revoked_at = now() WHERE name = 'other'")
+        with pytest.raises(Unauthenticated):
+            await db.intake.cancel(failed, other)
         await db.intake.cancel(failed, db.api_key_id)
     states = {row["id"]: row["status"] for row in await db.rows("SELECT id, status FROM requests")}
     assert states == {completed: "completed", failed: "cancelled", cancelled: "cancelled"}

@@ -61,16 +61,12 @@ BEGIN
 END
 $$;
 
--- By ten years from now at most, which is the longest LETHE_DEADLINE_DAYS.
+-- A deadline that no calendar has is refused by the bounds of the columns.
 CREATE OR REPLACE FUNCTION request_extend(asked uuid, of_key uuid, until timestamptz, why text) RETURNS boolean
     LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT api_key_may(of_key, '{deletions:write,audit:read}') THEN
         RETURN NULL;
-    END IF;
-    IF until > now() + interval '3650 days' THEN
-        RAISE EXCEPTION 'a deadline is at most 3650 days away'
-            USING ERRCODE = 'check_violation', TABLE = 'requests', CONSTRAINT = 'requests_due_most';
     END IF;
     UPDATE requests SET due_at = until
     WHERE id = asked AND ended_at IS NULL AND due_at >= now() AND due_at < until;
