@@ -1,7 +1,7 @@
 """What each process may do in the database, tried with a login of its own on every table and column."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,13 +9,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.api_keys import ApiKeyRepository
 from service.audit_records.totals import fold
 from service.db import lease as leases
 from service.db import roles, schema
-from service.db.engine import Engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.moves import RequestMoves
@@ -32,6 +30,7 @@ from service.vault.keyring import Keyring
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
 from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
+from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
 _ASKED = (
@@ -99,33 +98,6 @@ ROLES = (API_ROLE, UNLEARNER_ROLE)
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
     async with open_database(database_url, tmp_path) as database:
         yield database
-
-
-@asynccontextmanager
-async def logged_in(db: Database, role: str) -> AsyncIterator[Engine]:
-    """An engine with a login of its own that has the rights of `role` and no others, as an operator makes it."""
-    parsed = make_url(db.url)
-    login = f"{parsed.database}_login"
-    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {role}")
-    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-    engine = await roles.open_engine(url, role, pool_size=2)
-    try:
-        yield engine
-    finally:
-        await engine.dispose()
-        await db.rows(f"DROP ROLE {login}")
-
-
-async def may(conn: AsyncConnection, statement: str) -> bool:
-    """Whether a statement, which is undone, is refused for anything but the lack of a right, or not at all."""
-    try:
-        await conn.execute(text(statement))
-    except DBAPIError as error:
-        refusal = str(error.orig)
-        return "permission denied" not in refusal and "must be owner" not in refusal
-    finally:
-        await conn.rollback()
-    return True
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -6,7 +6,7 @@ ALTER TABLE requests
     ADD CONSTRAINT requests_reference_length CHECK (char_length(reference) <= 200),
     ADD CONSTRAINT requests_idempotency_key_length CHECK (char_length(idempotency_key) <= 255),
     -- An edge with its salts is at most so long.
-    ADD CONSTRAINT requests_ciphertext_length CHECK (octet_length(ciphertext) <= 16384 * (count + 1));
+    ADD CONSTRAINT requests_ciphertext_length CHECK (octet_length(ciphertext) <= 16384::bigint * (count + 1));
 
 ALTER TABLE decisions ADD CONSTRAINT decisions_reason_length CHECK (char_length(reason) <= 500);
 
