@@ -31,7 +31,7 @@ class Valkey:
         self._program = find_valkey(self._account)
         self._password = ""
 
-    def prepare(self) -> None:
+    def prepare(self, lock: int) -> None:
         """Make the data folder and the password where they are missing."""
         self._password = self._home.password(self.name)
         self._account.make_folder(self.folder)

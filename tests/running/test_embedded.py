@@ -465,7 +465,7 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
         pass
     (home / "postgres" / "global" / "pg_control").unlink()
 
-    with pytest.raises(EmbeddedServerError, match=r"(?s)Preparing Postgres.*pg_control"):
+    with pytest.raises(EmbeddedServerError, match=r"(?s)private postgres server did not start.*pg_control"):
         Embedded(home, valkey=False, durable=False).start()
     assert not _servers_in(home)
 
