@@ -183,7 +183,9 @@ class Settings(BaseSettings):
         ge=1,
         description="Waiting nodes of one API key above which it is answered 429; four times as many of all keys.",
     )
-    max_nodes_per_request: int = Field(10_000, ge=1, description="Most nodes or edges in one deletion request.")
+    max_nodes_per_request: int = Field(
+        10_000, ge=1, le=100_000, description="Most nodes or edges in one deletion request."
+    )
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 
     prediction_decimals: int = Field(

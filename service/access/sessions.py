@@ -15,6 +15,8 @@ from sqlalchemy import delete, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.api_keys import api_key
+from service.db import locks
+from service.db.locks import Lock
 from service.db.tables import ApiKeyRow, SessionRow
 from service.domain.records import ApiKey
 from service.vault.keyring import Keyring
@@ -27,8 +29,6 @@ MAX_SESSIONS = 1_000
 
 #: For so long a sign of life is not written down again: pages that keep themselves current would write all the time.
 _SEEN_EVERY = timedelta(minutes=1)
-#: Advisory lock of whoever begins a session (the bytes of "signin").
-_START_LOCK = 0x7369676E696E
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SessionRepository:
 
     async def start(self, key_id: UUID) -> str:
         """Begin a session with a key; returns its token: the id of the key, and 256 random bits."""
-        await self._conn.execute(select(func.pg_advisory_xact_lock(_START_LOCK)))
+        await locks.take(self._conn, Lock.SESSIONS)
         revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
         await self._conn.execute(

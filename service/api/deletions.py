@@ -153,7 +153,9 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
     try:
-        cancelled = await services_of(request).deletions.intake.cancel(request_id, visible_to(caller))
+        cancelled = await services_of(request).deletions.intake.cancel(
+            request_id, caller.id, own_only=visible_to(caller) is not None
+        )
     except Conflict:
         if Scope.DELETIONS_READ in caller.scopes:
             raise
@@ -172,7 +174,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
 )
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
     """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
-    queued = await services_of(request).deletions.intake.retry(request_id)
+    queued = await services_of(request).deletions.intake.retry(request_id, caller.id)
     return reply(deletion_answer(queued, None, reads_audit=True))
 
 

@@ -11,10 +11,9 @@ from sqlalchemy import BigInteger, Boolean, Identity, false, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
+from service.db import locks
 from service.db.base import Base
-
-#: Advisory lock of whoever folds (the bytes of "fold").
-_FOLD_LOCK = 0x666F6C64
+from service.db.locks import Lock
 
 
 class AuditCountRow(Base):
@@ -41,6 +40,5 @@ class AuditCountRow(Base):
 
 async def fold(conn: AsyncConnection) -> None:
     """Add up the rows that changes have added since; leaves it to whoever is folding already."""
-    if not await conn.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _FOLD_LOCK}):
-        return
-    await conn.execute(text("SELECT audit_fold()"))
+    if await locks.take_if_free(conn, Lock.TOTALS):
+        await conn.execute(text("SELECT audit_fold()"))

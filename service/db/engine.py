@@ -36,6 +36,9 @@ _SERVER_SETTINGS = {
 #: messages of one statement (asyncpg prepares and executes in two), and nor does the one of statements.
 _LIMIT = "SET transaction_timeout = '60s'"
 _LIMIT_SINCE = 17
+#: For what takes as long as it takes: the database's own limits, see `service.db.roles`.
+_NO_LIMIT = "SET transaction_timeout = 0"
+_NO_IDLE_LIMIT = "SET idle_in_transaction_session_timeout = 0"
 #: Where an engine's options keep what its connections are opened with.
 _ARGUMENTS = "lethe_connect_args"
 _CONNECT_SECONDS = 10.0
@@ -106,6 +109,13 @@ def _limit_transactions(connection: Any, record: object) -> None:
     """Set what a start-up packet may not hold: an older Postgres would refuse the connection."""
     if _can_limit(connection.driver_connection):
         connection.run_async(lambda driver: driver.execute(_LIMIT))
+
+
+def unlimit(connection: Any, record: object) -> None:
+    """Lift the limits of transactions from a new connection, for an engine's event `connect`."""
+    connection.run_async(lambda driver: driver.execute(_NO_IDLE_LIMIT))
+    if _can_limit(connection.driver_connection):
+        connection.run_async(lambda driver: driver.execute(_NO_LIMIT))
 
 
 def _can_limit(connection: asyncpg.Connection) -> bool:

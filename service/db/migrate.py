@@ -5,7 +5,7 @@ from pathlib import Path
 
 from alembic import command, op
 from alembic.config import Config
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,8 +14,25 @@ from service.db.schema import MIGRATIONS, connected, require_ours
 from service.db.transactions import NO_RIGHT, sqlstate
 from service.errors import ConfigurationError
 
-#: Advisory lock that whoever migrates takes (the bytes of "lethe").
-_MIGRATION_LOCK = 0x6C65746865
+#: Alembic's table, as it makes it: whoever migrates takes its lock. Two starters may come to this at the same moment.
+_MAKE_TABLE = """
+    DO $$ BEGIN
+        IF to_regclass('alembic_version') IS NULL THEN
+            CREATE TABLE alembic_version (
+                version_num varchar(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY
+            );
+        END IF;
+    EXCEPTION WHEN duplicate_table OR unique_violation THEN NULL;
+    END $$
+"""
+#: Who has no right to it can migrate nothing, and need not wait.
+_TAKE_TURN = """
+    DO $$ BEGIN
+        IF has_table_privilege('alembic_version', 'UPDATE') THEN
+            LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE;
+        END IF;
+    END $$
+"""
 
 
 async def _accept(connection: AsyncConnection) -> None:
@@ -47,7 +64,8 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
 
 def take_turn(connection: Connection) -> None:
     """Wait until no other transaction migrates this database, and keep others out until the caller's ends."""
-    connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    connection.exec_driver_sql(_MAKE_TABLE)
+    connection.exec_driver_sql(_TAKE_TURN)
 
 
 def execute_files(migration: str, *names: str) -> None:

@@ -52,7 +52,7 @@ _GROWING = (
 #: A request as it was asked for; whose drills run by themselves asks like a caller.
 _ASKED = Rights(
     add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
-    "reference_commitment key_file key_place"
+    "reference_commitment key_file key_place voucher"
 )
 #: Of the lease: who holds it, and what the holder reports.
 _LEASE = (
@@ -60,6 +60,8 @@ _LEASE = (
     "failing_since"
 )
 _DRILL = Rights(add="request_id model cohort trigger")
+#: Of a table that is a lock (`service.db.locks`): to share it, to take it alone, or both.
+_SHARES, _TAKES, _SHARES_AND_TAKES = Rights(add=_ALL), Rights(remove=True), Rights(add=_ALL, remove=True)
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
 _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
 
@@ -70,7 +72,11 @@ API: Mapping[str, Rights] = {
     **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     "drills": _DRILL,
-    "log_checks": Rights(add="api_key_id size", change="size checked_at"),
+    "lock_drills": _TAKES,
+    "lock_intake": _SHARES,
+    "lock_sessions": _TAKES,
+    # When is set by a trigger.
+    "log_checks": Rights(add="api_key_id size", change="size"),
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": _ASKED,
@@ -88,6 +94,11 @@ UNLEARNER: Mapping[str, Rights] = {
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
     "leases": Rights(add=_ALL, change=_LEASE),
+    "lock_drills": _TAKES,
+    "lock_feed": _TAKES,
+    "lock_intake": _SHARES_AND_TAKES,
+    "lock_log": _TAKES,
+    "lock_totals": _TAKES,
     "log_checks": _READ,
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),

@@ -27,6 +27,16 @@ _OWN_RELATIONS = text("""
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
 """)
+#: Longest transaction of any login, and longest that one may do nothing, unless a login says otherwise: others wait for
+#: what it has locked. `transaction_timeout` is there from Postgres 17 on.
+_LIMITS = {"idle_in_transaction_session_timeout": "60s", "transaction_timeout": "60s"}
+_OWNED = text("""
+    SELECT quote_ident(datname) AS database, quote_ident(current_schema()) AS schema,
+           pg_has_role(current_user, datdba, 'USAGE') AS owns_database,
+           pg_has_role(current_user, nspowner, 'USAGE') AS owns_schema,
+           ARRAY(SELECT name FROM pg_settings WHERE name = ANY(:limits)) AS limits
+    FROM pg_database, pg_namespace WHERE datname = current_database() AND nspname = current_schema()
+""")
 #: Those with the owner's rights that are called; those of triggers nobody calls.
 _OWN_FUNCTIONS = text("""
     SELECT proname, oid::regprocedure::text FROM pg_proc
@@ -53,7 +63,11 @@ _IS_MEMBER = text("""
 
 
 def grant(connection: Connection) -> None:
-    """Give the roles their rights on every table and view of the caller's; make them where that may be."""
+    """Give the roles their rights on every table and view of the caller's; make them where that may be.
+
+    No login keeps a right that all have by default, to temporary tables among them, nor a transaction for long.
+    """
+    _limit(connection)
     roles = [role for role in _ROLES if _is_there(connection, role)]
     for role in roles:
         if role != AUDIT_ROLE and not connection.scalar(_MAY_BECOME, {"role": role}):
@@ -67,6 +81,17 @@ def grant(connection: Connection) -> None:
         for role, called in FUNCTIONS.items():
             if role in roles and name in called:
                 connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {signature} TO {role}")
+
+
+def _limit(connection: Connection) -> None:
+    """Take from every login what none needs, and limit its transactions, where the caller may."""
+    owned = connection.execute(_OWNED, {"limits": [*_LIMITS]}).one()
+    if owned.owns_schema:
+        connection.exec_driver_sql(f"REVOKE CREATE ON SCHEMA {owned.schema} FROM PUBLIC")
+    if owned.owns_database:
+        connection.exec_driver_sql(f"REVOKE CREATE, TEMPORARY ON DATABASE {owned.database} FROM PUBLIC")
+        for name in owned.limits:
+            connection.exec_driver_sql(f"ALTER DATABASE {owned.database} SET {name} = '{_LIMITS[name]}'")
 
 
 async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngine:

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from service.db.engine import connection_to
+from service.db.engine import connection_to, unlimit
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
@@ -48,6 +48,7 @@ async def connected(url: str) -> AsyncIterator[AsyncConnection]:
     """
     address, arguments = connection_to(url)
     engine = create_async_engine(address, poolclass=NullPool, connect_args=arguments)
+    event.listen(engine.sync_engine, "connect", unlimit)
     try:
         async with transaction(engine) as connection:
             yield connection

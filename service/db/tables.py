@@ -49,6 +49,7 @@ class LogCheckRow(Base):
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
     #: How many leaves were found in order.
     size: Mapped[int] = mapped_column(BigInteger)
+    #: Set by a trigger.
     checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -149,6 +150,8 @@ class RequestRow(Base):
     #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
+    #: Shows that a process of Lethe took the request in; see `Keyring.voucher`.
+    voucher: Mapped[bytes | None]
 
 
 class DecisionRow(Base):

@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.tables import DecisionRow
+from service.deletions.moves import permitted
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
@@ -34,11 +35,11 @@ class Decisions:
     async def handle(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
         """Settle a failed request for `reason`; what it names is then forgotten.
 
-        Raises `NotFound`, `Conflict` unless it has failed and is not handled, and `InvalidRequest` for a reason that
-        the log must not have.
+        Raises `NotFound`, `Conflict` unless it has failed and is not handled, `InvalidRequest` for a reason that the
+        log must not have, and `Unauthenticated` for a key that may not.
         """
         await self._require(request_id, reason)
-        is_handled = await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason)))
+        is_handled = permitted(await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason))))
         found = await self._require(request_id, reason)
         if is_handled:
             return found
@@ -49,7 +50,8 @@ class Decisions:
     async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
         """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
         await self._require(request_id, reason)
-        is_extended = await self._conn.scalar(select(func.request_extend(request_id, api_key_id, due_at, reason)))
+        extending = select(func.request_extend(request_id, api_key_id, due_at, reason))
+        is_extended = permitted(await self._conn.scalar(extending))
         found = await self._require(request_id, reason)
         if is_extended:
             return found

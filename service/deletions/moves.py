@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, func, literal, null, select, text, update
+from sqlalchemy import Text, Uuid, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
@@ -16,7 +16,7 @@ from service.db.tables import RequestRow
 from service.deletions.requests import RequestRepository
 from service.domain.records import DeletionRequest
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
-from service.errors import Conflict
+from service.errors import Conflict, Unauthenticated
 from service.evidence.contents import AlreadyDeleted, Content, Failed, HandledByDeletion
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
@@ -32,6 +32,13 @@ class AppliedOutcome:
     explanation: str
     #: Of its `applied` event, and of the `repaired` one beside it where the batch's repair has converged.
     content: Content
+
+
+def permitted(answer: bool | None) -> bool:
+    """What a function of the database answers that acts for an API key; raises `Unauthenticated` where that may not."""
+    if answer is None:
+        raise Unauthenticated("This API key was revoked meanwhile, or lacks a scope.", "Use another key.")
+    return answer
 
 
 class RequestMoves:
@@ -159,13 +166,14 @@ class RequestMoves:
         )
         return bool(await self._record(EventType.HANDLED, {request_id: HandledByDeletion(by)}, moved))
 
-    async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
+    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
         """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
 
-        Raises `NotFound` when it is unknown or, if a key is given, not its own; `Conflict` when it is too late.
+        `own_only` is for an API key that sees its own requests alone. Raises `NotFound` when the request is unknown, or
+        not one that the key sees; `Conflict` when it is too late; `Unauthenticated` when the key may not cancel.
         """
-        cancelled = await self._conn.scalar(select(func.request_cancel(request_id, literal(api_key_id, Uuid()))))
-        found, _ = await RequestRepository(self._conn).require(request_id, api_key_id)
+        cancelled = permitted(await self._conn.scalar(select(func.request_cancel(request_id, api_key_id))))
+        found, _ = await RequestRepository(self._conn).require(request_id, api_key_id if own_only else None)
         if cancelled:
             return found
         if found.status is RequestStatus.QUEUED:
@@ -174,12 +182,12 @@ class RequestMoves:
             )
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be cancelled.")
 
-    async def retry(self, request_id: UUID) -> DeletionRequest:
+    async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
         """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
 
-        Raises `NotFound` when it is unknown, `Conflict` when it has not failed.
+        Raises `NotFound` when it is unknown, `Conflict` when it has not failed, `Unauthenticated` when the key may not.
         """
-        queued = await self._conn.scalar(select(func.request_retry(request_id)))
+        queued = permitted(await self._conn.scalar(select(func.request_retry(request_id, api_key_id))))
         found, _ = await RequestRepository(self._conn).require(request_id)
         if not queued and found.status is RequestStatus.FAILED:
             raise Conflict(

@@ -23,14 +23,14 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
+from service.db import locks
 from service.db.base import Base
+from service.db.locks import Lock
 from service.db.tables import RequestRow
 from service.domain.drills import Drill, DrillTrigger, NewDrill
 from service.domain.states import RequestStatus
 from service.errors import Conflict
 
-#: Advisory lock of whoever records a drill (the bytes of "drill").
-_DRILL_LOCK = 0x6472696C6C
 _OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 #: The view of drills with what became of them; when the model of one was replaced among it.
 _TOLD = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
@@ -71,7 +71,7 @@ class DrillRepository:
 
     async def take_turn(self) -> None:
         """Keep others from recording drills until the caller's transaction ends."""
-        await self._conn.execute(select(func.pg_advisory_xact_lock(_DRILL_LOCK)))
+        await locks.take(self._conn, Lock.DRILLS)
 
     async def may_begin(self, model: str, new: NewDrill) -> bool:
         """Whether no drill of the model is open, and none was recorded since the cohort was chosen.

@@ -44,14 +44,14 @@ class Home:
                 f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a folder you may write to."
             ) from error
 
-    def password(self, name: str) -> tuple[str, bool]:
-        """Return the password of a server and whether it was made just now; it is kept in a 0600 file."""
+    def password(self, name: str) -> str:
+        """Return the password of a server, made when there is none; it is kept in a 0600 file."""
         path = self._secrets / f"{name}-password"
         if path.exists() and path.stat().st_size:
-            return path.read_text().strip(), False
+            return path.read_text().strip()
         password = secrets.token_urlsafe(32)
         write_private(path, password + "\n")
-        return password, True
+        return password
 
     def write_ports(self, ports: Ports) -> None:
         """Publish where the servers of this process listen, for other commands of the same user."""

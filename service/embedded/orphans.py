@@ -26,8 +26,8 @@ class Server(Protocol):
     def name(self) -> str:
         """The server's short name."""
 
-    def prepare(self) -> None:
-        """Make what is missing before the first start."""
+    def prepare(self, lock: int) -> None:
+        """Make what is missing before a start; a program that it runs holds a copy of the descriptor `lock`."""
 
     def plan(self, port: int) -> ServerPlan:
         """Return how the guardian is to start it."""

@@ -53,13 +53,16 @@ class Postgres:
         self._account = server_account(self.folder)
         self._programs = find_postgres(self._account, _data_version(self.folder))
 
-    def prepare(self) -> None:
-        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails."""
-        passwords = {role: self._home.password(_secret(role)) for role in (ROLE, *_PROCESSES)}
-        if not self.folder.exists():
-            self._create_cluster("".join(_login(role, password) for role, (password, _) in passwords.items()))
-        elif new := {role: password for role, (password, is_new) in passwords.items() if is_new}:
-            self._single_user(self.folder, "".join(_login(role, password) for role, password in new.items()))
+    def prepare(self, lock: int) -> None:
+        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails.
+
+        Every start sets the passwords anew, and takes back what a login has set for itself.
+        """
+        logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
+        if self.folder.exists():
+            self._single_user(self.folder, logins, lock)
+        else:
+            self._create_cluster(logins, lock)
 
     def plan(self, port: int) -> ServerPlan:
         """Return how the guardian is to start the server on `port`."""
@@ -108,7 +111,7 @@ class Postgres:
         """Postgres recovers from a crash by itself; there is nothing else to try."""
         return False
 
-    def _create_cluster(self, logins: str) -> None:
+    def _create_cluster(self, logins: str, lock: int) -> None:
         staging = self.folder.with_name("postgres.new")
         shutil.rmtree(staging, ignore_errors=True)
         self._account.make_folder(staging)
@@ -124,15 +127,15 @@ class Postgres:
             "--locale=C",
         ]
         # `trust` holds for no connection: pg_hba.conf is replaced before the server listens for the first time.
-        self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging)
+        self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging, lock)
         (staging / "pg_hba.conf").write_text(_HBA)
-        self._single_user(staging, f"{logins}CREATE DATABASE {DATABASE} OWNER {ROLE}\n")
+        self._single_user(staging, f"{logins}CREATE DATABASE {DATABASE} OWNER {ROLE}\n", lock)
         if self._durable:
-            self._run([*initdb, "--sync-only"], staging)
+            self._run([*initdb, "--sync-only"], staging, lock)
         staging.rename(self.folder)
         sync_folder(self.folder.parent)
 
-    def _single_user(self, folder: Path, statements: str) -> None:
+    def _single_user(self, folder: Path, statements: str, lock: int) -> None:
         """Run statements, one a line, without a listening server."""
         self._run(
             [
@@ -145,10 +148,11 @@ class Postgres:
                 "postgres",
             ],
             folder,
+            lock,
             statements,
         )
 
-    def _run(self, argv: list[str | Path], folder: Path, statements: str | None = None) -> None:
+    def _run(self, argv: list[str | Path], folder: Path, lock: int, statements: str | None = None) -> None:
         account: dict[str, Any] = {}
         if self._account.is_other:
             account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
@@ -162,6 +166,8 @@ class Postgres:
                 capture_output=True,
                 text=True,
                 check=False,
+                # Whoever starts next waits for it, should this process be killed.
+                pass_fds=(lock,),
                 **account,
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -169,14 +175,14 @@ class Postgres:
         if done.returncode != 0:
             printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
-                f"Preparing Postgres' data in {folder} failed:\n{printed}\n",
+                f"The private postgres server did not start. Preparing its data in {folder} failed:\n{printed}\n",
                 "Mend what it names (often a full disk), or set DATABASE_URL to a server of your own.",
             )
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:
     """Return the address of Lethe's database, password included, in the form every Postgres client reads."""
-    password, _ = home.password(_secret(role))
+    password = home.password(_secret(role))
     return f"postgresql://{role}:{password}@127.0.0.1:{port}/{DATABASE}"
 
 
@@ -189,7 +195,11 @@ def _login(role: str, password: str) -> str:
     """Statements, one a line, after which a role may log in with a password, whether there was one or not."""
     lines = [
         f"DO $$ BEGIN IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role}; END IF; END $$",
-        f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}PASSWORD '{password}'",
+        f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}CONNECTION LIMIT -1 "
+        f"VALID UNTIL 'infinity' PASSWORD '{password}'",
+        f"ALTER ROLE {role} RESET ALL",
+        f"DO $$ BEGIN IF EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') THEN "
+        f"ALTER ROLE {role} IN DATABASE {DATABASE} RESET ALL; END IF; END $$",
     ]
     if role != ROLE:
         # It may work as them all, as any owner may who makes them.

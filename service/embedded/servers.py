@@ -65,7 +65,7 @@ class Embedded:
             descriptor = take_over(self._home, servers)
             try:
                 for server in servers:
-                    server.prepare()
+                    server.prepare(descriptor)
                 self._launch_servers(servers, descriptor)
             finally:
                 os.close(descriptor)  # the guardian and the servers hold copies

@@ -31,9 +31,9 @@ class Valkey:
         self._program = find_valkey(self._account)
         self._password = ""
 
-    def prepare(self) -> None:
+    def prepare(self, lock: int) -> None:
         """Make the data folder and the password where they are missing."""
-        self._password, _ = self._home.password(self.name)
+        self._password = self._home.password(self.name)
         self._account.make_folder(self.folder)
 
     def plan(self, port: int) -> ServerPlan:
@@ -94,5 +94,5 @@ class Valkey:
 
 def redis_url(home: Home, port: int) -> str:
     """Return the address of the database that Lethe uses, password included."""
-    password, _ = home.password(Valkey.name)
+    password = home.password(Valkey.name)
     return f"redis://:{password}@127.0.0.1:{port}/0"

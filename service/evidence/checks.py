@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -58,7 +58,7 @@ class LogCheckRepository:
                     "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
                 )
         added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size)
-        newer = {"size": added.excluded.size, "checked_at": func.now()}
+        newer = {"size": added.excluded.size}
         await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
 
     async def newest(self) -> LogCheck | None:

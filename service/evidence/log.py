@@ -1,6 +1,6 @@
 """The transparency log: a leaf for every event, and the hashes from which proofs are made.
 
-Leaves of a database form one sequence. Whoever appends holds an advisory lock until its transaction ends, so a leaf is
+Leaves of a database form one sequence. Whoever appends holds a lock until its transaction ends, so a leaf is
 visible only when all before it are. An append reads the O(log n) hashes at the right edge of the tree; the hash of a
 complete subtree is stored once and never changes.
 """
@@ -24,14 +24,14 @@ from service.audit.merkle import (
     proof,
     subtrees,
 )
+from service.db import locks
 from service.db.arrays import any_of, unnested
+from service.db.locks import Lock
 from service.db.rows import REQUEST_COLUMNS, deletion_request
 from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
 from service.domain.states import EventType
 from service.errors import LetheError
 
-#: Advisory lock of whoever appends (the bytes of "log").
-_LOG_LOCK = 0x6C6F67
 #: Notified by every transaction that appends.
 LOG_CHANNEL = "lethe_log"
 #: Under another name, because every row has a method `index`.
@@ -71,7 +71,7 @@ class LogRepository:
 
         For before `append`. A transaction that locks rows which another appender may want calls this before that.
         """
-        await self._conn.execute(select(func.pg_advisory_xact_lock(_LOG_LOCK)))
+        await locks.take(self._conn, Lock.LOG)
 
     async def append(self, event_ids: Collection[int]) -> None:
         """Add a leaf for each of these events, inserted since the caller took its turn, in their numbers' order."""

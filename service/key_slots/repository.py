@@ -10,7 +10,9 @@ from uuid import UUID
 from sqlalchemy import Select, func, null, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.db import locks
 from service.db.arrays import any_of
+from service.db.locks import Lock
 from service.db.rows import key_slot
 from service.db.tables import RequestRow
 from service.db.transactions import transaction
@@ -22,8 +24,6 @@ KEYS_CHANNEL = "lethe_keys"
 ORPHANED = "orphaned"
 #: States in which a request's own key is still needed to carry it out.
 _UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
-#: Advisory lock that transactions which reserve keys share, and that whoever decides which are orphaned takes alone.
-_INTAKE_LOCK = 0x696E74616B65
 _PATIENCE = "1s"
 
 
@@ -37,6 +37,11 @@ class RequestKeyRepository:
         """Return the requests that cannot be carried out without their own key, each with its slot."""
         query = _slots().where(RequestRow.status.in_(_UNFINISHED), RequestRow.ciphertext.is_not(None))
         return {row.id: key_slot(row) for row in await self._conn.execute(query)}
+
+    async def vouchers(self, ids: Collection[UUID]) -> dict[UUID, bytes]:
+        """Return what vouches for each of these requests, empty for one that nobody vouches for."""
+        query = select(RequestRow.id, RequestRow.voucher).where(RequestRow.id == any_of(ids))
+        return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
 
     async def slot(self, request_id: UUID) -> KeySlot | None:
         """Return where the key of a request is; None when it has none (any more)."""
@@ -64,7 +69,7 @@ class RequestKeyRepository:
 
 async def enter(conn: AsyncConnection) -> None:
     """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
-    await conn.execute(select(func.pg_advisory_xact_lock_shared(_INTAKE_LOCK)))
+    await locks.share(conn, Lock.INTAKE)
 
 
 async def exclude_writers(conn: AsyncConnection) -> None:
@@ -74,7 +79,7 @@ async def exclude_writers(conn: AsyncConnection) -> None:
     long, as those of a process that was stopped: whoever waits here holds up all that would enter.
     """
     await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
-    await conn.execute(select(func.pg_advisory_xact_lock(_INTAKE_LOCK)))
+    await locks.take(conn, Lock.INTAKE)
 
 
 async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UUID, KeySlot]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from service.db import clock, lease, schema
 from service.db.engine import Connection, Engine
-from service.db.transactions import transaction
+from service.db.locks import NOT_AVAILABLE, Lock
+from service.db.transactions import sqlstate, transaction
 from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
 from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
 from service.errors import Unavailable
+from service.key_slots.repository import enter
 from service.observability.metrics import most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
 from service.tombstones.repository import TombstoneRepository
@@ -24,6 +26,9 @@ from service.versions.batch_rows import BatchRepository
 MIN_FREE_BYTES = 256 << 20
 #: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
 MOST_AWAY_S = 60.0
+
+#: Who looks for orphaned keys takes the lock for a moment, and waits for it for a second at most.
+_INTAKE_PATIENCE = "1500ms"
 
 _WAIT = "Wait for it; when it stays so, see the log of the service."
 
@@ -56,6 +61,21 @@ def api_probes(
         if found != needed:
             raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
         return f"at revision {found}"
+
+    async def intake_is_open() -> str:
+        async with _asking_postgres():
+            try:
+                async with transaction(engine) as connection:
+                    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_INTAKE_PATIENCE}'")
+                    await enter(connection)
+            except Unavailable as error:
+                if error.__cause__ is None or sqlstate(error.__cause__) != NOT_AVAILABLE:
+                    raise
+                raise NotReady(
+                    f"Another transaction holds {Lock.INTAKE}, and no deletion is accepted meanwhile.",
+                    "Find it in Postgres' pg_locks and pg_stat_activity, and end it with pg_terminate_backend().",
+                ) from None
+        return "open"
 
     async def redis_answers() -> str:
         try:
@@ -111,6 +131,7 @@ def api_probes(
     return [
         ("postgres", postgres),
         ("migrations", migrations),
+        ("intake", intake_is_open),
         ("redis", redis_answers),
         ("keys", keys),
         ("clock", clocks),

@@ -1,6 +1,7 @@
 """Opening the key folder that belongs to a database: what the database relies on is never made anew in silence."""
 
 import asyncio
+import hmac
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -82,22 +83,23 @@ async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
     return await asyncio.to_thread(_log_keys, folder, registered)
 
 
-async def open_request_keys(engine: AsyncEngine, folder: Path) -> RequestKeys:
-    """The keys of id lists; they must hold that of every request that is not finished.
+async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring) -> RequestKeys:
+    """The keys of id lists; they must hold that of every request that was taken in here and is not finished.
 
     Raises `KeyMissing` when they do not, `ConfigurationError` when they are open to others, and `Unavailable`.
     """
     keys = RequestKeys(folder / SLOTS)
     await asyncio.to_thread(keys.check_files)
-    if lost := await lost_requests(engine, keys):
+    if lost := await lost_requests(engine, keys, keyring):
         raise unreadable(keys.folder, len(lost))
     return keys
 
 
-async def lost_requests(engine: AsyncEngine, keys: RequestKeys) -> set[UUID]:
+async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring) -> set[UUID]:
     """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
 
-    Of requests that are finished meanwhile none is lost.
+    Of requests that are finished meanwhile none is lost; nor is one that no process of Lethe took in, which never had a
+    key: such a request fails when it is taken up.
     """
     async with transaction(engine) as connection:
         needed = await RequestKeyRepository(connection).unfinished()
@@ -105,7 +107,10 @@ async def lost_requests(engine: AsyncEngine, keys: RequestKeys) -> set[UUID]:
     if not lacking:
         return lacking
     async with transaction(engine) as connection:
-        return lacking & (await RequestKeyRepository(connection).unfinished()).keys()
+        repository = RequestKeyRepository(connection)
+        lacking &= (await repository.unfinished()).keys()
+        vouchers = await repository.vouchers(lacking)
+    return {one for one in lacking if hmac.compare_digest(vouchers[one], keyring.voucher(one))}
 
 
 async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:

@@ -113,7 +113,7 @@ async def _answering(
         await refuse_weak_keys(engine, settings.host)
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, settings.home / "keys" / SLOTS))
         model = name_of(settings.model_dir)
-        intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
+        intake = Intake(engine, slots, keyring, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
         reader, keys, metrics = Reader(), key_memory(engine, keyring), IntakeMetrics(registry)
         follower = Follower(engine, reader, settings.home, model)

@@ -119,7 +119,7 @@ async def unlearning(
         keyring = await open_keyring(engine, settings.home / "keys")
         await refuse_weak_keys(engine, settings.host)
         log_keys = await open_log_keys(engine, settings.home / "keys")
-        request_keys = await open_request_keys(engine, settings.home / "keys")
+        request_keys = await open_request_keys(engine, settings.home / "keys", keyring)
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
@@ -170,7 +170,7 @@ async def unlearning(
         queue = ClaimWatch(engine, stream, activities, limits.max_wait_s)
         # Drills that run by themselves are asked for like any others.
         slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
-        intake = Intake(engine, slots, max_queued_nodes=settings.max_queued_nodes)
+        intake = Intake(engine, slots, keyring, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
         tombstones = TombstoneLookup(engine, keyring, model)
         cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.knows, tombstones)

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from uuid import UUID
 
 from service.audit.commitments import SALT_BYTES
 from service.domain.kinds import Part, RequestKind, Target, removing
@@ -99,6 +100,13 @@ class Keyring:
         Keyed, because a caller may draw its salts badly: a plain digest would let a reader of the database guess them.
         """
         return hmac.digest(self._body_key, _frame("lethe/given-salt", salt), hashlib.sha256)
+
+    def voucher(self, request_id: UUID) -> bytes:
+        """Return the 32 bytes that show that a request was taken in here, and so had a key of its own.
+
+        Whoever may only write the database cannot make them.
+        """
+        return hmac.digest(self._body_key, _frame("lethe/accepted", request_id.hex), hashlib.sha256)
 
     def _salt_tag(self, drawn: bytes) -> bytes:
         return hmac.digest(self._body_key, _frame("lethe/own-salt", drawn.hex()), hashlib.sha256)[:_SALT_TAG_BYTES]

@@ -15,12 +15,12 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Row, exists, func, insert, literal, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db import locks
+from service.db.locks import Lock
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
 from service.domain.states import Milestone, RequestStatus
 from service.errors import MalformedCursor
 
-#: Advisory lock of whoever tells (the bytes of "feed").
-_FEED_LOCK = 0x66656564
 #: Events told by one transaction.
 _PAGE = 1000
 
@@ -63,14 +63,14 @@ class FeedRepository:
 
     async def keep_untold(self) -> None:
         """Wait for whoever tells, and let nobody tell until the transaction ends."""
-        await self._conn.execute(select(func.pg_advisory_xact_lock(_FEED_LOCK)))
+        await locks.take(self._conn, Lock.FEED)
 
     async def tell(self) -> int:
         """Give places to what was written and is not told yet, and list it for every endpoint; returns how many.
 
         At most a page of them; none while another is at it.
         """
-        if not await self._conn.scalar(select(func.pg_try_advisory_xact_lock(_FEED_LOCK))):
+        if not await locks.take_if_free(self._conn, Lock.FEED):
             return 0
         row = func.row_number().over(order_by=FeedRow.number).label("row")
         untold = select(FeedRow.id, row).where(FeedRow.place.is_(None)).order_by(FeedRow.number).limit(_PAGE).subquery()
@@ -99,7 +99,7 @@ class FeedRepository:
             .order_by(due, RequestRow.id)
         )
         columns = ["request_id", "api_key_id", "milestone", "status", "due_at"]
-        if not await self._conn.scalar(select(func.pg_try_advisory_xact_lock(_FEED_LOCK))):
+        if not await locks.take_if_free(self._conn, Lock.FEED):
             return 0
         return (await self._conn.execute(insert(FeedRow).from_select(columns, late))).rowcount
 

@@ -133,7 +133,7 @@ async def test_repetitions_within_one_group_get_one_request(db: Database) -> Non
 async def test_repetitions_from_two_processes_get_one_request(db: Database) -> None:
     async with AsyncExitStack() as stack:
         slots = stack.enter_context(OwnSlots.open(db.slots.folder))
-        other = Intake(db.engine, slots, max_queued_nodes=None)
+        other = Intake(db.engine, slots, db.keyring, max_queued_nodes=None)
         for n in range(10):
             name = f"k{n}"
             answers = await asyncio.gather(
@@ -146,7 +146,7 @@ async def test_repetitions_from_two_processes_get_one_request(db: Database) -> N
 
 async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(db: Database) -> None:
     with OwnSlots.open(db.slots.folder) as slots:
-        other = Intake(db.engine, slots, max_queued_nodes=None)
+        other = Intake(db.engine, slots, db.keyring, max_queued_nodes=None)
         async with transaction(db.engine) as blocking:
             # The other process's insert, not yet committed.
             await blocking.execute(
@@ -293,7 +293,7 @@ async def test_closing_finishes_what_was_begun_and_takes_no_more(db: Database) -
 async def test_an_intake_on_a_database_that_is_down_says_so(db: Database, tmp_path: Path) -> None:
     engine = create_engine("postgresql://nobody@127.0.0.1:1/none")
     with OwnSlots.open(tmp_path / "second" / "requests") as slots:
-        intake = Intake(engine, slots, max_queued_nodes=None)
+        intake = Intake(engine, slots, db.keyring, max_queued_nodes=None)
         answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
         assert all(isinstance(answer, Unavailable) for answer in answers)
         assert RequestKeys(slots.folder).count() == 0

@@ -195,7 +195,7 @@ async def test_a_page_reads_an_index_and_not_the_table(db: Database) -> None:
 
 async def test_only_what_is_really_queued_is_handed_to_a_batch(db: Database) -> None:
     queued, cancelled, taken, failed = [await db.accept(str(n)) for n in range(4)]
-    await db.intake.cancel(cancelled, None)
+    await db.intake.cancel(cancelled, db.api_key_id)
     batch_id = await db.batch([taken])
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
@@ -240,15 +240,18 @@ async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: D
 
 async def test_a_request_of_another_key_is_not_there_to_be_cancelled(db: Database) -> None:
     request_id = await db.accept()
-    for unknown, key in ((request_id, uuid4()), (uuid4(), db.api_key_id)):
+    other = uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(other, "other", [Scope.DELETIONS_WRITE], b"o" * 32)
+    for unknown, key in ((request_id, other), (uuid4(), db.api_key_id)):
         with pytest.raises(NotFound):
-            await db.intake.cancel(unknown, key)
+            await db.intake.cancel(unknown, key, own_only=True)
     assert (await _get(db, request_id)).status is RequestStatus.QUEUED
 
 
 async def test_queued_nodes_counts_what_waits(db: Database) -> None:
     await db.accept("1", "2", "3")
-    await db.intake.cancel(await db.accept("4"), None)
+    await db.intake.cancel(await db.accept("4"), db.api_key_id)
     async with transaction(db.engine) as conn:
         assert await RequestRepository(conn).queued_nodes(MODEL) == 3
         assert await RequestRepository(conn).queued_nodes("other") == 0

@@ -121,7 +121,7 @@ async def test_one_that_failed_is_open_with_its_deadline_until_somebody_says_how
     with pytest.raises(Conflict, match="handled before"):
         await world.handle(request_id)
     with pytest.raises(Conflict, match="not kept any more"):
-        await world.db.intake.retry(request_id)
+        await world.db.intake.retry(request_id, world.db.api_key_id)
     await assert_totals_are_right(world.db)
 
 
@@ -159,7 +159,7 @@ async def test_what_failed_long_ago_is_forgotten_and_stays_open(world: World) ->
     assert world.db.kept().keys() == {lately}
     assert await world.open_failed() == 2
     with pytest.raises(Conflict, match="not kept any more"):
-        await world.db.intake.retry(request_id)
+        await world.db.intake.retry(request_id, world.db.api_key_id)
     await world.handle(request_id)
 
 

@@ -1,7 +1,7 @@
 """What each process may do in the database, tried with a login of its own on every table and column."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,13 +9,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.api_keys import ApiKeyRepository
 from service.audit_records.totals import fold
 from service.db import lease as leases
 from service.db import roles, schema
-from service.db.engine import Engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
 from service.deletions.moves import RequestMoves
@@ -24,7 +22,7 @@ from service.domain.records import Tombstone
 from service.domain.scopes import Scope
 from service.domain.states import Cause
 from service.domain.versions import Recovery
-from service.errors import ConfigurationError, Conflict, NotFound
+from service.errors import ConfigurationError, Conflict, NotFound, Unauthenticated
 from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
 from service.recovery.repository import RecoveryRepository
 from service.tombstones.repository import TombstoneRepository
@@ -32,11 +30,12 @@ from service.vault.keyring import Keyring
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
 from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
+from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
 _ASKED = (
     "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
-    "reference_commitment subject_commitments"
+    "reference_commitment subject_commitments voucher"
 )
 #: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
@@ -71,7 +70,14 @@ ALLOWED: dict[str, tuple[str, str]] = {
         f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
         "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
     ),
-    "log_checks": ("read, add api_key_id size, change checked_at size", _READ),
+    "lock_drills": ("read, remove", "read, remove"),
+    "lock_feed": ("", "read, remove"),
+    "lock_intake": (_READ, "read, remove"),
+    "lock_log": ("", "read, remove"),
+    "lock_sessions": ("read, remove", ""),
+    "lock_sign_ins": ("read, remove", ""),
+    "lock_totals": ("", "read, remove"),
+    "log_checks": ("read, add api_key_id size, change size", _READ),
     "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "tombstone_keys": (_READ, _ADD),
@@ -92,33 +98,6 @@ ROLES = (API_ROLE, UNLEARNER_ROLE)
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
     async with open_database(database_url, tmp_path) as database:
         yield database
-
-
-@asynccontextmanager
-async def logged_in(db: Database, role: str) -> AsyncIterator[Engine]:
-    """An engine with a login of its own that has the rights of `role` and no others, as an operator makes it."""
-    parsed = make_url(db.url)
-    login = f"{parsed.database}_login"
-    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {role}")
-    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-    engine = await roles.open_engine(url, role, pool_size=2)
-    try:
-        yield engine
-    finally:
-        await engine.dispose()
-        await db.rows(f"DROP ROLE {login}")
-
-
-async def may(conn: AsyncConnection, statement: str) -> bool:
-    """Whether a statement, which is undone, is refused for anything but the lack of a right, or not at all."""
-    try:
-        await conn.execute(text(statement))
-    except DBAPIError as error:
-        refusal = str(error.orig)
-        return "permission denied" not in refusal and "must be owner" not in refusal
-    finally:
-        await conn.rollback()
-    return True
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -173,7 +152,7 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
             "request_cancel(uuid,uuid)",
             "request_extend(uuid,uuid,timestamp with time zone,text)",
             "request_handle(uuid,uuid,text)",
-            "request_retry(uuid)",
+            "request_retry(uuid,uuid)",
         ],
         UNLEARNER_ROLE: ["audit_fold()"],
     }
@@ -184,7 +163,7 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
         asking = await stack.enter_async_context(logged_in(db, API_ROLE))
         db.intake._engine = asking
         completed, failed, cancelled = [await db.accept(str(n)) for n in range(3)]
-        await db.intake.cancel(cancelled, None)
+        await db.intake.cancel(cancelled, db.api_key_id)
     async with logged_in(db, UNLEARNER_ROLE) as engine:
         owner, db.engine = db.engine, engine
         await db.applied([completed])
@@ -193,17 +172,23 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
             await RequestMoves(conn).mark_failed(failed, "x")
             await fold(conn)
         db.engine = owner
+    other = uuid4()
+    async with transaction(db.engine) as conn:
+        await ApiKeyRepository(conn).create(other, "other", [Scope.DELETIONS_WRITE], b"o" * 32)
     async with logged_in(db, API_ROLE) as asking:
         db.intake._engine = asking
-        await db.intake.retry(failed)
+        await db.intake.retry(failed, db.api_key_id)
         for request_id in (completed, cancelled):
             with pytest.raises(Conflict):
-                await db.intake.retry(request_id)
+                await db.intake.retry(request_id, db.api_key_id)
             with pytest.raises(Conflict):
-                await db.intake.cancel(request_id, None)
+                await db.intake.cancel(request_id, db.api_key_id)
         # Another key's is not there for whoever sees its own alone.
         with pytest.raises(NotFound):
-            await db.intake.cancel(failed, uuid4())
+            await db.intake.cancel(failed, other, own_only=True)
+        await db.rows("UPDATE api_keys SET revoked_at = now() WHERE name = 'other'")
+        with pytest.raises(Unauthenticated):
+            await db.intake.cancel(failed, other)
         await db.intake.cancel(failed, db.api_key_id)
     states = {row["id"]: row["status"] for row in await db.rows("SELECT id, status FROM requests")}
     assert states == {completed: "completed", failed: "cancelled", cancelled: "cancelled"}

@@ -62,7 +62,7 @@ async def _stored(db: Database) -> set[UUID]:
 async def test_a_commit_that_was_lost_wrote_nothing_and_its_keys_go(
     db: Database, proxy: Proxy, fragile: Engine
 ) -> None:
-    intake = Intake(fragile, db.slots, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, db.keyring, max_queued_nodes=None)
     proxy.at_commit = "lose"
     answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
     assert all(isinstance(answer, CommitUnanswered) and "Idempotency-Key" in answer.remedy for answer in answers)
@@ -79,7 +79,7 @@ async def test_a_commit_that_was_lost_wrote_nothing_and_its_keys_go(
 async def test_a_commit_whose_answer_was_lost_keeps_its_keys_and_is_found_by_repeating(
     db: Database, proxy: Proxy, fragile: Engine
 ) -> None:
-    intake = Intake(fragile, db.slots, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, db.keyring, max_queued_nodes=None)
     new = db.new("12", key="k")
     proxy.at_commit = "deliver"
     with pytest.raises(CommitUnanswered):
@@ -91,7 +91,7 @@ async def test_a_commit_whose_answer_was_lost_keeps_its_keys_and_is_found_by_rep
 
 
 async def test_while_a_commit_is_under_way_its_keys_are_kept(db: Database, proxy: Proxy, fragile: Engine) -> None:
-    intake = Intake(fragile, db.slots, max_queued_nodes=None)
+    intake = Intake(fragile, db.slots, db.keyring, max_queued_nodes=None)
     proxy.at_commit = "delay"
     with pytest.raises(CommitUnanswered):
         await intake.accept(db.new("12", key="k"))

@@ -101,7 +101,7 @@ async def test_entries_of_finished_requests_are_removed_and_not_published(
     accepted = await world.accept(2)
     await Relay(world.engine, stream).publish_pending()
     await claim_all(stream, 2, consumer="dead")
-    await world.intake.cancel(accepted[0], None)
+    await world.intake.cancel(accepted[0], world.api_key_id)
     assert await sweeper.sweep() == 1
     assert await stream.length() == 1
     assert await claim_all(stream, 1) == accepted[1:]

@@ -79,7 +79,7 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
     async with transaction(db.engine) as conn:
         await RequestMoves(conn).mark_completed({ids[0]: Said()})
         await RequestMoves(conn).mark_failed(ids[2], "Its features are broken.")
-    await db.intake.cancel(ids[3], None)
+    await db.intake.cancel(ids[3], db.api_key_id)
     async with transaction(db.engine) as conn:
         await RequestMoves(conn).mark_completed_without_work(
             ids[4], AlreadyDeleted(RequestKind.NODE, (ids[0],)), "It was gone."

@@ -150,7 +150,7 @@ async def test_a_request_that_had_nothing_left_to_do_is_committed_to_where_it_co
 
 
 async def test_what_a_cancelled_request_named_is_not_committed_to_any_more(db: Database) -> None:
-    await db.intake.cancel(await db.accept("1"), None)
+    await db.intake.cancel(await db.accept("1"), db.api_key_id)
     assert await db.value("SELECT num_nonnulls(subject_commitments, reference_commitment) FROM requests") == 0
 
 
@@ -388,7 +388,7 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             await db.applied([request_id])
             async with transaction(engine) as conn:
                 await RequestMoves(conn).mark_completed({request_id: Said()})
-            await db.intake.cancel(await db.accept("2"), None)
+            await db.intake.cancel(await db.accept("2"), db.api_key_id)
             assert (await sign(db, keys)).size == 2
             db.engine = owned
         finally:

@@ -54,7 +54,7 @@ async def through_all_states(db: Database) -> None:
         await VersionRepository(conn).finish(batch_id, span_residual=3e-15, durations_ms={})
         await RequestMoves(conn).mark_completed({ids[0]: Said()})
         await RequestMoves(conn).mark_failed(ids[2], "Its features are broken.")
-    await db.intake.cancel(ids[3], None)
+    await db.intake.cancel(ids[3], db.api_key_id)
     async with transaction(db.engine) as conn:
         await fold(conn)
 

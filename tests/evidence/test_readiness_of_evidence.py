@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from projector.forgetting.status import RepairStatus
-from service.db import clock
+from service.db import clock, locks
+from service.db.locks import Lock
 from service.db.transactions import transaction
 from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.lease_report import Check
@@ -44,6 +45,17 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
     made = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=lambda: None)()}
     await redis.aclose()
     return made
+
+
+async def test_readiness_names_the_lock_that_keeps_deletions_from_being_accepted(db: Database, tmp_path: Path) -> None:
+    assert (await checks(db, tmp_path))["intake"].ok
+    async with transaction(db.engine) as connection:
+        await locks.take(connection, Lock.INTAKE)
+        found = (await checks(db, tmp_path))["intake"]
+    assert not found.ok
+    assert "lock_intake" in found.detail
+    assert "pg_terminate_backend" in found.remedy
+    assert (await checks(db, tmp_path))["intake"].ok
 
 
 @pytest.mark.parametrize(("table", "name"), [("versions", "span"), ("batches", "coefficient")])

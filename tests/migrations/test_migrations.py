@@ -256,6 +256,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("requests_feed_accepted", "requests"),
         ("requests_feed_moved", "requests"),
         ("feed_told", "feed"),
+        ("log_checks_dated", "log_checks"),
         ("feed_append_only", "feed"),
     }
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import text
 
+from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Tombstone
+from service.domain.records import KeySlot, Tombstone
 from service.errors import KeyMissing
 from service.evidence.checkpoints import CheckpointRepository
 from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
@@ -17,7 +19,8 @@ from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
-from tests.support.service.db_harness import Database, open_database
+from tests.support.service.db_harness import MODEL, Database, open_database
+from tests.support.service.logins import logged_in
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     slots = keys / "requests" / "0.slots"
     away = slots.parent.rename(keys / "away")
     with pytest.raises(KeyMissing, match=r"2 requests are queued .* is missing") as refusal:
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     assert "recover --accept-lost requests`" in refusal.value.remedy
     assert not slots.exists()
     away.rename(slots.parent)
@@ -107,23 +110,41 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     slots.write_bytes(kept[:128] + bytes(len(kept) - 128))
     slots.chmod(0o600)
     with pytest.raises(KeyMissing, match="One request is queued"):
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     # Under another name it is not the file that the requests name; nothing in it is touched.
     slots.write_bytes(kept)
     other = slots.rename(slots.with_name("1.slots"))
     with pytest.raises(KeyMissing, match="2 requests are queued"):
-        await open_request_keys(db.engine, keys)
+        await open_request_keys(db.engine, keys, db.keyring)
     assert other.read_bytes() == kept
     other.rename(slots)
-    await open_request_keys(db.engine, keys)
+    await open_request_keys(db.engine, keys, db.keyring)
+
+
+async def test_a_request_that_nobody_took_in_here_does_not_keep_lethe_from_starting(
+    db: Database, tmp_path: Path
+) -> None:
+    kept = await db.accept("7")
+    vouched = "(SELECT voucher FROM requests LIMIT 1)"
+    # As the api's login may: with a key that never was, in a file that is there or not, or with none.
+    async with logged_in(db, API_ROLE) as engine, transaction(engine) as connection:
+        for place, voucher in (("0, 2", "NULL"), ("99, 1", "sha256('x')"), ("NULL, NULL", vouched)):
+            columns = "(id, model, kind, count, ciphertext, api_key_id, key_file, key_place, voucher)"
+            made_up = f"gen_random_uuid(), '{MODEL}', 'node', 1, sha256('x'), '{db.api_key_id}', {place}, {voucher}"
+            await connection.execute(text(f"INSERT INTO requests {columns} SELECT {made_up}"))
+    keys = await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
+    # One that was taken in still is what it was.
+    keys.destroy({kept: KeySlot(0, 1)})
+    with pytest.raises(KeyMissing, match="One request is queued"):
+        await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
 
 
 async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
-    await db.intake.cancel(await db.accept("7"), None)
+    await db.intake.cancel(await db.accept("7"), db.api_key_id)
     await db.intake.close()
     db.slots.close()
     shutil.rmtree(tmp_path / "keys" / "requests")
-    await open_request_keys(db.engine, tmp_path / "keys")
+    await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from service.domain.scopes import Scope
 from service.errors import KeyMissing, StateMismatch, Unavailable
 from service.processes.prepare import prepare
 from service.recovery.repository import RecoveryRepository
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 from service.versions.pointers import PointerRepository
 from tests.support.databases import migrate_to
@@ -293,8 +294,9 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
         # Accepted by a process that never came to delete anything.
         engine = create_engine(str(site.settings.database_url))
         key = uuid4()
-        with OwnSlots.open(site.settings.home / "keys" / "requests") as slots:
-            intake = Intake(engine, slots, max_queued_nodes=None)
+        keys = site.settings.home / "keys"
+        with OwnSlots.open(keys / "requests") as slots:
+            intake = Intake(engine, slots, Keyring.open(keys), max_queued_nodes=None)
             async with transaction(engine) as connection:
                 await ApiKeyRepository(connection).create(key, "tests", list(Scope), bytes(32))
             new = NewRequest("small", RequestKind.NODE, Targets(nodes=("4",)), None, key)

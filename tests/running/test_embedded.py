@@ -107,6 +107,32 @@ def test_the_servers_serve_and_their_data_survive_a_restart(home: Path) -> None:
         assert _redis(second).config_get("appendonly") == {"appendonly": "yes"}
 
 
+def test_what_a_login_sets_for_itself_does_not_outlive_a_restart(home: Path) -> None:
+    changes = (
+        "SET search_path = nowhere",
+        "SET statement_timeout = '1ms'",
+        "SET default_transaction_read_only = on",
+        "IN DATABASE lethe SET search_path = nowhere",
+        "PASSWORD 'another'",
+    )
+    with Embedded(home, valkey=False, durable=False) as first:
+        # The owner last, which may also lock the others out.
+        for url in (first.api_database_url, first.unlearner_database_url, first.database_url):
+            role = make_url(str(url)).username
+            own = "; ".join(f"ALTER ROLE {role} {change}" for change in changes)
+            if url == first.database_url:
+                own = f"ALTER ROLE lethe_api NOLOGIN CONNECTION LIMIT 0 VALID UNTIL '2000-01-01'; {own}"
+            _sql(PrivateServers(url, None), f"DO $$ BEGIN {own}; END $$")
+            with pytest.raises(asyncpg.InvalidPasswordError):
+                _sql(PrivateServers(url, None), "SELECT 1")
+
+    with Embedded(home, valkey=False, durable=False) as again:
+        for url in (again.database_url, again.api_database_url, again.unlearner_database_url):
+            names = ("search_path", "statement_timeout", "default_transaction_read_only")
+            shown = [_sql(PrivateServers(url, None), f"SHOW {name}") for name in names]
+            assert shown == ['"$user", public', "0", "off"]
+
+
 def test_a_second_lethe_in_the_same_home_is_refused_with_the_first_ones_pid(
     home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
 ) -> None:

@@ -58,7 +58,7 @@ async def test_one_that_failed_and_is_tried_again_is_accepted_again(world: Webho
     async with transaction(world.db.engine) as connection:
         await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
     async with transaction(world.db.engine) as connection:
-        await RequestMoves(connection).retry(request_id)
+        await RequestMoves(connection).retry(request_id, world.db.api_key_id)
     assert await told(world, request_id) == ["accepted", "failed", "accepted"]
 
 

@@ -54,7 +54,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     )
     install_dashboard(app)
     with OwnSlots.open(home / "keys" / "requests") as own_slots:
-        intake = Intake(engine, own_slots, max_queued_nodes=None)
+        intake = Intake(engine, own_slots, keyring, max_queued_nodes=None)
         tombstones, metrics = TombstoneLookup(engine, keyring, MODEL), IntakeMetrics(registry)
         cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
         settings, reader = Settings(home=home), Reader()

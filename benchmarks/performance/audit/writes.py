@@ -34,6 +34,7 @@ from service.domain.records import RequestAudit, Targets
 from service.domain.states import Cause, Guarantee
 from service.domain.versions import Version, batch_record
 from service.evidence.contents import AuditFigures
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 from service.versions.batch_rows import BatchRepository
 from service.versions.versions import VersionRepository
@@ -64,9 +65,9 @@ _STEPS = ("accepted", "committed", "applied", "completed")
 class Writer:
     """Takes batches of requests through one database."""
 
-    def __init__(self, engine: Engine, own_slots: OwnSlots, api_key_id: UUID, version: int) -> None:
+    def __init__(self, engine: Engine, own_slots: OwnSlots, keyring: Keyring, api_key_id: UUID, version: int) -> None:
         self._engine = engine
-        self._intake = Intake(engine, own_slots, max_queued_nodes=None)
+        self._intake = Intake(engine, own_slots, keyring, max_queued_nodes=None)
         self._api_key_id = api_key_id
         self._version = version
 
@@ -198,7 +199,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> Non
             engine = create_engine(url)
             stack.push_async_callback(engine.dispose)
             own_slots = stack.enter_context(OwnSlots.open(home / name / "requests"))
-            writers[name] = Writer(engine, own_slots, UUID(str(api_key_id)), version)
+            writers[name] = Writer(engine, own_slots, Keyring.open(home / name), UUID(str(api_key_id)), version)
             stack.push_async_callback(writers[name].close)
         for turn in range(options.repeats + 3):
             for name, writer in writers.items():

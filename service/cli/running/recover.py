@@ -124,13 +124,13 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
             note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
-        await open_keyring(engine, keys)
+        keyring = await open_keyring(engine, keys)
         with ExitStack() as stack:
             if SLOTS in accepted:
                 request_keys = RequestKeys(keys / SLOTS)
             else:
-                request_keys = await open_request_keys(engine, keys)
-            lost = await lost_requests(engine, request_keys)
+                request_keys = await open_request_keys(engine, keys, keyring)
+            lost = await lost_requests(engine, request_keys, keyring)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
             given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
             return await _persistently(settings, engine, store, request_keys, given_up, executor)

@@ -119,7 +119,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
         keyring.check_identities(registered)
-        await open_request_keys(engine, folder)
+        await open_request_keys(engine, folder, keyring)
     except KeyMissing as error:
         return Finding(name, False, error.detail, error.remedy)
     return Finding(name, True, "belong together")

@@ -4,10 +4,10 @@ import asyncio
 import os
 
 from alembic import context
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.db.engine import connection_to
+from service.db.engine import connection_to, unlimit
 from service.db.migrate import take_turn
 
 
@@ -24,6 +24,7 @@ async def run_on_database_url() -> None:
         raise SystemExit("Set DATABASE_URL, or use ./lethe migrate.")
     address, arguments = connection_to(os.environ["DATABASE_URL"])
     engine = create_async_engine(address, connect_args=arguments)
+    event.listen(engine.sync_engine, "connect", unlimit)
     async with engine.begin() as connection:
         await connection.run_sync(take_turn)
         await connection.run_sync(run)

@@ -38,6 +38,7 @@ from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
 from service.key_slots.repository import RequestKeyRepository, enter
 from service.vault.encryption import NotDecrypted, decrypt, encrypt
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
 
@@ -62,8 +63,11 @@ class _Group:
 class Intake:
     """Stores requests for the API. One per process; it belongs to the event loop it is used in."""
 
-    def __init__(self, engine: AsyncEngine, own_slots: OwnSlots, *, max_queued_nodes: int | None) -> None:
+    def __init__(
+        self, engine: AsyncEngine, own_slots: OwnSlots, keyring: Keyring, *, max_queued_nodes: int | None
+    ) -> None:
         self._engine = engine
+        self._keyring = keyring
         self._slots = own_slots
         #: Those of all processes, for repetitions and retries of what another accepted.
         self._keys = RequestKeys(own_slots.folder)
@@ -104,20 +108,23 @@ class Intake:
         check_body(earlier.request.id, earlier.body_digest, body_digest)
         return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
-    async def cancel(self, request_id: UUID, api_key_id: UUID | None) -> DeletionRequest:
-        """Cancel a queued request, whose key the unlearner then destroys.
+    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+        """Cancel a queued request as the holder of an API key; the unlearner then destroys the request's own key.
 
-        Raises `NotFound`, `Conflict`, `Unavailable`.
+        Raises `NotFound`, `Conflict`, `Unauthenticated`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id)
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only)
         failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
-    async def retry(self, request_id: UUID) -> DeletionRequest:
-        """Queue a failed request again; raises `NotFound`, `Unavailable`, and `Conflict` when that is not possible."""
+    async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
+        """Queue a failed request again, as the holder of an API key.
+
+        Raises `NotFound`, `Unauthenticated`, `Unavailable`, and `Conflict` when that is not possible.
+        """
         async with transaction(self._engine) as conn:
-            request = await RequestMoves(conn).retry(request_id)
+            request = await RequestMoves(conn).retry(request_id, api_key_id)
             slot = await RequestKeyRepository(conn).slot(request_id)
             if self._keys.get(request_id, slot) is None:
                 raise Conflict(
@@ -194,7 +201,7 @@ class Intake:
                     await enter(conn)
                     reserved = await self._reserve(stored.new)
                 failure_points.reached(FailurePoint.KEYS_RESERVED)
-                rows = [_encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
+                rows = [self._encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
                 stored.received = await statements.insert_rows(conn, rows)
                 inserted = [each for each in stored.new if each.id in stored.received]
                 await _record_drills(conn, inserted)
@@ -292,6 +299,24 @@ class Intake:
             return None
         return decrypt(earlier.ciphertext, key, earlier.request.id)
 
+    def _encrypted(self, waiting: PendingCall, reserved: ReservedKey) -> NewRow:
+        """A request with its targets encrypted."""
+        new = waiting.new
+        return NewRow(
+            id=waiting.id,
+            model=new.model,
+            kind=new.kind,
+            count=new.targets.count,
+            reference=new.reference,
+            ciphertext=encrypt(new.targets, reserved.key, waiting.id),
+            key_slot=reserved.slot,
+            api_key_id=new.api_key_id,
+            idempotency_key=new.idempotency_key,
+            body_digest=new.body_digest,
+            commitments=commit(new.targets, new.reference),
+            voucher=self._keyring.voucher(waiting.id),
+        )
+
     async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
         """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
         if not keys:
@@ -300,24 +325,6 @@ class Intake:
             await asyncio.to_thread(self._slots.destroy, {one: reserved.slot for one, reserved in keys.items()})
         except OSError:
             self._has_orphans = True
-
-
-def _encrypted(waiting: PendingCall, reserved: ReservedKey) -> NewRow:
-    """A request with its targets encrypted."""
-    new = waiting.new
-    return NewRow(
-        id=waiting.id,
-        model=new.model,
-        kind=new.kind,
-        count=new.targets.count,
-        reference=new.reference,
-        ciphertext=encrypt(new.targets, reserved.key, waiting.id),
-        key_slot=reserved.slot,
-        api_key_id=new.api_key_id,
-        idempotency_key=new.idempotency_key,
-        body_digest=new.body_digest,
-        commitments=commit(new.targets, new.reference),
-    )
 
 
 async def _use_salts(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:

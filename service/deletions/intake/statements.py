@@ -42,6 +42,7 @@ class NewRow:
     idempotency_key: str | None
     body_digest: bytes | None
     commitments: Commitments
+    voucher: bytes
 
 
 class Received(NamedTuple):
@@ -117,6 +118,7 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
         body_digest=(LargeBinary(), [row.body_digest for row in ordered]),
         subject_commitments=(LargeBinary(), [row.commitments.subjects for row in ordered]),
         reference_commitment=(LargeBinary(), [row.commitments.reference for row in ordered]),
+        voucher=(LargeBinary(), [row.voucher for row in ordered]),
     )
     stored = (
         insert(RequestRow)

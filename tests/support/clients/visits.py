@@ -11,6 +11,7 @@ from typing import Literal
 import asyncpg
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
+from service.db.locks import Lock
 from tests.support.processes.lethe_process import KEY
 
 #: Widths of windows and colour schemes in which pages are judged; both of each in the first two.
@@ -87,12 +88,13 @@ def held_log(database_url: str) -> Iterator[Callable[[], None]]:
     ready, done = threading.Event(), threading.Event()
 
     async def hold() -> None:
-        connection = await asyncpg.connect(database_url)
+        unlimited = {"transaction_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+        connection = await asyncpg.connect(database_url, server_settings=unlimited)
         try:
-            # That of `service.evidence.log`: the bytes of "log".
-            await connection.execute("SELECT pg_advisory_lock($1)", 0x6C6F67)
-            ready.set()
-            await asyncio.to_thread(done.wait)
+            async with connection.transaction():
+                await connection.execute(f"LOCK TABLE {Lock.LOG}")
+                ready.set()
+                await asyncio.to_thread(done.wait)
         finally:
             await connection.close()
 

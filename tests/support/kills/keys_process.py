@@ -19,6 +19,7 @@ from service.domain.records import Targets
 from service.errors import Conflict
 from service.key_slots.disposal import UnneededKeys
 from service.operation.key_folder import open_request_keys
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 
 #: Calls made at the same moment, and so by groups.
@@ -48,7 +49,7 @@ async def intake(order: dict[str, Any], keys: Path) -> None:
     """Accept, repeat and cancel, as ordered."""
     engine = create_engine(order["database_url"])
     with OwnSlots.open(keys / "requests") as slots:
-        intake = Intake(engine, slots, max_queued_nodes=None)
+        intake = Intake(engine, slots, Keyring.open(keys), max_queued_nodes=None)
 
         async def do(what: str, key: str, request: str | None) -> None:
             new = NewRequest(
@@ -61,7 +62,7 @@ async def intake(order: dict[str, Any], keys: Path) -> None:
                 answer["nodes"] = None if accepted.targets is None else list(accepted.targets.nodes)
             else:
                 try:
-                    await intake.cancel(UUID(request), None)
+                    await intake.cancel(UUID(request), UUID(order["api_key_id"]))
                 except Conflict:
                     # By another, or by this one before it was killed.
                     answer["did"] = "cancel"
@@ -77,7 +78,7 @@ async def intake(order: dict[str, Any], keys: Path) -> None:
 async def unlearner(order: dict[str, Any], keys: Path) -> None:
     """Destroy keys until it is killed."""
     engine = create_engine(order["database_url"])
-    unneeded = UnneededKeys(engine, await open_request_keys(engine, keys))
+    unneeded = UnneededKeys(engine, await open_request_keys(engine, keys, Keyring.open(keys)))
     await unneeded.begin()
     print("ready", flush=True)
     await unneeded.run(asyncio.Event())

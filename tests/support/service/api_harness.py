@@ -244,7 +244,7 @@ async def serving(
         keyring = Keyring.open(home / "keys")
         own_slots = stack.enter_context(OwnSlots.open(home / "keys" / "requests"))
         configured = Settings(home=home, database_url=database_url, **settings)
-        intake = Intake(engine, own_slots, max_queued_nodes=configured.max_queued_nodes)
+        intake = Intake(engine, own_slots, keyring, max_queued_nodes=configured.max_queued_nodes)
         stack.push_async_callback(intake.close)
         async with transaction(engine) as connection:
             pointer = Pointer(model, 1, 1, "1-1", "0" * 64, "0" * 64)

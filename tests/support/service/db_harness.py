@@ -25,6 +25,7 @@ from service.domain.versions import Version
 from service.evidence.contents import ModelImported, Payload
 from service.evidence.events import EventRepository
 from service.imports.repository import ImportRepository
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 from service.vault.request_keys import RequestKeys
 from service.versions.batch_rows import BatchRepository
@@ -52,6 +53,7 @@ class Database:
     url: str
     engine: Engine
     slots: OwnSlots
+    keyring: Keyring
     intake: Intake
     api_key_id: UUID
 
@@ -116,13 +118,14 @@ async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None 
         engine = create_engine(url)
         stack.push_async_callback(engine.dispose)
         slots = stack.enter_context(OwnSlots.open(folder / "keys" / "requests"))
-        intake = Intake(engine, slots, max_queued_nodes=max_queued_nodes)
+        keyring = Keyring.open(folder / "keys")
+        intake = Intake(engine, slots, keyring, max_queued_nodes=max_queued_nodes)
         stack.push_async_callback(intake.close)
         api_key_id = uuid4()
         async with transaction(engine) as conn:
             await PointerRepository(conn).create(POINTER)
             await ApiKeyRepository(conn).create(api_key_id, "tests", list(Scope), bytes(32))
-        yield Database(url, engine, slots, intake, api_key_id)
+        yield Database(url, engine, slots, keyring, intake, api_key_id)
 
 
 def made(number: int = 1, **changes: Any) -> Version:

@@ -16,6 +16,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import Pointer, Targets
 from service.domain.scopes import Scope
 from service.queue.stream import DeletionStream
+from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
 from service.versions.pointers import PointerRepository
 
@@ -57,7 +58,7 @@ async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWor
             await ApiKeyRepository(connection).create(api_key_id, "tests", list(Scope), b"h" * 32)
             await PointerRepository(connection).create(Pointer(MODEL, 0, 0, "0-0", "0" * 64, "0" * 64))
         with OwnSlots.open(folder / "keys" / "requests") as slots:
-            intake = Intake(engine, slots, max_queued_nodes=None)
+            intake = Intake(engine, slots, Keyring.open(folder / "keys"), max_queued_nodes=None)
             yield QueueWorld(engine, intake, api_key_id)
             await intake.close()
     finally:

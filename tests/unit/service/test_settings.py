@@ -52,6 +52,7 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("LETHE_PORT", "tcp://10.0.0.1:80", "LETHE_PORT: must be a whole number"),
         ("LETHE_DEVICE", "tpu", "LETHE_DEVICE: must be 'auto', 'cpu' or 'cuda', not 'tpu'."),
         ("LETHE_MAX_BATCH_NODES", "0", "LETHE_MAX_BATCH_NODES: must be at least 1, not '0'."),
+        ("LETHE_MAX_NODES_PER_REQUEST", "100001", "LETHE_MAX_NODES_PER_REQUEST: must be at most 100000, not '100001'."),
         ("LETHE_LEASE_TTL_S", "nan", "LETHE_LEASE_TTL_S: must be"),
         ("LETHE_REPAIR_TOLERANCE", "1e-5", "to 1e-06, because weights farther away are not those of retraining, not"),
         ("LETHE_REPAIR_TOLERANCE", "1e-10", "must be a number from 1e-09, because rounding alone can keep weights"),

@@ -2,7 +2,7 @@
 
 from service.db.migrate import execute_files
 
-revision = "0.12.0"
+revision = "0.11.0"
 down_revision = "0.10.0"
 branch_labels = None
 depends_on = None

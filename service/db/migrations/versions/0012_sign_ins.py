@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0.13.0"
-down_revision = "0.10.0"
+revision = "0.12.0"
+down_revision = "0.11.0"
 branch_labels = None
 depends_on = None
 
