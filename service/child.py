@@ -18,7 +18,7 @@ from typing import Any, assert_never
 from projector.errors import ExplainedError
 from service.cli.console import report
 from service.cli.failures import reported
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.observability.logging import configure_logging
 from service.processes.listening import stopped_by_signals
 from service.processes.serve import Work
@@ -85,6 +85,8 @@ def _kept_running() -> Iterator[None]:
     """
     try:
         yield
+    except DatabaseDamaged:
+        raise
     except Unavailable as error:
         report(error.detail, error.remedy)
         raise SystemExit(MAY_PASS) from None

@@ -143,6 +143,19 @@ class Unavailable(LetheError):
     title = "Temporarily unavailable"
 
 
+class DatabaseDamaged(Unavailable):
+    """Postgres cannot read what it wrote: a page, an index or a file of it is damaged or gone."""
+
+    slug = "database-damaged"
+    title = "Database damaged"
+    REMEDY: ClassVar[str] = (
+        "Stop Lethe, check the disk and restore the database from a backup (docs/operations.md, A damaged database)."
+    )
+
+    def __init__(self, found: str, remedy: str = REMEDY) -> None:
+        super().__init__(f"The database is damaged: {found}.", remedy)
+
+
 class LeaseLost(LetheError):
     """Another unlearner holds the model's lease; nothing was written."""
 

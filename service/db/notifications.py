@@ -9,7 +9,7 @@ import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.engine import connect
-from service.db.transactions import is_outage
+from service.db.transactions import damage, is_outage
 from service.errors import Unavailable
 
 #: Notified, with the model's name, by every transaction that adds to the outbox.
@@ -46,7 +46,7 @@ class Listening:
         try:
             return await self._connection.fetchval(statement, *arguments, timeout=_STATEMENT_SECONDS)
         except Exception as error:
-            if is_outage(error):
+            if is_outage(error) or damage(error) is not None:
                 raise _unavailable(error) from error
             raise
 
@@ -93,4 +93,6 @@ async def _subscribe(connection: asyncpg.Connection, channel: str, listening: Li
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    return Unavailable(f"The database does not answer ({type(error).__name__}).", "Listen again in a few seconds.")
+    return damage(error) or Unavailable(
+        f"The database does not answer ({type(error).__name__}).", "Listen again in a few seconds."
+    )

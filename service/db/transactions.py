@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.boottime import boottime
 from service.db.fencing import fence
 from service.domain.records import Lease
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import DatabaseDamaged, LeaseLost, LetheError, Unavailable
 
 #: SQLSTATE of a missing right.
 NO_RIGHT = "42501"
@@ -20,6 +20,8 @@ NO_RIGHT = "42501"
 _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
 #: Lock time-out, idle time-out, transaction time-out, a standby that cannot be written.
 _OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
+#: A damaged page or row, an index that contradicts itself, a file of the database that is gone.
+_DAMAGE_STATES = frozenset({"XX001", "XX002", "58P01"})
 #: Answers to COMMIT that say it did not happen.
 _ROLLED_BACK_CLASS = "40"
 
@@ -35,8 +37,9 @@ class CommitUnanswered(Unavailable):
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Yield a connection in a transaction, committed at the end and rolled back on any exception.
 
-    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written), and
-    `CommitUnanswered` when it stopped answering during the commit.
+    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written),
+    `DatabaseDamaged` when it cannot read its own data, and `CommitUnanswered` when it stopped answering during the
+    commit.
     """
     committing = False
     try:
@@ -48,6 +51,8 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except LetheError:
         raise
     except Exception as error:
+        if (damaged := damage(error)) is not None:
+            raise damaged from error
         if not is_outage(error):
             raise
         if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
@@ -87,6 +92,18 @@ def is_outage(error: BaseException) -> bool:
         return True
     state = sqlstate(error)
     return state[:2] in _OUTAGE_CLASSES or state in _OUTAGE_STATES or _is_broken_off(error)
+
+
+def damage(error: BaseException) -> DatabaseDamaged | None:
+    """What `error` says is damaged, in Postgres' words, which name files and indexes; None where it says no such thing.
+
+    `error` is as for `is_outage`.
+    """
+    state = sqlstate(error)
+    if state not in _DAMAGE_STATES:
+        return None
+    said = getattr(error, "orig", None)
+    return DatabaseDamaged(f"{getattr(said, '__cause__', None) or said or error} (SQLSTATE {state})")
 
 
 def _is_broken_off(error: BaseException) -> bool:

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.db import clock, lease, schema
+from service.db.damage import require_undamaged
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.observability.metrics import most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
 from service.tombstones.repository import TombstoneRepository
@@ -43,8 +44,9 @@ def api_probes(
     """
 
     async def postgres() -> str:
-        async with _asking_postgres(), transaction(engine):
-            return "answers"
+        async with _asking_postgres(), transaction(engine) as connection:
+            await require_undamaged(connection)
+        return "answers"
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
@@ -168,6 +170,8 @@ async def _asking_postgres() -> AsyncIterator[None]:
     """Says to the operator what to do when Postgres does not answer; what callers are told is meant for callers."""
     try:
         yield
+    except DatabaseDamaged as error:
+        raise NotReady(error.detail, error.remedy) from None
     except Unavailable as error:
         raise NotReady(
             error.detail, "Start it, and see that DATABASE_URL is right; until then deletions are refused with 503."
