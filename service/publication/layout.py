@@ -30,7 +30,7 @@ import structlog
 
 from service.embedded.home import try_lock
 from service.errors import StateMismatch
-from service.private_files import write_private
+from service.private_files import ignore_in_git, write_private
 from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
 #: Seconds for which no reader answers any more that has not renewed its lease.
@@ -80,6 +80,7 @@ class Layout:
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
+        ignore_in_git(made.path)
         write_private(made.path / _OWNER, str(home.resolve()))
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
