@@ -305,7 +305,7 @@ async def test_a_reader_process_that_is_stopped_delays_a_version_by_its_lease_an
             await world.moved(version)
             applied_at = boottime()
             assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
-            world.publisher.erase(VersionRef(version, 1), np.array([0]), NO_EDGES)
+            world.publisher.erase(VersionRef(version, 1), np.array([0]), NO_EDGES, 1)
             world.publisher.remove_older(VersionRef(version, 1), 1)
             reader.process.send_signal(signal.SIGCONT)
             assert await reader.answers(str(version)) < applied_at
