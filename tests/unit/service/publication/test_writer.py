@@ -101,7 +101,7 @@ def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
     else:
         said = json.loads(unsealed((folder / MANIFEST).read_bytes(), folder))
         said = {**said, "format": 2} if spoil == "other format" else {**said, "facts": {**said["facts"], "rank": 2}}
-        (folder / MANIFEST).write_text(json.dumps(said))
+        (folder / MANIFEST).write_bytes(sealed(json.dumps(said).encode()))
     load(publisher, 1, 3, fencing=7)
     assert layout.version("1-1").name == "1-1.7"
     reader = Reader()
