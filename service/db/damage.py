@@ -12,11 +12,12 @@ _MET = text("""
 """)
 
 
-async def require_undamaged(connection: AsyncConnection) -> None:
-    """Raise `DatabaseDamaged` when a page did not match its checksum since Postgres started."""
+async def damage_met(connection: AsyncConnection) -> DatabaseDamaged | None:
+    """What there is to say when a page did not match its checksum since Postgres started; None when all did."""
     met = (await connection.execute(_MET)).one()
-    if met.pages:
-        raise DatabaseDamaged(
-            f"{met.pages} reads since Postgres started met a page that does not match its checksum, the last at "
-            f"{met.last:%Y-%m-%d %H:%M:%S} UTC; Postgres' log names the file"
-        )
+    if not met.pages:
+        return None
+    return DatabaseDamaged(
+        f"{met.pages} reads since Postgres started met a page that does not match its checksum, the last at "
+        f"{met.last:%Y-%m-%d %H:%M:%S} UTC; Postgres' log names the file"
+    )

@@ -196,7 +196,8 @@ class Postgres:
                 f"Preparing Postgres' data in {folder} failed:\n{printed}\n",
                 "Mend what it names (often a full disk). If the data are damaged, restore LETHE_HOME from a backup.",
             )
-        return done.stdout
+        printed: str = done.stdout
+        return printed
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.db import clock, lease, schema
-from service.db.damage import require_undamaged
+from service.db.damage import damage_met
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.figures import MOST_RESIDUAL
@@ -43,10 +44,20 @@ def api_probes(
     answers a prediction; each raises LetheError when it cannot.
     """
 
+    #: `time.monotonic()` of the first look in a row that met damage.
+    damaged_at: float | None = None
+
     async def postgres() -> str:
+        nonlocal damaged_at
         async with _asking_postgres(), transaction(engine) as connection:
-            await require_undamaged(connection)
-        return "answers"
+            damaged = await damage_met(connection)
+        if damaged is None:
+            damaged_at = None
+            return "answers"
+        damaged_at = damaged_at or time.monotonic()
+        if time.monotonic() - damaged_at > MOST_AWAY_S:
+            raise NotReady(damaged.detail, damaged.remedy)
+        return f"answers. {damaged.detail}"
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:

@@ -9,7 +9,7 @@ import httpx
 from service.cli.database import opened
 from service.cli.running.findings import Finding
 from service.db import clock, roles, schema
-from service.db.damage import require_undamaged
+from service.db.damage import damage_met
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.errors import DatabaseDamaged, KeyMissing, LetheError, Unavailable
@@ -102,8 +102,10 @@ async def _reachable(engine: Engine) -> list[Finding]:
     async with transaction(engine) as connection:
         version = (await connection.exec_driver_sql("SHOW server_version")).scalar_one()
         checksums = (await connection.exec_driver_sql("SHOW data_checksums")).scalar_one()
-        await require_undamaged(connection)
+        damaged = await damage_met(connection)
         found = _clock(await clock.apart(connection))
+    if damaged is not None:
+        return [Finding("postgres", False, damaged.detail, damaged.remedy), found]
     unseen = "" if checksums == "on" else "; without data checksums, so damage to its files may go unseen"
     return [Finding("postgres", True, f"answers, version {version}{unseen}"), found]
 
