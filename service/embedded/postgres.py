@@ -196,8 +196,7 @@ class Postgres:
                 f"Preparing Postgres' data in {folder} failed:\n{printed}\n",
                 "Mend what it names (often a full disk). If the data are damaged, restore LETHE_HOME from a backup.",
             )
-        printed: str = done.stdout
-        return printed
+        return str(done.stdout)
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:

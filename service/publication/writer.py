@@ -22,6 +22,7 @@ from projector.graph.ranges import parts_of_rows, ranges
 from service.domain.snapshot import Snapshot
 from service.private_files import write_private
 from service.publication.checksums import (
+    Checksums,
     PublicationDamaged,
     after_change,
     damaged,
@@ -169,11 +170,13 @@ class Publisher:
         at = _edges_at(path / "edges", gone, edges)
         _blank(path / "edges", at, 8, BLANK_BYTE)
         changed["edges"] = 8 * at
+        after: Checksums
         if before is None:
             # Of an erasure that was cut off, nobody knows what it had come to.
             after = {name: of_file(path / name) for name in said.sizes}
         else:
-            after = {**before, **{name: after_change(path / name, before[name], at) for name, at in changed.items()}}
+            renewed = {name: after_change(path / name, before[name], at) for name, at in changed.items()}
+            after = {**before, **renewed}
         write_checksums(path, after, fencing)
 
     def remove_older(self, keep: VersionRef, fencing: int) -> None:

@@ -449,7 +449,7 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
 def test_a_flipped_byte_is_named_as_damage_until_a_restored_file_is_read(home: Path) -> None:
     with Embedded(home, valkey=False, durable=False) as servers:
         _sql(servers, "CREATE TABLE damaged AS SELECT 1 AS x")
-        path = home / "postgres" / _sql(servers, "SELECT pg_relation_filepath('damaged')")
+        path = home / "postgres" / str(_sql(servers, "SELECT pg_relation_filepath('damaged')"))
 
     async def read(servers: PrivateServers, *, met: bool) -> None:
         assert servers.database_url is not None
