@@ -36,5 +36,6 @@ def _is_another(noted: Path, here: Path) -> bool:
     try:
         name = name_of(here / "keys")
         return not noted.samefile(here) and name is not None and name == name_of(noted / "keys")
-    except OSError:
+    except (OSError, ValueError):
+        # Nothing that can be read, or no path at all.
         return False

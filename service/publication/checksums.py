@@ -13,13 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import Unavailable
 
 #: Bytes of a block; a multiple of every entry's width.
-_BLOCK = 1 << 18
+BLOCK = 1 << 18
 _PREFIX = "checksums."
 
 #: The CRC-32 of each block of each file, by the file's name.
@@ -38,22 +36,22 @@ class PublicationDamaged(Unavailable):
 
 def of_bytes(data: memoryview) -> list[int]:
     """The checksum of each block of a file's bytes."""
-    return [zlib.crc32(data[start : start + _BLOCK]) for start in range(0, len(data), _BLOCK)]
+    return [zlib.crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
 
 
 def of_file(path: Path) -> list[int]:
     """The checksum of each block of a file. Raises OSError."""
     with path.open("rb") as file:
-        return [zlib.crc32(block) for block in iter(lambda: file.read(_BLOCK), b"")]
+        return [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
 
 
-def after_change(path: Path, before: Sequence[int], changed: NDArray[np.int64]) -> list[int]:
-    """The checksums of a file of which the bytes at `changed` (k,), first ones of entries, were overwritten."""
+def after_change(path: Path, before: Sequence[int], changed: Collection[int]) -> list[int]:
+    """The checksums of a file of which something in the blocks `changed` was overwritten. Raises OSError."""
     found = list(before)
     with path.open("rb") as file:
-        for block in np.unique(changed // _BLOCK).tolist():
-            file.seek(block * _BLOCK)
-            found[block] = zlib.crc32(file.read(_BLOCK))
+        for block in changed:
+            file.seek(block * BLOCK)
+            found[block] = zlib.crc32(file.read(BLOCK))
     return found
 
 

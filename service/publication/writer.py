@@ -22,6 +22,7 @@ from projector.graph.ranges import parts_of_rows, ranges
 from service.domain.snapshot import Snapshot
 from service.private_files import write_private
 from service.publication.checksums import (
+    BLOCK,
     Checksums,
     PublicationDamaged,
     after_change,
@@ -156,7 +157,7 @@ class Publisher:
         write_checksums(path, None, fencing)
         gone = np.zeros(said.facts.nodes, dtype=np.bool_)
         gone[nodes] = True
-        #: First bytes of the entries that go, by file.
+        # Where entries begin that go, in bytes, by file.
         changed: dict[str, NDArray[np.int64]] = {}
         if nodes.size:
             index = np.memmap(path / "index", dtype=np.int32, mode="r")
@@ -175,7 +176,8 @@ class Publisher:
             # Of an erasure that was cut off, nobody knows what it had come to.
             after = {name: of_file(path / name) for name in said.sizes}
         else:
-            renewed = {name: after_change(path / name, before[name], at) for name, at in changed.items()}
+            blocks = {name: np.unique(at // BLOCK).tolist() for name, at in changed.items()}
+            renewed = {name: after_change(path / name, before[name], blocks[name]) for name in blocks}
             after = {**before, **renewed}
         write_checksums(path, after, fencing)
 

@@ -32,7 +32,7 @@ def test_a_flipped_byte_is_refused_told_mended_or_harmless(
     part: str, people: People, preloaded: Preloaded, tmp_path: Path
 ) -> None:
     rng = random.Random(SEED)
-    for number, name in enumerate(_files(people.template, part, rng)):
+    for number, name in enumerate(_files(people.home(tmp_path / "intact"), part, rng)):
         home = people.home(tmp_path / f"home-{number}")
         data = bytearray((home / name).read_bytes())
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
