@@ -38,6 +38,7 @@ def test_a_flipped_byte_is_refused_told_mended_or_harmless(
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         with (home / name).open("r+b") as file:
             file.write(data)
+        home.with_name(f"{home.name}.log").touch()
         lethe = DoomedLethe(preloaded, home, repair="never")
         try:
             lethe.launch()
