@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from projector.errors import ExplainedError
 from service.cli.failures import report_error, reported
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.observability.logging import configure_logging
 from service.processes.listening import stopped_by_signals
 from service.processes.serve import Work
@@ -89,6 +89,8 @@ def _kept_running() -> Iterator[None]:
     """
     try:
         yield
+    except DatabaseDamaged:
+        raise
     except Unavailable as error:
         report_error(error)
         raise SystemExit(MAY_PASS) from None

@@ -154,6 +154,19 @@ class DatabaseRefused(Unavailable):
     """Postgres refuses because of how it was connected to: somebody must mend that, and waiting does not help."""
 
 
+class DatabaseDamaged(Unavailable):
+    """Postgres cannot read what it wrote: a page, an index or a file of it is damaged or gone."""
+
+    slug = "database-damaged"
+    title = "Database damaged"
+    REMEDY: ClassVar[str] = (
+        "Stop Lethe, check the disk and restore the database from a backup (docs/operations.md, A damaged database)."
+    )
+
+    def __init__(self, found: str, remedy: str = REMEDY) -> None:
+        super().__init__(f"The database is damaged: {found}.", remedy)
+
+
 class LeaseLost(LetheError):
     """Another unlearner holds the model's lease; nothing was written."""
 

@@ -25,3 +25,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def ignore_in_git(folder: Path) -> None:
+    """Keep a folder that holds secrets or personal data out of a Git repository that it may lie in."""
+    path = folder / ".gitignore"
+    if not path.exists():
+        write_private(path, "*\n")

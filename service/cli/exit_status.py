@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from model_store.errors import DatasetNotFound, ImportUnderWay, NoModel
-from service.errors import AlreadyRunning, ConfigurationError, DatabaseRefused, EmbeddedServerError, KeyMissing
+from service.errors import (
+    AlreadyRunning,
+    ConfigurationError,
+    DatabaseDamaged,
+    DatabaseRefused,
+    EmbeddedServerError,
+    KeyMissing,
+)
 
 _ABSENT = (404, 410)
 _UNANSWERED = (502, 503, 504)
@@ -38,8 +45,9 @@ _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
     AlreadyRunning: ExitStatus.REFUSED,
     ImportUnderWay: ExitStatus.REFUSED,
     EmbeddedServerError: ExitStatus.UNREACHABLE,
-    # To HTTP it is an outage; here it is a file that somebody must put back.
+    # To HTTP these are outages; here they are files that somebody must put back.
     KeyMissing: ExitStatus.FAILED,
+    DatabaseDamaged: ExitStatus.FAILED,
     DatasetNotFound: ExitStatus.NOT_FOUND,
     NoModel: ExitStatus.NOT_FOUND,
     FileNotFoundError: ExitStatus.NOT_FOUND,

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.db.engine import connect
 from service.db.refusal import refusal
-from service.db.transactions import is_outage
+from service.db.transactions import damage, is_outage
 from service.errors import Unavailable
 
 #: Notified, with the model's name, by every transaction that adds to the outbox.
@@ -47,6 +47,8 @@ class Listening:
         try:
             return await self._connection.fetchval(statement, *arguments, timeout=_STATEMENT_SECONDS)
         except Exception as error:
+            if (damaged := damage(error)) is not None:
+                raise damaged from error
             if is_outage(error):
                 raise refusal(error) from error
             raise
@@ -90,4 +92,4 @@ async def _subscribe(connection: asyncpg.Connection, channel: str, listening: Li
     try:
         await connection.add_listener(channel, listening._notified)
     except _OUTAGES as error:
-        raise refusal(error) from error
+        raise damage(error) or refusal(error) from error

@@ -13,7 +13,7 @@ from service.boottime import boottime
 from service.db.fencing import fence
 from service.db.refusal import refusal
 from service.domain.records import Lease
-from service.errors import LeaseLost, LetheError, Unavailable
+from service.errors import DatabaseDamaged, LeaseLost, LetheError, Unavailable
 
 #: SQLSTATE of a missing right.
 NO_RIGHT = "42501"
@@ -26,6 +26,8 @@ _OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
 _LOCKED = "55P03"
 #: What Postgres says of the row that was waited for, where it was one.
 _LOCKED_TABLE = re.compile(r'relation "(\w+)"')
+#: A damaged page or row, an index that contradicts itself, a file of the database that is gone.
+_DAMAGE_STATES = frozenset({"XX001", "XX002", "58P01"})
 #: Answers to COMMIT that say it did not happen.
 _ROLLED_BACK_CLASS = "40"
 
@@ -46,7 +48,8 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Yield a connection in a transaction, committed at the end and rolled back on any exception.
 
     The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written),
-    `DatabaseRefused` when it refuses the connection, and `CommitUnanswered` when it stops answering during the commit.
+    `DatabaseRefused` when it refuses the connection, `DatabaseDamaged` when it cannot read its own data, and
+    `CommitUnanswered` when it stops answering during the commit.
     """
     connecting, committing = True, False
     try:
@@ -59,6 +62,8 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except LetheError:
         raise
     except Exception as error:
+        if (damaged := damage(error)) is not None:
+            raise damaged from error
         if not (connecting and is_refusal(error)) and not is_outage(error):
             raise
         if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
@@ -107,6 +112,18 @@ def is_outage(error: BaseException) -> bool:
 def is_refusal(error: BaseException) -> bool:
     """Tell whether `error`, met while connecting, is Postgres' or the driver's own."""
     return isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError)
+
+
+def damage(error: BaseException) -> DatabaseDamaged | None:
+    """What `error` says is damaged, in Postgres' words, which name files and indexes; None where it says no such thing.
+
+    `error` is as for `is_outage`.
+    """
+    state = sqlstate(error)
+    if state not in _DAMAGE_STATES:
+        return None
+    said = getattr(error, "orig", None)
+    return DatabaseDamaged(f"{getattr(said, '__cause__', None) or said or error} (SQLSTATE {state})")
 
 
 def _is_broken_off(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from service.errors import AlreadyRunning, ConfigurationError
-from service.private_files import write_private
+from service.private_files import ignore_in_git, write_private
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -39,6 +39,7 @@ class Home:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.logs, self._secrets, self.path / "run"):
                 folder.mkdir(mode=0o700, exist_ok=True)
+            ignore_in_git(self.path)
         except OSError as error:
             raise ConfigurationError(
                 f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a folder you may write to."

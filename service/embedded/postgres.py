@@ -1,8 +1,11 @@
 """The private Postgres: making its data folder, its command line, and telling when it is ready."""
 
+import logging
+import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,10 @@ _SETTINGS = (
 #: For servers that live as long as a test: commits still survive a crash of the server itself. Without autovacuum,
 #: whose workers belong to the superuser and would keep a database from being dropped by its owner.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
+#: What `pg_controldata` says of data whose pages have no checksums, and of a server that was stopped in order.
+_NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
+_STOPPED = re.compile(r"^Database cluster state: *shut down$", re.MULTILINE)
+_logger = logging.getLogger(__name__)
 
 
 class Postgres:
@@ -61,6 +68,7 @@ class Postgres:
         logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
         if self.folder.exists():
             self._single_user(self.folder, logins, lock)
+            self._checksum_pages(lock)
         else:
             self._create_cluster(logins, lock)
 
@@ -125,6 +133,7 @@ class Postgres:
             "-E",
             "UTF8",
             "--locale=C",
+            "--data-checksums",
         ]
         # `trust` holds for no connection: pg_hba.conf is replaced before the server listens for the first time.
         self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging, lock)
@@ -134,6 +143,19 @@ class Postgres:
             self._run([*initdb, "--sync-only"], staging, lock)
         staging.rename(self.folder)
         sync_folder(self.folder.parent)
+
+    def _checksum_pages(self, lock: int) -> None:
+        """Give pages their checksums where a Postgres before 18 made the data without, so that damage is noticed."""
+        data = ["-D", self._account.folder_argument(self.folder)]
+        state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
+        if not _NO_CHECKSUMS.search(state):
+            return
+        if not _STOPPED.search(state):
+            _logger.warning("Postgres' pages have no checksums; they get them at a start after an orderly stop")
+            return
+        _logger.warning("Postgres' pages have no checksums; every page is written once to give it one")
+        no_sync = () if self._durable else ("--no-sync",)
+        self._run([self._programs / "pg_checksums", "--enable", *no_sync, *data], self.folder, lock)
 
     def _single_user(self, folder: Path, statements: str, lock: int) -> None:
         """Run statements, one a line, without a listening server."""
@@ -152,7 +174,8 @@ class Postgres:
             statements,
         )
 
-    def _run(self, argv: list[str | Path], folder: Path, lock: int, statements: str | None = None) -> None:
+    def _run(self, argv: Sequence[str | Path], folder: Path, lock: int, statements: str | None = None) -> str:
+        """Run a program under the server's account and return what it prints. Raises EmbeddedServerError."""
         account: dict[str, Any] = {}
         if self._account.is_other:
             account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
@@ -176,8 +199,9 @@ class Postgres:
             printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
                 f"The private postgres server did not start. Preparing its data in {folder} failed:\n{printed}\n",
-                "Mend what it names (often a full disk), or set DATABASE_URL to a server of your own.",
+                "Mend what it names (often a full disk). If the data are damaged, restore LETHE_HOME from a backup.",
             )
+        return str(done.stdout)
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:

@@ -2,11 +2,13 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from service.db import clock, lease, schema
+from service.db.damage import damage_met
 from service.db.engine import Connection, Engine
 from service.db.locks import NOT_AVAILABLE, Lock
 from service.db.transactions import sqlstate, transaction
@@ -14,7 +16,7 @@ from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
 from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
 from service.domain.lease_report import Check, Holder, Phase
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.key_slots.repository import enter
 from service.observability.metrics import most_span_residual
 from service.operation.readiness import NotReady, Probe, Probes
@@ -50,9 +52,20 @@ def api_probes(
     answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
     """
 
+    #: `time.monotonic()` of the first look in a row that met damage.
+    damaged_at: float | None = None
+
     async def postgres() -> str:
-        async with _asking_postgres(), transaction(engine):
+        nonlocal damaged_at
+        async with _asking_postgres(), transaction(engine) as connection:
+            damaged = await damage_met(connection)
+        if damaged is None:
+            damaged_at = None
             return "answers"
+        damaged_at = damaged_at or time.monotonic()
+        if time.monotonic() - damaged_at > MOST_AWAY_S:
+            raise NotReady(damaged.detail, damaged.remedy)
+        return f"answers. {damaged.detail}"
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
@@ -216,6 +229,8 @@ async def _asking_postgres() -> AsyncIterator[None]:
     """Report an outage of Postgres as a failing check. What Postgres said itself is in the log: anybody may ask."""
     try:
         yield
+    except DatabaseDamaged as error:
+        raise NotReady(error.detail, error.remedy) from None
     except Unavailable as error:
         raise NotReady(error.detail, f"{error.remedy} Until then deletions are refused with 503.") from None
 

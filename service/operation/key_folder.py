@@ -16,6 +16,8 @@ from service.db.transactions import transaction
 from service.errors import ConfigurationError, KeyMissing
 from service.evidence.checkpoints import CheckpointRepository
 from service.key_slots.repository import RequestKeyRepository
+from service.operation.copied_home import require_original
+from service.private_files import ignore_in_git
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
 from service.vault.log_keys import LogKeys, are_there
@@ -52,7 +54,7 @@ class VaultKeyRepository:
 
 
 async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
-    """The keys in `folder`; those that this migrated database does not rely on yet are made when they are missing.
+    """The keys in `folder`, which is in LETHE_HOME; those that this migrated database does not rely on yet are made.
 
     Raises `KeyMissing`, and makes nothing, when a key is missing or another than the one the database relies on, and
     `ConfigurationError`, `Unavailable`.
@@ -62,6 +64,7 @@ async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     known = {*registered, *(f"tombstone-{number}" for number in tombstones)}
     keyring = await asyncio.to_thread(Keyring.open, folder, known=known)
+    await asyncio.to_thread(ignore_in_git, folder.parent)
     keyring.check(tombstones)
     keyring.check_identities(registered)
     if new := {name: value for name, value in keyring.identities().items() if name not in registered}:
@@ -76,8 +79,9 @@ async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
 async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
     """The keys that sign the log; a first one is made only when this database's log was never signed.
 
-    Raises `KeyMissing` and `Unavailable`.
+    Raises `KeyMissing`, `Unavailable`, and StateMismatch when LETHE_HOME is a copy of another that signs with them.
     """
+    await asyncio.to_thread(require_original, folder.parent)
     async with transaction(engine) as connection:
         registered = await CheckpointRepository(connection).keys()
     return await asyncio.to_thread(_log_keys, folder, registered)

@@ -8,7 +8,7 @@ import torch
 
 from service.deletions.delivery.unclaimed import ClaimWatch
 from service.domain.lease_report import Check
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.operation.readiness import NotReady, Probes, Readiness
 from service.worker.team import Team
 
@@ -29,6 +29,8 @@ def unlearner_probes(
     async def queue_is_usable() -> str:
         try:
             stall = await queue.stall()
+        except DatabaseDamaged:
+            raise
         except Unavailable as error:
             raise NotReady(error.detail, error.remedy) from None
         if stall is None:

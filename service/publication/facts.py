@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from projector.forgetting.canaries import Canaries
+from service.publication.checksums import Checksums
 
 #: Of a publication: whoever finds another number was made by another version of Lethe.
 FORMAT = 1
@@ -103,5 +104,4 @@ class VersionManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMA
     #: The folder of the import that it is of.
     model: str
     facts: VersionFacts
-    #: Hex digest of each file.
-    sha256: Mapping[str, str]
+    checksums: Checksums

@@ -68,11 +68,11 @@ class Follower:
                 raise FileNotFoundError(errno.ENOENT, "No version of the model is committed yet")
             if view is not None and pointed == served:
                 self._reader.extend(asked_at + LIFE_S * _USABLE_SHARE)
-                self._serve_again(view)
+                await self._serve_again(view)
                 return
             layout = self._find()
             # Served before its lease is asked for: once that is there, no answer is of an earlier version.
-            self._reader.serve(open_view(layout, pointed, view))
+            self._reader.serve(await self._open(layout, pointed, view))
 
     async def _run(self) -> None:
         while True:
@@ -97,12 +97,16 @@ class Follower:
         self._reader.explain(error.detail.rstrip(".") if isinstance(error, Unavailable) else str(error))
         await self.outage.pause(error)
 
-    def _serve_again(self, view: View) -> None:
+    async def _serve_again(self, view: View) -> None:
         """Serve the same version from where it was written again, if it was: what was there before it may go."""
         with contextlib.suppress(FileNotFoundError):
             layout = self._find()
             if layout.version(view.folder) != view.path:
-                self._reader.serve(open_view(layout, view.folder, view))
+                self._reader.serve(await self._open(layout, view.folder, view))
+
+    async def _open(self, layout: Layout, folder: str, before: View | None) -> View:
+        # In a thread: every byte is checked, and meanwhile others are answered.
+        return await asyncio.to_thread(open_view, layout, folder, before)
 
     def _find(self) -> Layout:
         """The publication as it is now, locked; a new one has taken its place if that was lost or moved."""

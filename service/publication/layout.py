@@ -2,7 +2,7 @@
 
     <share>/lethe-<random>/                  named by `<home>/run/publication`
     models/<fencing>-<random>/               of each import; what goes is blanked in place
-        manifest.json ids offsets index edges public
+        manifest.json checksums.<fencing> ids offsets index edges public
     versions/<version>-<fencing>/            of each version, as the pointer names it; one that was lost is written
         manifest.json probabilities live     again as <version>-<fencing>.<fencing>, the second that of who writes it
     home                                     the LETHE_HOME it is of: a copied home makes a publication of its own
@@ -30,7 +30,8 @@ import structlog
 
 from service.embedded.home import try_lock
 from service.errors import StateMismatch
-from service.private_files import write_private
+from service.private_files import ignore_in_git, write_private
+from service.publication.checksums import unsealed
 from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
 #: Seconds for which no reader answers any more that has not renewed its lease.
@@ -80,6 +81,7 @@ class Layout:
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
         for folder in (made.models, made.versions, made.readers):
             folder.mkdir(mode=0o700)
+        ignore_in_git(made.path)
         write_private(made.path / _OWNER, str(home.resolve()))
         write_private(home / _NAMED_BY, str(made.path))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
@@ -155,19 +157,20 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
-    """What is said of a folder. Raises FileNotFoundError when it is gone, and OtherPublicationFormat."""
-    data = (folder / MANIFEST).read_bytes()
+    """What is said of a folder.
+
+    Raises FileNotFoundError when it is gone, OtherPublicationFormat and PublicationDamaged.
+    """
+    path = folder / MANIFEST
+    document = unsealed(path.read_bytes(), path)
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(document, type=kind)
     except msgspec.ValidationError as error:
         raise OtherPublicationFormat(
             f"The publication {folder} is not of format {FORMAT}, which this process reads: another version of Lethe "
             f"wrote it ({error}).",
             "Start all processes of Lethe from the same version.",
         ) from error
-    except ValueError as error:
-        # Overwritten at this very moment, by which it loses its name too.
-        raise FileNotFoundError(errno.ENOENT, f"There is no manifest in {folder} any more") from error
 
 
 def hidden(folder: Path) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.forgetting.canaries import Canaries
+from service.publication.checksums import PublicationDamaged, read_checksums, require_undamaged
 from service.publication.facts import Facts, ModelFacts, ModelManifest, VersionManifest
 from service.publication.index import EdgeIndex, IdIndex
 from service.publication.layout import Layout, read_manifest
@@ -56,15 +57,26 @@ class View:
 def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
-    Raises FileNotFoundError when it is not there (any more), OSError, and OtherPublicationFormat.
+    Every file is read and checked once. Raises FileNotFoundError when it is not there (any more), OSError,
+    OtherPublicationFormat and PublicationDamaged.
     """
     path = layout.version(folder)
     said = read_manifest(path, VersionManifest)
     model_path = layout.models / said.model
     model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
-    probabilities = np.frombuffer(_map(path / "probabilities", 8 * nodes * classes), dtype=np.float64)
-    live = np.frombuffer(_map(path / "live", nodes), dtype=np.bool_).copy()
+    files = {
+        "probabilities": _map(path / "probabilities", 8 * nodes * classes),
+        "live": _map(path / "live", nodes),
+    }
+    try:
+        require_undamaged(path, files, said.checksums)
+    except PublicationDamaged:
+        if path.exists():
+            raise
+        raise FileNotFoundError(errno.ENOENT, f"{path} is being removed") from None
+    probabilities = np.frombuffer(files["probabilities"], dtype=np.float64)
+    live = np.frombuffer(files["live"], dtype=np.bool_).copy()
     if not path.exists():
         # It loses its name first: what was copied may have been overwritten already.
         raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
@@ -72,16 +84,24 @@ def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
 
 
 def _open_model(path: Path) -> MappedModel:
-    said = read_manifest(path, ModelManifest)
-    sizes, nodes = said.sizes, said.facts.nodes
+    said, written = read_manifest(path, ModelManifest), read_checksums(path)
+    files = {name: _map(path / name, size) for name, size in said.sizes.items()}
+    if written is not None:
+        try:
+            require_undamaged(path, files, written)
+        except PublicationDamaged:
+            if read_checksums(path) == written:
+                raise
+            # Something is erased from it just now.
+            raise FileNotFoundError(errno.ENOENT, f"{path} is being changed") from None
     ids = IdIndex(
-        ids=_map(path / "ids", sizes["ids"]),
-        offsets=memoryview(_map(path / "offsets", sizes["offsets"])).cast("q"),
-        places=memoryview(_map(path / "index", sizes["index"])).cast("i"),
+        ids=files["ids"],
+        offsets=memoryview(files["offsets"]).cast("q"),
+        places=memoryview(files["index"]).cast("i"),
         hashing=said.ids,
     )
-    edges = EdgeIndex(np.frombuffer(_map(path / "edges", sizes["edges"]), dtype=np.int64), said.edges)
-    public = np.frombuffer(_map(path / "public", nodes), dtype=np.bool_)
+    edges = EdgeIndex(np.frombuffer(files["edges"], dtype=np.int64), said.edges)
+    public = np.frombuffer(files["public"], dtype=np.bool_)
     return MappedModel(path, said.facts, said.canaries, ids, edges, public)
 
 

@@ -4,7 +4,6 @@ What is not a coroutine blocks, and belongs on the executor. Nothing is synced: 
 written again from the store.
 """
 
-import hashlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -22,6 +21,18 @@ from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.ranges import parts_of_rows, ranges
 from service.domain.snapshot import Snapshot
 from service.private_files import write_private
+from service.publication.checksums import (
+    BLOCK,
+    Checksums,
+    PublicationDamaged,
+    after_change,
+    damaged,
+    of_bytes,
+    of_file,
+    read_checksums,
+    sealed,
+    write_checksums,
+)
 from service.publication.facts import ModelFacts, ModelManifest, VersionFacts, VersionManifest
 from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_places
 from service.publication.layout import (
@@ -132,23 +143,43 @@ class Publisher:
             remove_folder(self.layout.models / token)
             raise
 
-    def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> None:
+    def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64], fencing: int) -> None:
         """Step 9: overwrite, in the model of the committed version, what was deleted; again does no harm.
 
-        `nodes` (k,) are rows of which id and edges go, `edges` (k, 2) those deleted by themselves. Raises OSError.
+        `nodes` (k,) are rows of which id and edges go, `edges` (k, 2) those deleted by themselves. `fencing` is the
+        caller's number. Raises OSError.
         """
+        if not nodes.size and not edges.size:
+            return
         layout = self.layout
         path = layout.models / read_manifest(layout.version(ref.folder), VersionManifest).model
-        gone = np.zeros(read_manifest(path, ModelManifest).facts.nodes, dtype=np.bool_)
+        said, before = read_manifest(path, ModelManifest), read_checksums(path)
+        write_checksums(path, None, fencing)
+        gone = np.zeros(said.facts.nodes, dtype=np.bool_)
         gone[nodes] = True
+        # Where entries begin that go, in bytes, by file.
+        changed: dict[str, NDArray[np.int64]] = {}
         if nodes.size:
             index = np.memmap(path / "index", dtype=np.int32, mode="r")
             at = np.flatnonzero(index >= 0)
-            _blank(path / "index", at[gone[index[at]]], 4, BLANK_BYTE)
+            at = at[gone[index[at]]]
+            _blank(path / "index", at, 4, BLANK_BYTE)
             offsets = np.memmap(path / "offsets", dtype=np.int64, mode="r")
-            _blank(path / "ids", ranges(offsets[nodes], offsets[nodes + 1]), 1, 0)
-        if nodes.size or edges.size:
-            _blank(path / "edges", _edges_at(path / "edges", gone, edges), 8, BLANK_BYTE)
+            text = ranges(offsets[nodes], offsets[nodes + 1])
+            _blank(path / "ids", text, 1, 0)
+            changed |= {"index": 4 * at, "ids": text}
+        at = _edges_at(path / "edges", gone, edges)
+        _blank(path / "edges", at, 8, BLANK_BYTE)
+        changed["edges"] = 8 * at
+        after: Checksums
+        if before is None:
+            # Of an erasure that was cut off, nobody knows what it had come to.
+            after = {name: of_file(path / name) for name in said.sizes}
+        else:
+            blocks = {name: np.unique(at // BLOCK).tolist() for name, at in changed.items()}
+            renewed = {name: after_change(path / name, before[name], blocks[name]) for name in blocks}
+            after = {**before, **renewed}
+        write_checksums(path, after, fencing)
 
     def remove_older(self, keep: VersionRef, fencing: int) -> None:
         """Before `completed`: every other version, and every model but its own, are overwritten and removed.
@@ -173,9 +204,12 @@ class Publisher:
             folder = self.layout.version(ref.folder)
             said = read_manifest(folder, VersionManifest)
             about = read_manifest(self.layout.models / said.model, ModelManifest)
-            digests = {name: _file_digest(folder / name) for name in ("probabilities", "live")}
+            written = read_checksums(self.layout.models / said.model)
+            is_damaged = damaged(folder, ("probabilities", "live"), said.checksums) or (
+                written is not None and damaged(self.layout.models / said.model, about.sizes, written)
+            )
             sizes = {name: (self.layout.models / said.model / name).stat().st_size for name in about.sizes}
-        except (FileNotFoundError, OtherPublicationFormat):
+        except (FileNotFoundError, OtherPublicationFormat, PublicationDamaged):
             return False
         if about.boot != _boot() or (about.facts, about.canaries) != (model.facts, model.canaries):
             # Of a machine that has crashed since, it may be that not all has reached the disk.
@@ -183,8 +217,8 @@ class Publisher:
         exact = ("version", "live_nodes", "edges", "rank")
         return (
             all(getattr(said.facts, name) == getattr(facts, name) for name in exact)
-            and digests == said.sha256
-            and digests["live"] == _digest(snapshot.live)
+            and not is_damaged
+            and said.checksums["live"] == of_bytes(_bytes(snapshot.live))
             and sizes == about.sizes
         )
 
@@ -210,27 +244,35 @@ class Publisher:
         }
         sizes = {name: array.nbytes for name, array in arrays.items()}
         said = ModelManifest(_boot(), facts, model.canaries, index.hashing, edges.hashing, sizes)
-        _write_folder(self.layout.models / token, said, arrays)
+        _write_folder(self.layout.models / token, said, arrays, fencing)
         return token
 
     def _write(self, name: str, token: str, snapshot: Snapshot, facts: VersionFacts) -> None:
         arrays = {"probabilities": _without_forgotten(snapshot), "live": snapshot.live}
-        digests = {name: _digest(array) for name, array in arrays.items()}
+        checksums = {name: of_bytes(_bytes(array)) for name, array in arrays.items()}
         folder = self.layout.versions / name
         remove_folder(folder)
-        _write_folder(folder, VersionManifest(token, facts, digests), arrays)
+        _write_folder(folder, VersionManifest(token, facts, checksums), arrays)
 
 
 def _write_folder(
-    folder: Path, said: ModelManifest | VersionManifest, arrays: Mapping[str, NDArray[np.generic]]
+    folder: Path,
+    said: ModelManifest | VersionManifest,
+    arrays: Mapping[str, NDArray[np.generic]],
+    fencing: int | None = None,
 ) -> None:
-    """A folder that has its name once it is whole; after an error what there is of it is removed."""
+    """A folder that has its name once it is whole; after an error what there is of it is removed.
+
+    With `fencing`, the caller's number, the checksums of its files are beside them, as they change.
+    """
     unfinished = hidden(folder)
     unfinished.mkdir(mode=0o700)
     try:
         for name, array in arrays.items():
-            _write_file(unfinished / name, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        _write_file(unfinished / MANIFEST, memoryview(msgspec.json.encode(said, enc_hook=float)))
+            _write_file(unfinished / name, _bytes(array))
+        if fencing is not None:
+            write_checksums(unfinished, {name: of_bytes(_bytes(array)) for name, array in arrays.items()}, fencing)
+        _write_file(unfinished / MANIFEST, memoryview(sealed(msgspec.json.encode(said, enc_hook=float))))
     except OSError:
         remove_folder(unfinished)
         raise
@@ -302,10 +344,5 @@ def _boot() -> str:
     return _BOOT.read_text().strip()
 
 
-def _digest(array: NDArray[np.generic]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _bytes(array: NDArray[np.generic]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -17,6 +17,7 @@ from service.vault import key_files
 #: Of the key folder, what the unlearner alone reads: hide it from processes that answer callers where you can.
 UNLEARNER_PART = "unlearner"
 _FILE = re.compile(r"log-([1-9][0-9]*)\.key")
+_NAME = "log.name"
 
 
 class LogKeys:
@@ -92,14 +93,19 @@ class LogKeys:
         newest, own = max(self._seeds), folder / UNLEARNER_PART
         if not hmac.compare_digest(key_files.read_key(_path(own, newest)), self._seeds[newest]):
             raise _changed(_path(own, newest))
-        name = own / "log.name"
-        if not name.is_file() or name.read_text(encoding="utf-8").strip() != self.origin:
-            raise _changed(name)
+        if name_of(folder) != self.origin:
+            raise _changed(own / _NAME)
 
 
 def are_there(folder: Path) -> bool:
     """Whether the key folder `folder` holds any key of the log."""
     return any((folder / UNLEARNER_PART).glob("log-*.key"))
+
+
+def name_of(folder: Path) -> str | None:
+    """The name of the log that the key folder `folder` signs; None before it has one. Raises OSError."""
+    path = folder / UNLEARNER_PART / _NAME
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
 def _part(folder: Path, *, create: bool) -> Path:
@@ -117,7 +123,7 @@ def _changed(path: Path) -> KeyMissing:
 
 def _origin(folder: Path, seeds: Mapping[int, bytes]) -> str:
     """The log's name, made of the first key when it has none yet; raises `KeyMissing` when it is lost with that key."""
-    path = folder / "log.name"
+    path = folder / _NAME
     if not path.is_file():
         if 1 not in seeds:
             raise KeyMissing(f"The file {path} does not exist.", "Restore it from the backup of LETHE_HOME.")

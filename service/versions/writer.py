@@ -168,7 +168,7 @@ class VersionWriter:
         """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
         erasure, fencing = self._to_erase.erasure(committed), self.lease.fencing
-        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
+        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges, fencing)
         self._context.publisher.remove_older(self._ref, fencing)
         self._store.erase(erasure, fencing=fencing, keep=self._ref)
         self._to_erase.erased(committed)

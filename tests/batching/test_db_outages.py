@@ -19,7 +19,7 @@ from service.db.notifications import listen
 from service.db.transactions import CommitUnanswered, is_outage, transaction
 from service.deletions.intake.intake import Accepted, Intake
 from service.embedded import Embedded
-from service.errors import Unavailable
+from service.errors import DatabaseDamaged, Unavailable
 from service.key_slots.disposal import UnneededKeys
 from service.versions.pointers import PointerRepository
 from tests.support.service.db_harness import (
@@ -120,6 +120,17 @@ async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
                 await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
         # What was delivered, Postgres still has to do.
         await until(partial(_is_at, db, version))
+
+
+@pytest.mark.parametrize("state", ["XX001", "XX002", "58P01"])
+async def test_damage_that_postgres_meets_is_named_as_damage(db: Database, state: str) -> None:
+    raised = f"DO $$ BEGIN RAISE EXCEPTION 'index x is broken' USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(DatabaseDamaged, match=f"damaged: index x is broken .SQLSTATE {state}"):
+        async with transaction(db.engine) as connection:
+            await connection.exec_driver_sql(raised)
+    async with listen(db.engine) as connection:
+        with pytest.raises(DatabaseDamaged, match=state):
+            await connection.value(raised)
 
 
 async def test_a_connection_that_is_lost_while_it_is_set_up_is_an_outage(proxy: Proxy, fragile: Engine) -> None:

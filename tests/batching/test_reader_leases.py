@@ -20,6 +20,7 @@ from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
+from service.publication.checksums import sealed, unsealed
 from service.publication.following import Follower
 from service.publication.layout import LIFE_S, MANIFEST
 from service.publication.reader import Reader
@@ -164,8 +165,8 @@ async def test_a_reader_whose_file_is_missing_is_waited_for_until_its_lease_has_
 
 async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_read(world: World) -> None:
     manifest = world.publisher.layout.version("1-1") / MANIFEST
-    text = manifest.read_text()
-    manifest.write_text(text.replace('"format":1', '"format":2'))
+    data = manifest.read_bytes()
+    manifest.write_bytes(sealed(unsealed(data, manifest).replace(b'"format":1', b'"format":2')))
     reader, stop = Reader(), asyncio.Event()
     task = asyncio.create_task(Follower(world.db.engine, reader, world.home, MODEL).run(stop))
 
@@ -176,7 +177,7 @@ async def test_a_reader_refuses_another_format_by_name_and_goes_on_once_it_can_r
 
     await until(refused)
     assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
-    manifest.write_text(text)
+    manifest.write_bytes(data)
     await until(lambda: answers(reader))
     stop.set()
     await task
@@ -305,7 +306,7 @@ async def test_a_reader_process_that_is_stopped_delays_a_version_by_its_lease_an
             await world.moved(version)
             applied_at = boottime()
             assert await world.db.value("SELECT count(*) FROM reader_leases") == 0
-            world.publisher.erase(VersionRef(version, 1), np.array([0]), NO_EDGES)
+            world.publisher.erase(VersionRef(version, 1), np.array([0]), NO_EDGES, 1)
             world.publisher.remove_older(VersionRef(version, 1), 1)
             reader.process.send_signal(signal.SIGCONT)
             assert await reader.answers(str(version)) < applied_at

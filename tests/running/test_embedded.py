@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +24,15 @@ from annotated_types import Le
 from sqlalchemy import make_url
 
 from service.db import migrate
+from service.db.damage import damage_met
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.transactions import transaction
 from service.embedded import Embedded, PrivateServers, guardian, open_servers, orphans, programs, running_servers
 from service.embedded.account import Account, server_account
 from service.embedded.home import Home
 from service.embedded.postgres import Postgres, works_in
-from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
+from service.errors import AlreadyRunning, ConfigurationError, DatabaseDamaged, EmbeddedServerError
 from service.settings import Settings, load_settings
 from tests.support.preloaded import ROOT
 
@@ -468,9 +470,65 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
         pass
     (home / "postgres" / "global" / "pg_control").unlink()
 
-    with pytest.raises(EmbeddedServerError, match=r"(?s)private postgres server did not start.*pg_control"):
+    with pytest.raises(EmbeddedServerError, match=r"(?s)pg_control.*restore LETHE_HOME"):
         Embedded(home, valkey=False, durable=False).start()
     assert not _servers_in(home)
+
+
+def test_a_flipped_byte_is_named_as_damage_until_a_restored_file_is_read(home: Path) -> None:
+    with Embedded(home, valkey=False, durable=False) as servers:
+        _sql(servers, "CREATE TABLE damaged AS SELECT 1 AS x")
+        path = home / "postgres" / str(_sql(servers, "SELECT pg_relation_filepath('damaged')"))
+
+    async def read(servers: PrivateServers, *, met: bool) -> None:
+        assert servers.database_url is not None
+        engine = create_engine(servers.database_url)
+        try:
+            with pytest.raises(DatabaseDamaged, match=f"{path.name}.*XX001") if met else contextlib.nullcontext():
+                async with transaction(engine) as connection:
+                    await connection.exec_driver_sql("SELECT x FROM damaged")
+            # Readiness and doctor look for it like this, whoever has met it.
+            async with transaction(engine) as connection:
+                said = await damage_met(connection)
+            assert (said is not None) == met
+            assert said is None or "1 reads since Postgres started" in said.detail
+        finally:
+            await engine.dispose()
+
+    intact = path.read_bytes()
+    # In the space between the rows, which nothing but a checksum covers.
+    path.write_bytes(intact[:4096] + bytes([intact[4096] ^ 1]) + intact[4097:])
+    with Embedded(home, valkey=False, durable=False) as servers:
+        asyncio.run(read(servers, met=True))
+    path.write_bytes(intact)
+    with Embedded(home, valkey=False, durable=False) as servers:
+        asyncio.run(read(servers, met=False))
+
+
+def test_data_that_were_made_without_checksums_get_them_at_the_next_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Postgres._run
+
+    def without(self: Postgres, argv: Sequence[str | Path], *rest: Any) -> str:
+        return run(self, ["--no-data-checksums" if part == "--data-checksums" else part for part in argv], *rest)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Postgres, "_run", without)
+        with Embedded(home, valkey=False, durable=False) as servers:
+            assert _sql(servers, "SHOW data_checksums") == "off"
+    with Embedded(home, valkey=False, durable=False) as servers:
+        assert _sql(servers, "SHOW data_checksums") == "on"
+
+
+def test_git_takes_nothing_of_a_home(home: Path) -> None:
+    Home(home).prepare()
+    (home / ".gitignore").unlink()
+    Home(home).prepare()
+    subprocess.run(["git", "init", "--quiet", home], check=True)
+    (home / "secrets" / "postgres-password").write_text("secret")
+    status = subprocess.run(["git", "-C", home, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    assert status.stdout == ""
 
 
 def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def main() -> None:
         found["write_ms"] = _timed(lambda: publisher.write(two, second, _facts(second), of=one))
         ours.send(None)
         found |= ours.recv()
-        found["erase_ms"] = _timed(lambda: publisher.erase(two, deleted, np.empty((0, 2), dtype=np.int64)))
+        found["erase_ms"] = _timed(lambda: publisher.erase(two, deleted, np.empty((0, 2), dtype=np.int64), 1))
         found["remove_older_ms"] = _timed(lambda: publisher.remove_older(two, 1))
         process.join()
     print(json.dumps(found, indent=1))

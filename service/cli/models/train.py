@@ -25,6 +25,7 @@ from projector.network.spec import (
 from service.cli.console import Json, doing, interrupted, note, print_result, read_lines
 from service.cli.models.training_display import TrainingSteps, summary
 from service.errors import ConfigurationError
+from service.private_files import ignore_in_git
 
 if TYPE_CHECKING:
     from model_store.manifest import Manifest
@@ -253,7 +254,10 @@ def train_model(
         progress=TrainingSteps(work, spec),
     )
     work.begin("Writing the model")
-    return built.write(out).manifest
+    manifest = built.write(out).manifest
+    # It has ids and features of people, wherever it is written.
+    ignore_in_git(out)
+    return manifest
 
 
 def _resolved(device: Device) -> str:

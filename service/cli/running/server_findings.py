@@ -9,11 +9,12 @@ import httpx
 from service.cli.database import opened
 from service.cli.running.findings import Finding
 from service.db import clock, roles, schema
+from service.db.damage import damage_met
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
 from service.deletions.requests import RequestRepository
-from service.errors import KeyMissing, LetheError, Unavailable
+from service.errors import DatabaseDamaged, KeyMissing, LetheError, Unavailable
 from service.operation.key_folder import VaultKeyRepository, open_request_keys
 from service.processes.listening import ServerFacts
 from service.queue.connection import version_of
@@ -41,6 +42,8 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
                 found.append(await _keys(engine, keys))
                 found.append(await _leases(engine))
                 found.append(await _requests(engine))
+    except DatabaseDamaged as error:
+        return [Finding("postgres", False, error.detail, error.remedy)]
     except LetheError as error:
         return [Finding("postgres", False, error.for_operators, error.remedy)]
     return found
@@ -57,6 +60,8 @@ async def login(url: str | None, role: str) -> Finding:
             may_work = await roles.available(engine, role) is not None
             async with transaction(engine) as connection:
                 is_kept = await roles.is_kept_to(connection, role)
+    except DatabaseDamaged as error:
+        return Finding(name, False, error.detail, error.remedy)
     except Unavailable as error:
         return Finding(name, False, error.for_operators, error.remedy)
     if not may_work:
@@ -97,8 +102,13 @@ def service(facts: ServerFacts | None) -> list[Finding]:
 async def _reachable(engine: Engine) -> list[Finding]:
     async with transaction(engine) as connection:
         version = (await connection.exec_driver_sql("SHOW server_version")).scalar_one()
+        checksums = (await connection.exec_driver_sql("SHOW data_checksums")).scalar_one()
+        damaged = await damage_met(connection)
         found = _clock(await clock.apart(connection))
-    return [Finding("postgres", True, f"answers, version {version}"), found]
+    if damaged is not None:
+        return [Finding("postgres", False, damaged.detail, damaged.remedy), found]
+    unseen = "" if checksums == "on" else "; without data checksums, so damage to its files may go unseen"
+    return [Finding("postgres", True, f"answers, version {version}{unseen}"), found]
 
 
 def _clock(apart: float) -> Finding:

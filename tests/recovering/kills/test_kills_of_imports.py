@@ -3,7 +3,6 @@
 import asyncio
 import random
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.support.kills.deletions import (
     Run,
     assert_same,
     assert_weights_follow,
+    copied_home,
     keys_left,
     leftovers,
     outcome_of,
@@ -52,7 +52,7 @@ class Imports:
         people, home = self._people, self._folder / f"home-{self._made}"
         self._made += 1
         template = self._template(excluding)
-        subprocess.run(["cp", "-a", template, home], check=True)
+        copied_home(template, home)
         before = int((home / "model" / "CURRENT").read_text().split("-")[0])
         lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=1)
         try:

@@ -19,6 +19,7 @@ from tests.support.kills.deletions import (
     People,
     assert_same,
     assert_weights_follow,
+    copied_home,
     keys_left,
     leftovers,
     outcome_of,
@@ -63,7 +64,7 @@ class Restored:
     def _outcome(self, part: Part, faults: Sequence[Fault], repair: str) -> Outcome:
         home = self._folder / f"home-{self._made}"
         self._made += 1
-        subprocess.run(["cp", "-a", self._template(part), home], check=True)
+        copied_home(self._template(part), home)
         # Not so short that a busy machine loses it: `recover` ends then, and is to be run again.
         lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=5)
         try:

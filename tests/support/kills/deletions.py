@@ -94,8 +94,14 @@ class People:
 
     def home(self, folder: Path) -> Path:
         """A fresh copy of the template; the private Postgres' files keep their owner."""
-        subprocess.run(["cp", "-a", self.template, folder], check=True)
-        return folder
+        return copied_home(self.template, folder)
+
+
+def copied_home(template: Path, folder: Path) -> Path:
+    """A copy of a LETHE_HOME that starts beside its original, with which it shares nothing but the log's key."""
+    subprocess.run(["cp", "-a", template, folder], check=True)
+    (folder / "run" / "home").unlink()
+    return folder
 
 
 def _shuffled(nodes: list[Wanted], others: list[Wanted]) -> Iterator[list[Wanted]]:

@@ -98,5 +98,5 @@ def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(leth
     ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m")
     assert ran.status == 1
     assert str(publisher.layout.models) in ran.stdout.replace("\n", "")
-    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64))
+    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64), 1)
     assert lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m").status == 0

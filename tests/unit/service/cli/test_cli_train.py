@@ -52,6 +52,7 @@ def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp
     assert (ran.status, ran.stderr) == (0, "")
     for figure in ("accuracy test", "rank", "condition number", "|W - HᵀU| / |W|", "relative gradient", "time"):
         assert figure in ran.stdout
+    assert (tmp_path / "models" / "a" / ".gitignore").read_text() == "*\n", "it has ids and features of people"
     store = Store.open(tmp_path / "models" / "a")
     assert store.manifest.spec == replace(ModelSpec(), combine=Combine.CONCAT, regularization=0.01)
     assert store.manifest.name == "synthetic"

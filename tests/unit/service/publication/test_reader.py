@@ -103,7 +103,7 @@ def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
 
 
 def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
-    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]))
+    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]), 1)
     assert reader.have_edges([("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
 
 
@@ -288,7 +288,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
         dead = (3,) if version > versions // 2 else ()
         write(publisher, snapshot(version, *dead, fill=version / 1000))
         publications.serve(reader, publisher, ref(version))
-        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES)
+        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES, 1)
         publisher.remove_older(ref(version), 1)
     done.set()
     for thread in threads:

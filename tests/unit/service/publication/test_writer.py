@@ -17,6 +17,7 @@ from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
 from service.publication import layout as layouts
 from service.publication import mapped, writer
+from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
 from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, lock_reader, written_under
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
@@ -98,9 +99,9 @@ def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
     elif spoil == "another boot":
         monkeypatch.setattr(writer, "_boot", lambda: "of today")
     else:
-        said = json.loads((folder / MANIFEST).read_text())
+        said = json.loads(unsealed((folder / MANIFEST).read_bytes(), folder))
         said = {**said, "format": 2} if spoil == "other format" else {**said, "facts": {**said["facts"], "rank": 2}}
-        (folder / MANIFEST).write_text(json.dumps(said))
+        (folder / MANIFEST).write_bytes(sealed(json.dumps(said).encode()))
     load(publisher, 1, 3, fencing=7)
     assert layout.version("1-1").name == "1-1.7"
     reader = Reader()
@@ -159,7 +160,7 @@ def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publish
     ref = write(publisher, 2, 1, 4)
     publications.serve(reader, publisher, ref)
     for _ in range(2):
-        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]))
+        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]), 1)
         publisher.remove_older(ref, 1)
         found = all_bytes(publisher)
         assert [name.encode() in found for name in IDS] == [True, False, True, True, False]
@@ -186,9 +187,9 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
 
         monkeypatch.setattr(writer, "_blank", cut_off)
         with pytest.raises(OSError, match="cut off"):
-            publisher.erase(ref, np.array([1]), NO_EDGES)
+            publisher.erase(ref, np.array([1]), NO_EDGES, 1)
     monkeypatch.undo()
-    publisher.erase(ref, np.array([1]), NO_EDGES)
+    publisher.erase(ref, np.array([1]), NO_EDGES, 1)
     assert b"bob@x" not in all_bytes(publisher)
     assert open_view(publisher.layout, ref.folder).model.edges.contain(np.array(EDGES)).tolist() == [
         False,
@@ -284,6 +285,57 @@ def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publ
         assert not publisher.load(VersionRef(1, 1), *parts, 3)
 
 
+@pytest.mark.parametrize("folder", ["models", "versions"])
+def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_again(
+    publisher: Publisher, folder: str
+) -> None:
+    shown = snapshot(1)
+    parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
+    [harmed] = (publisher.layout.path / folder).iterdir()
+    for fencing, name in enumerate(sorted(names(harmed)), start=2):
+        [harmed] = (publisher.layout.path / folder).iterdir()
+        path = next(path for path in harmed.iterdir() if path.stem == Path(name).stem)
+        data = path.read_bytes()
+        for place in range(0, len(data), max(1, len(data) // 50)):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(PublicationDamaged, match=f"{path.name} is damaged"):
+                open_view(publisher.layout, "1-1")
+        assert publisher.load(VersionRef(1, 1), *parts, fencing), name
+        publisher.remove_older(VersionRef(1, 1), fencing)
+        assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+
+
+def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    blank, met = writer._blank, list[str]()
+
+    def blanked(path: Path, *rest: Any) -> None:
+        blank(path, *rest)
+        # What began before the erasure has read other checksums than there are by now.
+        said = iter([before])
+        with monkeypatch.context() as patch:
+            patch.setattr(mapped, "read_checksums", lambda folder: next(said, None))
+            with pytest.raises(FileNotFoundError, match="is being changed"):
+                open_view(publisher.layout, "1-1")
+        # What begins in its middle cannot check what changes.
+        assert open_view(publisher.layout, "1-1").live.all()
+        met.append(path.name)
+
+    [model] = publisher.layout.models.iterdir()
+    before = read_checksums(model)
+    monkeypatch.setattr(writer, "_blank", blanked)
+    publisher.erase(VersionRef(1, 1), np.array([1]), NO_EDGES, 1)
+    assert met == ["index", "ids", "edges"]
+    assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+
+
+def test_checksums_of_an_unlearner_that_lost_its_lease_do_not_count(publisher: Publisher) -> None:
+    [model] = publisher.layout.models.iterdir()
+    before = read_checksums(model)
+    publisher.erase(VersionRef(1, 1), np.array([1]), NO_EDGES, 7)
+    write_checksums(model, before, 3)
+    assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+
+
 def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
     folder = publisher.layout.version("1-1")
     (folder / MANIFEST).write_bytes(bytes((folder / MANIFEST).stat().st_size))
@@ -335,7 +387,8 @@ def test_a_reader_s_file_is_there_as_long_as_it_lives(publisher: Publisher) -> N
 
 def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
     manifest = publisher.layout.version("1-1") / MANIFEST
-    manifest.write_text(manifest.read_text().replace('"format":1', '"format":12'))
+    document = unsealed(manifest.read_bytes(), manifest)
+    manifest.write_bytes(sealed(document.replace(b'"format":1', b'"format":12')))
     with pytest.raises(OtherPublicationFormat, match=r"not of format 1, .*Invalid value 12"):
         open_view(publisher.layout, "1-1")
 

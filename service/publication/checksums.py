@@ -1,0 +1,111 @@
+"""Checksums of what is published, which a reader checks before it answers from it.
+
+Of each block of a file by itself, since what is deleted is overwritten in place. They are for bytes that change by
+accident: whoever may write to a publication may write these too.
+"""
+
+import errno
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from service.errors import Unavailable
+
+#: Bytes of a block; a multiple of every entry's width.
+BLOCK = 1 << 18
+_PREFIX = "checksums."
+
+#: The CRC-32 of each block of each file, by the file's name.
+Checksums = Mapping[str, Sequence[int]]
+
+
+class PublicationDamaged(Unavailable):
+    """A file of a publication is not what was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is damaged: it is not what the unlearner published. A restart of the unlearner writes it anew.",
+            "Have the operator restart the unlearner.",
+        )
+
+
+def of_bytes(data: memoryview) -> list[int]:
+    """The checksum of each block of a file's bytes."""
+    return [zlib.crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+
+
+def of_file(path: Path) -> list[int]:
+    """The checksum of each block of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
+
+
+def after_change(path: Path, before: Sequence[int], changed: Collection[int]) -> list[int]:
+    """The checksums of a file of which something in the blocks `changed` was overwritten. Raises OSError."""
+    found = list(before)
+    with path.open("rb") as file:
+        for block in changed:
+            file.seek(block * BLOCK)
+            found[block] = zlib.crc32(file.read(BLOCK))
+    return found
+
+
+def sealed(document: bytes) -> bytes:
+    """A document of one line, and its checksum in a second."""
+    return b"%s\n%08x\n" % (document, zlib.crc32(document))
+
+
+def unsealed(data: bytes, path: Path) -> bytes:
+    """The document that was sealed in `data`, of the file `path`.
+
+    Raises PublicationDamaged, and FileNotFoundError for one that is overwritten at this moment, to be removed.
+    """
+    if data.startswith(b"\0"):
+        raise FileNotFoundError(errno.ENOENT, f"{path} is being removed")
+    document, _, rest = data.partition(b"\n")
+    if sealed(document) != data or not rest:
+        raise PublicationDamaged(path)
+    return document
+
+
+def write_checksums(folder: Path, checksums: Checksums | None, fencing: int) -> None:
+    """Keep the checksums of files in `folder`; None while they change. Raises OSError.
+
+    Those of each fencing number have a file of their own, the greatest counts: a writer that lost its lease changes
+    nothing of what its successor says.
+    """
+    path = folder / f"{_PREFIX}{fencing}"
+    unfinished = folder / f".{path.name}.{secrets.token_hex(4)}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(sealed(msgspec.json.encode(checksums)))
+    unfinished.rename(path)
+
+
+def read_checksums(folder: Path) -> Checksums | None:
+    """The checksums of files in `folder`; None while they change.
+
+    Raises FileNotFoundError when there are none (any more), and PublicationDamaged.
+    """
+    said = [path for path in folder.iterdir() if path.name.startswith(_PREFIX)]
+    if not said:
+        raise FileNotFoundError(errno.ENOENT, f"There are no checksums in {folder}")
+    path = max(said, key=lambda path: int(path.name.removeprefix(_PREFIX)))
+    return msgspec.json.decode(unsealed(path.read_bytes(), path), type=dict[str, list[int]] | None)
+
+
+def require_undamaged(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> None:
+    """Raise PublicationDamaged for one of `files` of a folder, by their names, that is not what was written."""
+    for name, data in files.items():
+        if of_bytes(memoryview(data)) != list(expected.get(name, ())):
+            raise PublicationDamaged(folder / name)
+
+
+def damaged(folder: Path, names: Collection[str], expected: Checksums) -> bool:
+    """Whether one of the files `names` of a folder is not what was written. Raises OSError."""
+    return any(of_file(folder / name) != list(expected.get(name, ())) for name in names)
