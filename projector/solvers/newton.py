@@ -284,4 +284,4 @@ def feature_divisor(relative: float) -> int:
     `relative` is the relative distance to the optimum that rounding leaves now; it grows with the square of the
     features' size.
     """
-    return 2 ** max(1, math.ceil(math.log2(10 * relative / LARGEST_FLOOR) / 2))
+    return 1 << max(1, math.ceil(math.log2(10 * relative / LARGEST_FLOOR) / 2))

@@ -63,7 +63,7 @@ class Outage:
             activity=self._activity,
             failures=self._failures,
             retry_in_s=round(delay, 3),
-            reason=error.for_operators,
+            reason=error.for_operators if isinstance(error, Unavailable) else self.reason,
         )
         await asyncio.sleep(delay)
 

@@ -375,7 +375,7 @@ def test_features_too_large_to_prove_a_deletion_come_with_what_to_divide_them_by
     size: float, layout: Callable[[Any], Any], dtype: type
 ) -> None:
     raw = load_dataset("synthetic:n=60,d=6,classes=3,seed=1", data_dirs=[])
-    x = (np.random.default_rng(0).normal(size=(raw.nodes, 6)) * size).astype(dtype)
+    x: np.ndarray = (np.random.default_rng(0).normal(size=(raw.nodes, 6)) * size).astype(dtype)
     with pytest.warns(UserWarning, match="Divide all features by") as warned:
         model = fit(from_arrays(raw.adjacency, layout(x), raw.labels))
     assert model.forget(nodes=[3])[1].repair is not RepairStatus.CONVERGED

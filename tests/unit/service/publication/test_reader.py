@@ -163,7 +163,7 @@ def test_what_can_be_deleted_is_told_by_the_version_read_last_whatever_the_lease
     reader.extend(boottime())
     # The unlearner has waited long enough for this reader, which is still at the version before.
     write(publisher, snapshot(2, 3))
-    publisher.erase(ref(2), np.array([3]), NO_EDGES)
+    publisher.erase(ref(2), np.array([3]), NO_EDGES, 1)
     publisher.remove_older(ref(2), 1)
     live, *others = deletable(reader)
     assert (live, others) == ([True, True, True, False], list(told[1:]))
