@@ -111,7 +111,7 @@ async def test_one_that_is_begun_again_and_again_does_not_get_on(db: Database) -
 async def test_one_that_is_tried_again_waits_since_then(db: Database) -> None:
     request_id = await accepted(db, "1", 3600.0)
     await fail(db, request_id, 1800.0)
-    await db.rows("SELECT request_retry(:id)", id=request_id)
+    await db.intake.retry(request_id, db.api_key_id)
     found = await oldest(db)
     assert found is not None
     assert not found.is_stuck(MOST_S)

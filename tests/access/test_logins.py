@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from service.access.api_keys import ApiKeyRepository
 from service.db import locks, migrate
-from service.db.engine import Engine
+from service.db.engine import Engine, connection_to
 from service.db.locks import Lock
 from service.db.rights import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
@@ -106,7 +106,8 @@ async def test_the_transactions_of_every_login_are_limited(db: Database) -> None
     for role in ROLES:
         async with logged_in(db, role) as own:
             # As a tool connects: Lethe's own connections limit themselves.
-            engine = create_async_engine(own.url, poolclass=NullPool)
+            _, arguments = connection_to(db.url)
+            engine = create_async_engine(own.url, poolclass=NullPool, connect_args=arguments)
             async with engine.connect() as conn:
                 for name in ("transaction_timeout", "idle_in_transaction_session_timeout"):
                     assert await conn.scalar(text(f"SHOW {name}")) == "1min", (role, name)
@@ -259,7 +260,7 @@ async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
 
 #: Tables that a login can keep others from writing: those that it removes rows from, its locks among them.
 HELD = {
-    API_ROLE: ["lock_drills", "lock_sessions", "lock_sign_ins", "sessions", "sign_ins"],
+    API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
         *("lock_drills", "lock_feed", "lock_intake", "lock_log", "lock_totals"),
         *("outbox", "reader_leases", "webhook_deliveries"),

@@ -75,7 +75,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "lock_intake": (_READ, "read, remove"),
     "lock_log": ("", "read, remove"),
     "lock_sessions": ("read, remove", ""),
-    "lock_sign_ins": ("read, remove", ""),
     "lock_totals": ("", "read, remove"),
     "log_checks": ("read, add api_key_id size, change size", _READ),
     "service_settings": (_READ, _READ),
