@@ -18,6 +18,7 @@ from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
+from projector.graph.sparse_parts import from_compressed
 from projector.graph.tensors import MASKS, from_torch_geometric
 
 _SPARSE_PARTS = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -119,13 +120,11 @@ def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any
         )
     indptr, indices, data, shape = (arrays[part] for part in _SPARSE_PARTS)
     try:
-        features = sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-        features.check_format(full_check=True)
+        return from_compressed(indptr, indices, data, shape.tolist())
     except (ValueError, TypeError, OverflowError) as error:
         raise GraphError(
             f"{path}: the CSR parts of x do not fit together: {first_line(error)}.", "Save them again."
         ) from error
-    return features
 
 
 def _require_saved_by_torch(path: Path) -> None:

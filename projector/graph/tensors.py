@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
+from projector.graph.sparse_parts import from_compressed, from_coordinates
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 #: Dense features with at most this share of non-zeros are turned into CSR.
 _SPARSE_SHARE = 0.2
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _REMEDY = (
     "Give one plain torch_geometric.data.Data of tensors, and node_ids, if any, as a list of str: "
     "[str(name) for name in ids]."
@@ -35,11 +37,18 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
             f"{origin}: edge_weight is not 1 everywhere.", "Leave it out: Lethe works on unweighted graphs."
         )
     try:
+        labels = _array(data["y"])
+        if labels.shape[:1] != tuple(data["x"].shape[:1]):
+            # Told before sparse features become CSR, which takes memory for every row that they claim.
+            raise GraphError(
+                f"{origin}: x has shape {tuple(data['x'].shape)} and y has shape {labels.shape}.",
+                "Give one row of features and one label per node.",
+            )
         return RawGraph.of(
             origin,
             edge_index=_array(data["edge_index"]),
             features=_features(data["x"]),
-            labels=_array(data["y"]),
+            labels=labels,
             masks=tuple(None if data.get(name) is None else _array(data[name]) for name in MASKS),
             node_ids=None if data.get("node_ids") is None else _array(data["node_ids"]),
         )
@@ -53,20 +62,23 @@ def _array(value: object) -> NDArray[Any]:
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     plain = value.detach().cpu()
+    if plain.layout is not torch.strided:
+        raise ValueError("a tensor other than x is sparse")
     if plain.numel() * plain.element_size() > plain.untyped_storage().nbytes():
         raise ValueError(f"a tensor of shape {tuple(plain.shape)} has more values than are stored")
+    if plain.dtype.is_floating_point and plain.dtype not in _NUMPY_FLOATS:
+        # Single precision holds every value of the shorter types that numpy does not know.
+        plain = plain.float()
     return plain.numpy()
 
 
 def _features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
-    if x.layout is not torch.strided:
-        # By its coordinates: the dense matrix may not fit in memory.
-        entries = x.detach().cpu().to_sparse().coalesce()
-        if entries.sparse_dim() != 2 or entries.dense_dim():
-            raise ValueError(f"the features have shape {tuple(x.shape)}")
-        indices = entries.indices().numpy()
-        return sp.csr_array(sp.coo_array((entries.values().numpy(), (indices[0], indices[1])), shape=tuple(x.shape)))
-    dense = _array(x)
-    if dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size:
-        return sp.csr_array(dense)
-    return dense
+    if x.layout is torch.strided:
+        dense = _array(x)
+        sparse = dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size
+        return sp.csr_array(dense) if sparse else dense
+    if x.layout is torch.sparse_coo:
+        return from_coordinates(_array(x._indices()), _array(x._values()), x.shape)
+    by_columns = x.layout in (torch.sparse_csc, torch.sparse_bsc)
+    pointers, indices = (x.ccol_indices(), x.row_indices()) if by_columns else (x.crow_indices(), x.col_indices())
+    return from_compressed(_array(pointers), _array(indices), _array(x.values()), x.shape, by_columns=by_columns)

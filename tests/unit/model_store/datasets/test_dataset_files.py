@@ -126,6 +126,9 @@ def test_sparse_parts_that_do_not_fit_together_are_refused(save: Callable[..., P
     }
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **parts))
+    # The last pointer says that it is empty, and scipy then looks at no other.
+    with pytest.raises(GraphError, match="do not fit together"):
+        load(save(x=None, **{**parts, "x_indptr": np.array([0, 10**9, 0, 0, 0, 0, 0])}))
     parts = {**parts, "x_indptr": np.array([0, 1, 1, 1, 1, 1, 1]), "x_indices": np.array([2])}
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **parts))
