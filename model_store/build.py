@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.datasets.load import is_own
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -160,7 +161,7 @@ def build_model(
         injected_channels=tuple(injected_channels),
         canaries=canaries,
         mlp=mlp,
-        warnings=(*warnings, *_warnings(graph, gram, trained, rescaled=fitted.exponents is not None)),
+        warnings=(*warnings, *_warnings(dataset, graph, gram, trained, rescaled=fitted.exponents is not None)),
     )
     return BuiltModel(
         manifest=manifest,
@@ -226,7 +227,7 @@ def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
     return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
 
 
-def _warnings(graph: Graph, gram: Gram, trained: Trained, *, rescaled: bool) -> list[str]:
+def _warnings(dataset: str, graph: Graph, gram: Gram, trained: Trained, *, rescaled: bool) -> list[str]:
     warnings = []
     if gram.condition_number > CONDITION_LIMIT:
         warnings.append(
@@ -245,4 +246,9 @@ def _warnings(graph: Graph, gram: Gram, trained: Trained, *, rescaled: bool) -> 
     absent = np.setdiff1d(np.arange(graph.num_classes), graph.labels[graph.train_mask])
     if absent.size:
         warnings.append(f"No training node has the class {some(graph.class_names[label] for label in absent)}.")
+    if is_own(dataset) and all(name == str(row) or name.startswith(PREFIX) for row, name in enumerate(graph.node_ids)):
+        warnings.append(
+            "Row numbers are the ids of the nodes: when a row leaves the dataset, the nodes after it get the ids of "
+            "others. Save node_ids with the dataset."
+        )
     return warnings

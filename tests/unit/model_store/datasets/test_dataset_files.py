@@ -188,6 +188,17 @@ def test_a_path_to_nothing_is_said_to_be_so(source: str) -> None:
         load_dataset(source, data_dirs=[])
 
 
+@pytest.mark.parametrize("source", ["g.parquet", "nowhere/cora", "."])
+def test_a_file_of_another_format_is_said_to_be_one(source: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound, match=r"ends in \.npz, \.pt, \.pth") as refused:
+        load_dataset(source, data_dirs=[tmp_path])
+    assert f"{source}.npz" not in str(refused.value)
+
+
+def test_an_ending_may_be_in_capitals(save: Callable[..., Path]) -> None:
+    assert load(save().rename(save().with_name("GRAPH.NPZ"))).nodes == 6
+
+
 @pytest.fixture
 def saved_data(tmp_path: Path) -> Callable[..., Path]:
     with warnings.catch_warnings():
