@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors import SafetensorError, safe_open
 
 from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable
@@ -37,14 +37,25 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
         raise WeightsError(f"There is no file {path}.", _REMEDY)
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _safetensors(path)
         if path.suffix == ".npz":
             return untrusted_arrays.read_npz(path, (_WEIGHTS, _LABEL_WEIGHTS))
     except ArraysUnreadable as error:
-        raise WeightsError(error.detail, _REMEDY) from error
+        raise WeightsError(error.detail, error.remedy) from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"{path} is not a {path.suffix} file of plain arrays: it is damaged.", _REMEDY) from error
     raise WeightsError(f"{path} ends neither in .safetensors nor in .npz.", _REMEDY)
+
+
+def _safetensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Those of the two arrays that it holds; numpy has no bfloat16, whose values single precision holds."""
+    untrusted_arrays.require_room(path, [path.stat().st_size])
+    arrays = {}
+    with safe_open(path, framework="pt") as file:
+        for name in {_WEIGHTS, _LABEL_WEIGHTS}.intersection(file.keys()):
+            tensor = file.get_tensor(name)
+            arrays[name] = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return arrays
 
 
 def _numbers(path: Path, name: str, array: NDArray[Any]) -> NDArray[np.float64]:
