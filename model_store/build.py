@@ -26,7 +26,6 @@ from model_store.store import Store
 from projector.device import torch_device
 from projector.errors import GraphError, TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
-from projector.forgetting.gram import Gram
 from projector.forgetting.injection import refuse_canary_ids
 from projector.graph.graph import Graph, some, validate
 from projector.graph.node_ids import RULE, is_allowed
@@ -34,7 +33,7 @@ from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, check_spec
 from projector.solvers.objective import LARGEST_FLOOR
 from projector.training.fit import Trained, TrainingProgress
-from projector.training.fitted import fit_graph
+from projector.training.fitted import Fitted, fit_graph
 from projector.training.mlp import MlpProgress, extract, public_nodes
 from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import CONDITION_LIMIT
@@ -161,7 +160,7 @@ def build_model(
         injected_channels=tuple(injected_channels),
         canaries=canaries,
         mlp=mlp,
-        warnings=(*warnings, *_warnings(dataset, graph, gram, trained, rescaled=fitted.exponents is not None)),
+        warnings=(*warnings, *_warnings(dataset, fitted)),
     )
     return BuiltModel(
         manifest=manifest,
@@ -227,14 +226,15 @@ def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
     return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
 
 
-def _warnings(dataset: str, graph: Graph, gram: Gram, trained: Trained, *, rescaled: bool) -> list[str]:
+def _warnings(dataset: str, fitted: Fitted) -> list[str]:
+    graph, gram, trained = fitted.graph, fitted.gram, fitted.trained
     warnings = []
     if gram.condition_number > CONDITION_LIMIT:
         warnings.append(
             f"The features' condition number is {gram.condition_number:.2g}, above {CONDITION_LIMIT:.0e}, even with "
             "rescaled columns: deletions are exact to fewer digits."
         )
-    if rescaled:
+    if fitted.exponents is not None:
         warnings.append(
             "Feature columns were multiplied by powers of two to even out their sizes; lambda weighs them as rescaled."
         )
@@ -243,6 +243,8 @@ def _warnings(dataset: str, graph: Graph, gram: Gram, trained: Trained, *, resca
             f"Training stopped away from the optimum (relative gradient {trained.relative_gradient:.1e}), so these "
             "weights are not the ones that every training run reaches."
         )
+    if fitted.too_large is not None:
+        warnings.append(fitted.too_large)
     absent = np.setdiff1d(np.arange(graph.num_classes), graph.labels[graph.train_mask])
     if absent.size:
         warnings.append(f"No training node has the class {some(graph.class_names[label] for label in absent)}.")

@@ -6,6 +6,7 @@ bound.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from projector.device import torch_device
 from projector.errors import GraphError, TrainingError
 from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
 from projector.forgetting.certificate import Certificate
@@ -87,6 +89,10 @@ class Model:
         self._held = held
         self._graph = graph
         self._exponents = exponents
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Model":
+        """The model itself: nothing changes it."""
+        return self
 
     @property
     def live(self) -> NDArray[np.bool_]:
@@ -257,10 +263,12 @@ def fit(
     With `weights` W (blocks, d, C), and `label_weights` where there is label reuse, training goes on from there. The
     spec's `seed` and `tolerance` say how it is trained.
 
+    Warns where the features are so large beside lambda that no deletion could be proven, with what to divide them by.
     Raises GraphError for data that cannot be trained on, TrainingError for a setting that is out of range or a solver
     that fails, RankError when the features' Gram matrix cannot tell their rank, WeightsError for `weights` that belong
     to another graph, and DeviceError when the device is not there or too small.
     """
+    torch_device(device)
     spec = spec or ModelSpec()
     check_spec(spec)
     if spec.mlp_width:
@@ -272,6 +280,8 @@ def fit(
         labels = None if label_weights is None else np.asarray(label_weights, dtype=np.float64)
         pretrained = PretrainedWeights(np.asarray(weights, dtype=np.float64), labels)
     fitted = fit_graph(known, spec, pretrained=pretrained, device=device, progress=progress)
+    if fitted.too_large is not None:
+        warnings.warn(fitted.too_large, stacklevel=2)
     return Model(_held(fitted, device), fitted.graph, fitted.exponents)
 
 

@@ -1,5 +1,8 @@
 """The node features on a device, dense or CSR, as the operations the Gram matrix and the live graph need."""
 
+import warnings
+from functools import cache
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -144,14 +147,29 @@ def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
     On the CPU it shares those arrays of `matrix` that have these types already.
     """
     index = index_type(max(*matrix.shape, matrix.nnz))
-    return torch.sparse_csr_tensor(
+    return csr_of(
         torch.from_numpy(matrix.indptr.astype(index, copy=False)),
         torch.from_numpy(matrix.indices.astype(index, copy=False)),
         torch.from_numpy(matrix.data.astype(np.float64, copy=False)),
-        size=matrix.shape,
-        device=device,
-        check_invariants=False,
+        matrix.shape,
+        device,
     )
+
+
+def csr_of(
+    starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], device: torch.device | None = None
+) -> Tensor:
+    """A torch CSR tensor of these arrays, unchecked; on `device`, or where the arrays are."""
+    _silence_torch()
+    return torch.sparse_csr_tensor(starts, columns, values, size=shape, device=device, check_invariants=False)
+
+
+@cache
+def _silence_torch() -> None:
+    """Torch warns once in a process, at its first CSR tensor, that these are new: it gets one that nobody sees."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.zeros((1, 1)).to_sparse_csr()
 
 
 def symmetrised(matrix: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
 from projector.graph.tensors import MASKS, from_torch_geometric
 
+#: Attributes of an object that is no mapping.
+_READ = ("edge_index", "edge_weight", "edge_attr", "x", "y", *MASKS)
+
 
 def from_arrays(
     edge_index: ArrayLike,
@@ -22,24 +25,47 @@ def from_arrays(
 ) -> Graph:
     """A graph from arrays.
 
-    `edge_index` is (2, E), or a scipy sparse adjacency (n, n); `features` (n, d) are dense or scipy CSR; `labels` (n,)
-    are -1 where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge that is given in
-    one direction is taken in both. Raises GraphError naming what is wrong.
+    `edge_index` is (2, E), or a scipy sparse adjacency (n, n) of zeros and ones; `features` (n, d) are dense or scipy
+    CSR; `labels` (n,) are -1 where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge
+    that is given in one direction is taken in both. Raises GraphError naming what is wrong.
     """
+    if not hasattr(features, "tocsr"):
+        features = _array("features", features)
     if hasattr(edge_index, "tocoo"):
-        entries = edge_index.tocoo()
-        pairs = np.stack([entries.row, entries.col]).astype(np.int64)[:, entries.data != 0]
+        pairs = _edges_of(edge_index, features.shape[0])
     else:
-        pairs = np.asarray(edge_index)
+        pairs = _array("edge_index", edge_index)
         if pairs.ndim != 2 or pairs.shape[0] != 2:
             raise GraphError(f"edge_index has shape {pairs.shape}.", "Give a 2 x E array of row numbers.")
-    if not hasattr(features, "tocsr"):
-        features = np.asarray(features)
     pairs = np.concatenate([pairs, pairs[::-1]], axis=1)
     raw = RawGraph.of(
-        "the graph", edge_index=pairs, features=features, labels=np.asarray(labels), masks=(), node_ids=None
+        "the graph", edge_index=pairs, features=features, labels=_array("labels", labels), masks=(), node_ids=None
     )
-    return _with_masks(raw, None if train_mask is None else np.asarray(train_mask), dedupe=True)
+    return _with_masks(raw, None if train_mask is None else _array("train_mask", train_mask), dedupe=True)
+
+
+def _array(name: str, given: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise GraphError(f"{name} cannot be read as an array: {reason}.", "Give a numpy array.") from error
+
+
+def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
+    """The pairs (2, E) of a scipy sparse adjacency."""
+    if adjacency.shape != (nodes, nodes):
+        raise GraphError(
+            f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
+            f"Give one of shape ({nodes}, {nodes}), its nodes in the order of the features.",
+        )
+    entries = adjacency.tocoo()
+    if not np.isin(entries.data, (0, 1)).all():
+        raise GraphError(
+            "The adjacency has entries other than 0 and 1: Lethe does not support edge weights.",
+            "Give `adjacency != 0` to train without them.",
+        )
+    return np.stack([entries.row, entries.col]).astype(np.int64)[:, entries.data != 0]
 
 
 def graph_of(data: Any) -> Graph:
@@ -50,7 +76,9 @@ def graph_of(data: Any) -> Graph:
     elif hasattr(data, "to_dict"):
         given = data.to_dict()
     else:
-        given = {name: getattr(data, name, None) for name in ("edge_index", "x", "y", *MASKS)}
+        given = {
+            name: getattr(data, name, None) for name in ("edge_index", "edge_weight", "edge_attr", "x", "y", *MASKS)
+        }
     raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
     mask = given.get("train_mask")
     return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))

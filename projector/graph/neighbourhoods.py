@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.graph.edges import Edges
+from projector.graph.features import csr_of
 from projector.graph.ranges import ranges
 
 
@@ -74,13 +75,7 @@ class Neighbourhoods:
 
     def matrix(self, values: Tensor) -> Tensor:
         """The (n, n) torch CSR matrix with one value per entry, (nnz,) on the device."""
-        return torch.sparse_csr_tensor(
-            self.tensors.starts,
-            self.tensors.columns,
-            values,
-            size=(self.nodes, self.nodes),
-            check_invariants=False,
-        )
+        return csr_of(self.tensors.starts, self.tensors.columns, values, (self.nodes, self.nodes))
 
     def row_sums(self, values: Tensor) -> Tensor:
         """The sum over each row of `values` (nnz,), (n,)."""
@@ -98,12 +93,11 @@ class Neighbourhoods:
         owners = np.repeat(np.arange(rows.size), ends - firsts)[present[entries]]
         entries = entries[present[entries]]
         starts = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=rows.size))])
-        return torch.sparse_csr_tensor(
+        return csr_of(
             torch.from_numpy(starts).to(self.device),
             torch.from_numpy(np.searchsorted(columns, self.columns[entries])).to(self.device),
             values[torch.from_numpy(entries).to(self.device)],
-            size=(rows.size, columns.size),
-            check_invariants=False,
+            (rows.size, columns.size),
         )
 
     def edges_between(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:

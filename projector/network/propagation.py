@@ -22,6 +22,7 @@ from torch import Tensor
 from projector.device import torch_device
 from projector.errors import GraphError
 from projector.graph.edges import Edges
+from projector.graph.features import csr_of
 from projector.graph.ranges import index_type, parts_of_rows, ranges
 from projector.network.diagonals import diagonal_of_power
 from projector.network.spec import PropagationKind
@@ -243,9 +244,7 @@ class Propagator:
             own *= left[first:end].repeat_interleave(sizes[first:end], output_size=own.shape[0])
         if self.self_loops != 1:
             values[pattern.loops] *= self.self_loops
-        return torch.sparse_csr_tensor(
-            pattern.starts, pattern.columns, values, size=(self.nodes, self.nodes), check_invariants=False
-        )
+        return csr_of(pattern.starts, pattern.columns, values, (self.nodes, self.nodes))
 
 
 def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:

@@ -274,5 +274,14 @@ def minimise(
     )
     raise TrainingError(
         f"{why}; the relative gradient is {newton.best.relative_gradient:.1e}, the tolerance {tolerance:.1e}.",
-        "Raise --lambda, or scale the features to similar sizes.",
+        f"Raise --lambda, or divide all features by {feature_divisor(newton.best.relative_gradient)} or more.",
     )
+
+
+def feature_divisor(relative: float) -> int:
+    """The power of two to divide all features by so that rounding leaves a tenth of `LARGEST_FLOOR`.
+
+    `relative` is the relative distance to the optimum that rounding leaves now; it grows with the square of the
+    features' size.
+    """
+    return 2 ** max(1, math.ceil(math.log2(10 * relative / LARGEST_FLOOR) / 2))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from projector.device import enough_memory
 from projector.errors import TrainingError
+from projector.forgetting.certificate import Certificate, certifiable, certify
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features, Graph, one_hot, validate
 from projector.network.diffusion import Diffusion
@@ -60,6 +61,8 @@ class Trained:
     logits: Tensor
     #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
     relative_gradient: float
+    #: A bound on the distance to the optimum that counts rounding; None for a loss or lambda without one.
+    certificate: Certificate | None
     #: |W - H^T U|_F / |W|_F.
     identity_error: float
     #: Newton steps, or epochs.
@@ -189,6 +192,7 @@ class Problem:
         """The weights at `point` with their dual variable U (n_train, C)."""
         weights, *label_weights = self.representation.split(point.W)
         classes = point.W.shape[1]
+        bounded = certifiable(self.objective.loss, self.objective.regularization)
         return Trained(
             weights=weights,
             label_weights=label_weights[0] if label_weights else point.W.new_zeros((0, classes, classes)),
@@ -197,6 +201,7 @@ class Problem:
             representation=self.representation,
             logits=self.representation.logits_at_first(point.W),
             relative_gradient=point.relative_gradient,
+            certificate=certify(self.objective, point) if bounded else None,
             identity_error=self.objective.identity_error(point.W, dual),
             iterations=iterations,
             seconds=time.perf_counter() - self.began,

@@ -10,8 +10,10 @@ from torch import Tensor
 from projector.device import enough_memory
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
+from projector.forgetting.status import TOLERANCE
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, SolverKind
+from projector.solvers.newton import feature_divisor
 from projector.training.fit import Trained, TrainingProgress, train
 from projector.training.pretrained import PretrainedWeights, starting_point, train_on
 from projector.training.scaling import well_scaled
@@ -35,6 +37,22 @@ class Fitted:
     label_beta: Tensor
     #: The pretrained weights that training started from, (p, C); None where it started from 0.
     start: Tensor | None
+
+    @property
+    def too_large(self) -> str | None:
+        """A warning where the features are so large that rounding leaves deletions no room to be proven."""
+        certificate = self.trained.certificate
+        if self.spec.solver is not SolverKind.NEWTON or certificate is None or certificate.relative is None:
+            return None
+        # A deletion leaves up to half as much again.
+        if certificate.within(TOLERANCE / 2):
+            return None
+        divisor = feature_divisor(certificate.relative)
+        return (
+            f"Rounding leaves a bound of {certificate.relative:.1e} on the distance to the optimum, so deletions would "
+            f"not be recorded as retrained, which takes {TOLERANCE:.0e}. Divide all features by {divisor}, or raise "
+            f"lambda to {divisor**2 * self.spec.regularization:.2g}, and train again."
+        )
 
 
 def fit_graph(

@@ -1,22 +1,16 @@
 """How a command, and a process that a command has started, says why it failed."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 
 from projector.errors import ExplainedError
 from service.cli.console import report
 from service.cli.exit_status import ExitStatus, status_of
 
-#: What torch says of every sparse tensor; it means nothing to whoever reads the terminal.
-_HARMLESS = ("Sparse CSR tensor support is in beta", "Sparse invariant checks")
-
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
     """Print the errors whose text is for the user to stderr, and exit with the status of each."""
-    for message in _HARMLESS:
-        warnings.filterwarnings("ignore", message, UserWarning)
     try:
         yield
     except ExplainedError as error:

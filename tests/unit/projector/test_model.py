@@ -1,7 +1,11 @@
 """The face of the library, held against retraining and against the service's own path."""
 
+import contextlib
+import copy
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +17,7 @@ import torch
 
 from model_store.datasets.load import load_dataset
 from projector import Certificate, Model, ModelSpec, ProjectorError, fit, from_arrays
-from projector.errors import GraphError, TrainingError
+from projector.errors import DeviceError, GraphError, TrainingError
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import side_by_side
@@ -225,6 +229,7 @@ def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossK
     assert not model.weights.any()
 
 
+@pytest.mark.filterwarnings("ignore:Rounding leaves a bound")
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
 @pytest.mark.parametrize("nodes", [3, 21, 201])
 @pytest.mark.parametrize("columns", ["a column of ones", "a column of zeros too", "more columns than rows"])
@@ -322,6 +327,71 @@ def test_data_that_cannot_be_trained_on_is_refused(small: Graph) -> None:
         from_arrays([1, 2, 3], small.features, small.labels)
     with pytest.raises(TrainingError, match="public"):
         fit(small, ModelSpec(mlp_width=8))
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "message"),
+    [
+        (lambda A: sp.csr_array(A.shape), None),
+        (lambda A: sp.csr_array(A * 0.5), "weights"),
+        (lambda A: -sp.csr_array(A), "weights"),
+        (lambda A: sp.csr_array(A * np.nan), "weights"),
+        (lambda A: sp.block_diag([A, np.eye(40)]).tocsr(), "shape"),
+        (lambda A: sp.hstack([A, A[:, :7]]).tocsr(), "shape"),
+        (lambda A: torch.ones((2, 3)).to_sparse(), "array"),
+    ],
+    ids=["no edges", "halves", "negative", "nan", "too large", "not square", "a sparse tensor"],
+)
+def test_an_adjacency_of_ones_for_these_nodes_alone_is_taken(
+    small: Graph, adjacency: Callable[[sp.csr_array], Any], message: str | None
+) -> None:
+    with pytest.raises(GraphError, match=message) if message else contextlib.nullcontext():
+        from_arrays(adjacency(sp.csr_array(small.adjacency)), small.features, small.labels)
+
+
+def test_edge_weights_of_any_object_are_refused(small: Graph) -> None:
+    edge_index = torch.tensor(np.stack(sp.coo_array(small.adjacency).coords))
+    x, y = torch.tensor(dense(small.features)), torch.tensor(small.labels)
+    with pytest.raises(GraphError, match="edge_weight"):
+        fit(SimpleNamespace(edge_index=edge_index, x=x, y=y, edge_weight=torch.full((edge_index.shape[1],), 0.5)))
+
+
+@pytest.mark.parametrize("device", ["auto", "mps", "cuda:99", "nowhere"])
+def test_a_device_that_is_not_there_is_refused(small: Graph, device: str) -> None:
+    with pytest.raises(DeviceError):
+        fit(small, device=device)
+
+
+def test_a_copy_of_a_model_that_has_predicted_predicts_the_same(model: Model) -> None:
+    expected = model.predict([0, 1])
+    assert np.array_equal(copy.deepcopy(model).predict([0, 1]), expected)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict([0, 1]), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("layout", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("size", [30.0, 100.0, 300.0])
+def test_features_too_large_to_prove_a_deletion_come_with_what_to_divide_them_by(
+    size: float, layout: Callable[[Any], Any], dtype: type
+) -> None:
+    raw = load_dataset("synthetic:n=60,d=6,classes=3,seed=1", data_dirs=[])
+    x = (np.random.default_rng(0).normal(size=(raw.nodes, 6)) * size).astype(dtype)
+    with pytest.warns(UserWarning, match="Divide all features by") as warned:
+        model = fit(from_arrays(raw.adjacency, layout(x), raw.labels))
+    assert model.forget(nodes=[3])[1].repair is not RepairStatus.CONVERGED
+    divisor = int(str(warned[0].message).split("Divide all features by ")[1].split(",")[0])
+
+    _, report = fit(from_arrays(raw.adjacency, layout(x / divisor), raw.labels)).forget(nodes=[3])
+
+    assert report.bound_after is not None
+    assert report.bound_after.retrained
+
+
+def test_features_too_large_to_train_on_are_refused_with_what_to_divide_them_by() -> None:
+    raw = load_dataset("synthetic:n=60,d=6,classes=3,seed=1", data_dirs=[])
+    x = np.random.default_rng(0).normal(size=(raw.nodes, 6))
+    with pytest.raises(TrainingError, match="divide all features by"):
+        fit(from_arrays(raw.adjacency, x * 3000, raw.labels))
 
 
 def test_label_reuse_and_diffusion_are_forgotten_too(small: Graph) -> None:
