@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.datasets.torch_files import TorchFile, Unread
+from model_store.datasets.torch_files import StoredTensor, TorchFile, Unread
 from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
@@ -115,6 +115,8 @@ def _attributes(path: Path, content: object) -> dict[str, Any]:
 
 
 def _kind(content: object) -> str:
+    if isinstance(content, StoredTensor):
+        return "tensor"
     return content.kind if isinstance(content, Unread) else type(content).__name__
 
 

@@ -51,6 +51,10 @@ class Unread:
     def __setstate__(self, state: object) -> None:
         self.state = state
 
+    def __call__(self, *args: object) -> "Unread":
+        """Stands for the class or object that it would make, when a file calls it."""
+        return self
+
     def append(self, item: object) -> None:
         """Passes over an item of a list of such a class; `extend`, `add` and `__setitem__` do so of others."""
 
@@ -69,7 +73,7 @@ class _Storage:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class StoredTensor:
     """A tensor whose values have not been looked at."""
 
     storage: _Storage
@@ -104,7 +108,7 @@ class TorchFile:
         The parts of a sparse one do not have to fit together. Raises ValueError for one that is not in the file.
         """
         match value:
-            case _Stored():
+            case StoredTensor():
                 return self._dense(value)
             case _StoredSparse():
                 return self._sparse(value)
@@ -142,7 +146,7 @@ class TorchFile:
             file.seek(8, io.SEEK_CUR)
             self._bytes[key] = bytearray(file.read(sizes[key]))
 
-    def _dense(self, stored: _Stored) -> Tensor:
+    def _dense(self, stored: StoredTensor) -> Tensor:
         held = self._bytes[stored.storage.key]
         if len(held) != stored.storage.size * stored.storage.dtype.itemsize:
             raise ValueError(f"a storage of {stored.storage.size} values has {len(held)} bytes")
@@ -159,7 +163,7 @@ class TorchFile:
         return (values != 0 if boolean else values).as_strided(shape, strides, offset)
 
     def _sparse(self, stored: _StoredSparse) -> Tensor:
-        parts = [self._dense(part) if isinstance(part, _Stored) else part for part in stored.parts]
+        parts = [self._dense(part) if isinstance(part, StoredTensor) else part for part in stored.parts]
         with warnings.catch_warnings():
             # torch says once that it is in beta.
             warnings.simplefilter("ignore", UserWarning)
@@ -193,7 +197,7 @@ def _checked(code: int, load: Callable[["_Unpickler"], None]) -> Callable[["_Unp
     def checked(unpickler: "_Unpickler") -> None:
         # Of a typeshed that knows only the unpickler in C.
         stack: list[Any] = vars(unpickler)["stack"]
-        if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread):
+        if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread | dict):
             raise ValueError(f"it changes a {type(stack[-2]).__name__}")
         for key in _HASHED[code](stack) if code in _HASHED else ():
             parts = key if isinstance(key, tuple) else (key,)
@@ -248,16 +252,16 @@ def _known() -> Mapping[str, Any]:
     def tensor(
         storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
         _gradient: object = None, _hooks: object = None, marks: object = None,
-    ) -> _Stored:  # fmt: skip
+    ) -> StoredTensor:  # fmt: skip
         _require_unmarked(marks)
-        return _Stored(storage, storage.dtype, offset, shape, strides)
+        return StoredTensor(storage, storage.dtype, offset, shape, strides)
 
     def typed(
         storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
         _gradient: object, _hooks: object, dtype: torch.dtype, marks: object = None,
-    ) -> _Stored:  # fmt: skip
+    ) -> StoredTensor:  # fmt: skip
         _require_unmarked(marks)
-        return _Stored(storage, dtype, offset, shape, strides)
+        return StoredTensor(storage, dtype, offset, shape, strides)
 
     def sparse(layout: str, parts: tuple[Any, ...]) -> _StoredSparse:
         return _StoredSparse(layout, parts)
@@ -268,10 +272,12 @@ def _known() -> Mapping[str, Any]:
         "torch._utils._rebuild_tensor_v3": typed,
         "torch._utils._rebuild_sparse_tensor": sparse,
         "torch._utils._rebuild_parameter": lambda data, *_: data,
+        # A tensor with attributes, or of a class of its own: its values are those of the plain one.
+        "torch._tensor._rebuild_from_type_v2": lambda make, _kind, parts, _state: make(*parts),
         "torch.serialization._get_layout": lambda name: name,
         # Neither copies: a file could ask for a thousand copies of a long list.
         "torch.Size": lambda lengths: lengths,
-        "collections.OrderedDict": lambda *_: {},
+        "collections.OrderedDict": lambda *_: type("dict", (dict,), {})(),
         "torch.storage.UntypedStorage": torch.uint8,
     }
 

@@ -6,6 +6,7 @@ pointer and every index is checked here first.
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from projector.graph.ranges import index_type
 
-Numbers = NDArray[np.generic]
+Numbers = NDArray[Any]
 
 
 def from_compressed(
