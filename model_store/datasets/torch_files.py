@@ -9,7 +9,7 @@ import operator
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -178,13 +178,43 @@ class TorchFile:
             )
 
 
+#: What operations of pickle hash of the objects before them.
+_HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
+    pickle.SETITEM[0]: lambda stack: stack[-2:-1],
+    pickle.SETITEMS[0]: lambda stack: stack[::2],
+    pickle.DICT[0]: lambda stack: stack[::2],
+    pickle.ADDITEMS[0]: lambda stack: stack,
+    pickle.FROZENSET[0]: lambda stack: stack,
+}
+
+
+def _checked(code: int, load: Callable[["_Unpickler"], None]) -> Callable[["_Unpickler"], None]:
+    """An operation of pickle that first looks at what it hashes or changes.
+
+    To hash a tuple of a million levels takes more stack than there is, which ends the process.
+    """
+
+    def checked(unpickler: "_Unpickler") -> None:
+        # Of a typeshed that knows only the unpickler in C.
+        stack: list[Any] = vars(unpickler)["stack"]
+        if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread | dict):
+            raise ValueError(f"it changes a {type(stack[-2]).__name__}")
+        for key in _HASHED[code](stack) if code in _HASHED else ():
+            parts = key if isinstance(key, tuple) else (key,)
+            if not all(isinstance(part, str | bytes | int | float | Unread | None) for part in parts):
+                raise ValueError(f"a key of a dictionary or set is a {type(key).__name__} of other objects")
+        load(unpickler)
+
+    return checked
+
+
 # The one in Python: the one in C takes memory for as many objects as a file says that it has.
 class _Unpickler(pickle._Unpickler):
     """Makes plain objects, tensors still to be read, and `Unread`; it imports and calls nothing else."""
 
-    #: Without what takes memory for a declared size, and what refers to classes by number.
+    #: Checked, and without what takes memory for a declared size, and what refers to classes by number.
     dispatch: ClassVar = {
-        code: load
+        code: _checked(code, load)
         for code, load in pickle._Unpickler.dispatch.items()
         if code not in (*pickle.BYTEARRAY8, *pickle.EXT1, *pickle.EXT2, *pickle.EXT4)
     }
@@ -220,14 +250,17 @@ def _known() -> Mapping[str, Any]:
     """Made for each file, which may set attributes of what it names."""
 
     def tensor(
-        storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
-    ) -> StoredTensor:
+        storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+        _gradient: object = None, _hooks: object = None, marks: object = None,
+    ) -> StoredTensor:  # fmt: skip
+        _require_unmarked(marks)
         return StoredTensor(storage, storage.dtype, offset, shape, strides)
 
     def typed(
         storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
-        _gradient: object, _hooks: object, dtype: torch.dtype, *_: object,
+        _gradient: object, _hooks: object, dtype: torch.dtype, marks: object = None,
     ) -> StoredTensor:  # fmt: skip
+        _require_unmarked(marks)
         return StoredTensor(storage, dtype, offset, shape, strides)
 
     def sparse(layout: str, parts: tuple[Any, ...]) -> _StoredSparse:
@@ -247,6 +280,12 @@ def _known() -> Mapping[str, Any]:
         "collections.OrderedDict": lambda *_: type("dict", (dict,), {})(),
         "torch.storage.UntypedStorage": torch.uint8,
     }
+
+
+def _require_unmarked(marks: object) -> None:
+    """Raises ValueError for a tensor whose values are the negative or the conjugate of what is stored."""
+    if marks and not (isinstance(marks, dict) and not any(marks.values())):
+        raise ValueError("a tensor is stored as the negative or conjugate of another")
 
 
 def _whole(lengths: Any) -> tuple[int, ...]:

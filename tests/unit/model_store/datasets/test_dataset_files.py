@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import pickle
 import struct
 import warnings
 import zipfile
@@ -22,6 +23,9 @@ from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
 from tests.support.models.small_datasets import NO_SPLIT, arrays, load
 from tests.support.models.small_graphs import dense, dense_features, float32_features, sparse_features
+
+#: For tests that make a sparse tensor themselves, of which torch says once that these are new.
+SPARSE_IN_TORCH = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 
 
 def test_an_npz_becomes_the_graph_it_describes(save: Callable[..., Path]) -> None:
@@ -278,6 +282,31 @@ def test_features_or_arrays_that_are_given_twice_are_refused(save: Callable[...,
         load(path)
 
 
+def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: Callable[..., Path]) -> None:
+    path = saved_data()
+    stored = torch.load(path, weights_only=False)
+    stored.x = torch._neg_view(stored.x)
+    torch.save(stored, path)
+    with pytest.raises(GraphError, match="negative or conjugate"):
+        load(path)
+
+
+@pytest.mark.parametrize("key", ["a dictionary", "a set"])
+def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
+    """Python hashes a tuple level by level, on a stack that a million overflow."""
+    nested = pickle.EMPTY_TUPLE + 10**6 * pickle.TUPLE1
+    objects = {
+        "a dictionary": pickle.EMPTY_DICT + nested + pickle.NONE + pickle.SETITEM,
+        "a set": pickle.MARK + nested + pickle.FROZENSET,
+    }
+    header = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
+    parts = [pickle.dumps(part, protocol=2) for part in header]
+    program = pickle.PROTO + b"\x02" + objects[key] + pickle.STOP
+    (tmp_path / "deep.pt").write_bytes(b"".join(parts) + program + pickle.dumps([], protocol=2))
+    with pytest.raises(GraphError, match="a key of a dictionary or set"):
+        load(tmp_path / "deep.pt")
+
+
 def test_a_directed_torch_geometric_data_is_refused(saved_data: Callable[..., Path]) -> None:
     with pytest.raises(GraphError, match="one direction"):
         load(saved_data(edge_index=np.array([[0, 1], [1, 2]])))
@@ -382,6 +411,7 @@ def test_a_pickle_that_asks_for_memory_is_refused(tmp_path: Path) -> None:
             load(tmp_path / "a.pt")
 
 
+@SPARSE_IN_TORCH
 def test_a_file_with_any_byte_changed_ends_in_a_graph_or_in_words(saved_data: Callable[..., Path]) -> None:
     path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64), x=None)
     data = torch.load(path, weights_only=False)
