@@ -188,7 +188,7 @@ _HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
 }
 
 
-def _checked(code: int, load: Callable[["_Unpickler"], None]) -> Callable[["_Unpickler"], None]:
+def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
     """An operation of pickle that first looks at what it hashes or changes.
 
     To hash a tuple of a million levels takes more stack than there is, which ends the process.

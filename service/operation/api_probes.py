@@ -57,15 +57,16 @@ def api_probes(
 
     async def postgres() -> str:
         nonlocal damaged_at
-        async with _asking_postgres(), transaction(engine) as connection:
-            damaged = await damage_met(connection)
-        if damaged is None:
-            damaged_at = None
-            return "answers"
-        damaged_at = damaged_at or time.monotonic()
-        if time.monotonic() - damaged_at > MOST_AWAY_S:
-            raise NotReady(damaged.detail, damaged.remedy)
-        return f"answers. {damaged.detail}"
+        async with _asking_postgres():
+            async with transaction(engine) as connection:
+                damaged = await damage_met(connection)
+            if damaged is None:
+                damaged_at = None
+                return "answers"
+            damaged_at = damaged_at or time.monotonic()
+            if time.monotonic() - damaged_at > MOST_AWAY_S:
+                raise damaged
+            return f"answers. {damaged.detail}"
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:

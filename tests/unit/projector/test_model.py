@@ -349,15 +349,16 @@ def test_an_adjacency_of_ones_for_these_nodes_alone_is_taken(
         from_arrays(adjacency(sp.csr_array(small.adjacency)), small.features, small.labels)
 
 
-def test_edge_weights_of_any_object_are_refused(small: Graph) -> None:
+@pytest.mark.parametrize("unread", ["edge_weight", "edge_attr", "user_id", "val_idx"])
+def test_what_an_object_has_and_is_not_read_is_refused(small: Graph, unread: str) -> None:
     edge_index = torch.tensor(np.stack(sp.coo_array(small.adjacency).coords))
     x, y = torch.tensor(dense(small.features)), torch.tensor(small.labels)
-    with pytest.raises(GraphError, match="edge_weight"):
-        fit(SimpleNamespace(edge_index=edge_index, x=x, y=y, edge_weight=torch.full((edge_index.shape[1],), 0.5)))
+    with pytest.raises(GraphError, match=unread):
+        fit(SimpleNamespace(edge_index=edge_index, x=x, y=y, **{unread: torch.full((edge_index.shape[1],), 0.5)}))
 
 
-@pytest.mark.parametrize("device", ["auto", "mps", "cuda:99", "nowhere"])
-def test_a_device_that_is_not_there_is_refused(small: Graph, device: str) -> None:
+@pytest.mark.parametrize("device", ["auto", "mps", "cuda:99", "nowhere", None])
+def test_a_device_that_is_not_there_is_refused(small: Graph, device: Any) -> None:
     with pytest.raises(DeviceError):
         fit(small, device=device)
 
