@@ -42,9 +42,12 @@ def read_npz(
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if len(members) < len(archive.infolist()):
-                raise ValueError("it holds an array twice")
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in members:
+                    raise ValueError(f"it holds {name} twice")
+                members[name] = info
             chosen = {name: info for name, info in members.items() if name in wanted or also(name)}
             require_room(path, (info.file_size for info in chosen.values()), free_bytes=free_bytes)
             arrays = {}

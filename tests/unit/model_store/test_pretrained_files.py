@@ -141,8 +141,17 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
 
 def test_weights_in_bfloat16_keep_their_values(tmp_path: Path) -> None:
     W = torch.tensor(in_span((2, 12, 3))).bfloat16()
-    save_torch_file({"W": W, "other": W.clone()}, tmp_path / "w.safetensors")
+    save_torch_file({"W": W}, tmp_path / "w.safetensors")
     assert (read_weights(tmp_path / "w.safetensors").weights == W.double().numpy()).all()
+
+
+def test_what_a_file_of_weights_holds_beside_them_is_refused_by_name(tmp_path: Path) -> None:
+    W = torch.tensor(in_span((2, 12, 3)))
+    save_torch_file({"W": W, "label_w": W.clone()}, tmp_path / "w.safetensors")
+    np.savez(tmp_path / "w.npz", W=W, label_w=W)
+    for file in tmp_path.iterdir():
+        with pytest.raises(WeightsError, match="label_w"):
+            read_weights(file)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npy", "pt"])
