@@ -418,6 +418,14 @@ def test_features_alone_take_no_label_along_without_a_repair_either(small: Graph
     assert torch.linalg.norm(span.W - explained) <= 1e-9 * torch.linalg.norm(span.W)
 
 
+def test_training_and_predicting_warn_of_nothing() -> None:
+    code = (
+        "import numpy as np; from projector import fit, from_arrays; r = np.random.default_rng(0);"
+        "model = fit(from_arrays([[0, 1, 2], [1, 2, 3]], r.normal(size=(4, 2)), [0, 1, 0, 1])); model.predict([0])"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
 def test_the_library_needs_nothing_of_the_service() -> None:
     code = (
         "import sys; from projector import fit, from_arrays, Model, ModelSpec; import projector.model; "

@@ -24,9 +24,6 @@ from projector.graph.raw_graph import RawGraph
 from tests.support.models.small_datasets import NO_SPLIT, arrays, load
 from tests.support.models.small_graphs import dense, dense_features, float32_features, sparse_features
 
-#: For tests that make a sparse tensor themselves, of which torch says once that these are new.
-SPARSE_IN_TORCH = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-
 
 def test_an_npz_becomes_the_graph_it_describes(save: Callable[..., Path]) -> None:
     graph = load(save())
@@ -411,7 +408,6 @@ def test_a_pickle_that_asks_for_memory_is_refused(tmp_path: Path) -> None:
             load(tmp_path / "a.pt")
 
 
-@SPARSE_IN_TORCH
 def test_a_file_with_any_byte_changed_ends_in_a_graph_or_in_words(saved_data: Callable[..., Path]) -> None:
     path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64), x=None)
     data = torch.load(path, weights_only=False)

@@ -11,8 +11,6 @@ from projector.errors import GraphError
 from projector.graph.sparse_parts import from_compressed
 from projector.graph.tensors import from_torch_geometric
 
-#: Torch says once that sparse tensors are new.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 #: 4 x 6, of which every second block of 2 x 2 is empty.
 DENSE = torch.kron(torch.tensor([[1.0, 0, 2], [0, 3, 0]]), torch.tensor([[1.0, 2], [3, 4]]))
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
