@@ -43,7 +43,6 @@ _SETTINGS = (
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
 #: What `pg_controldata` says of data whose pages have no checksums, and of a server that was stopped in order.
 _NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
-_STOPPED = re.compile(r"^Database cluster state: *shut down$", re.MULTILINE)
 _logger = logging.getLogger(__name__)
 
 
@@ -149,9 +148,6 @@ class Postgres:
         data = ["-D", self._account.folder_argument(self.folder)]
         state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
         if not _NO_CHECKSUMS.search(state):
-            return
-        if not _STOPPED.search(state):
-            _logger.warning("Postgres' pages have no checksums; they get them at a start after an orderly stop")
             return
         _logger.warning("Postgres' pages have no checksums; every page is written once to give it one")
         no_sync = () if self._durable else ("--no-sync",)
