@@ -40,7 +40,8 @@ async def acquire(
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
-    begun = {"holder": holder, "expires_at": expires_at, **_columns(LeaseReport(Condition(Phase.LOADING)))}
+    begun = {"holder": holder, "held_since": func.clock_timestamp(), "expires_at": expires_at}
+    begun |= _columns(LeaseReport(Condition(Phase.LOADING)))
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
