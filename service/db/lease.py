@@ -34,13 +34,14 @@ async def acquire(
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
-    forgotten some. A failure is counted if the last holder ended without giving the lease back, if it reported that it
-    had failed, or if the caller knows of one (`after_failure`).
+    forgotten some. A failure is counted if another holder ended without giving the lease back, or if the caller knows
+    of one (`after_failure`); an outage that a holder has waited out is none.
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
-    begun = {"holder": holder, "expires_at": expires_at, **_columns(LeaseReport(Condition(Phase.LOADING)))}
+    begun = {"holder": holder, "held_since": func.clock_timestamp(), "expires_at": expires_at}
+    begun |= _columns(LeaseReport(Condition(Phase.LOADING)))
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
@@ -102,9 +103,7 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
 def _failures(holder: str, after_failure: bool) -> dict[str, Any]:
     """What a new holder makes of the way in which the last one ended."""
     was_stopped = LeaseRow.phase == Phase.STOPPED.value
-    failed = and_(not_(was_stopped), or_(LeaseRow.holder != holder, LeaseRow.phase == Phase.FAILED.value))
-    if after_failure:
-        failed = true()
+    failed = true() if after_failure else and_(not_(was_stopped), LeaseRow.holder != holder)
     # The first failure was when the last holder that served did so last.
     first = func.coalesce(LeaseRow.failing_since, LeaseRow.served_at, func.clock_timestamp())
     return {

@@ -56,8 +56,8 @@ _ASKED = Rights(
 )
 #: Of the lease: who holds it, and what the holder reports.
 _LEASE = (
-    "holder fencing expires_at phase reason repair_progress device checks served_at serving_since failures "
-    "failing_since"
+    "holder fencing held_since expires_at phase reason repair_progress device checks served_at serving_since "
+    "failures failing_since"
 )
 _DRILL = Rights(add="request_id model cohort trigger")
 #: Of a table that is a lock (`service.db.locks`): to share it, to take it alone, or both.

@@ -61,6 +61,8 @@ class LeaseRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
     fencing: Mapped[int] = mapped_column(BigInteger)
+    #: When it was acquired last, by the same holder too.
+    held_since: Mapped[datetime | None]
     expires_at: Mapped[datetime]
     phase: Mapped[str] = mapped_column(server_default=text("'stopped'"))
     reason: Mapped[str | None]

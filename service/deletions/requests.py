@@ -23,20 +23,25 @@ from service.domain.states import AUDITED, RequestStatus
 from service.errors import NotFound
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
-#: The head of the queue, and what came before it and went on since the head was queued. It is found among all that are
+#: The head of the queue, what came before it and went on since the head was queued, and the batch that the unlearner
+#: has in hand: what this one took up and has not ended, however long that takes. The head is found among all that are
 #: open, by another index than the one by which requests are published again: damage to one is seen through the other.
 _OLDEST = text(
     """
     WITH head AS (
-        SELECT id, queued_at FROM requests
+        SELECT queued_at FROM requests
         WHERE model = :model AND ended_at IS NULL AND status NOT IN ('applied', 'failed') AND batch_id IS NULL
         ORDER BY received_at, id LIMIT 1
-    ), begun AS (
-        SELECT max(r.taken_at) FILTER (WHERE r.id <> h.id) AS at, count(*) > 0 AS any_begun FROM requests r, head h
-        WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed' AND r.taken_at IS NOT NULL
-            AND r.received_at <= h.queued_at
+    ), server AS (
+        SELECT held_since, serving_since FROM leases
+        WHERE name = :model AND phase = 'serving' AND expires_at > clock_timestamp()
+    ), in_hand AS (
+        SELECT min(r.taken_at) AS since FROM requests r, server
+        WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed'
+            AND r.taken_at >= greatest(server.held_since, r.queued_at)
     )
-    SELECT begun.any_begun AS is_under_way, extract(epoch FROM clock_timestamp() - greatest(h.queued_at, begun.at, (
+    SELECT EXISTS (SELECT FROM server) AS is_served, extract(epoch FROM coalesce(in_hand.since, clock_timestamp())
+        - greatest(h.queued_at, (SELECT serving_since FROM server), (
         SELECT r.completed_at FROM requests r
         WHERE r.model = :model AND r.completed_at > h.queued_at AND r.received_at <= h.queued_at
         ORDER BY r.completed_at DESC LIMIT 1
@@ -45,7 +50,7 @@ _OLDEST = text(
         WHERE r.model = :model AND r.failed_at > h.queued_at AND r.received_at <= h.queued_at
         ORDER BY r.failed_at DESC LIMIT 1
     ))) AS waits_s
-    FROM head h, begun
+    FROM head h, in_hand
     """
 )
 
@@ -150,7 +155,7 @@ class RequestRepository:
     async def oldest(self, model: str) -> OldestRequest | None:
         """Return how the request at the head of the queue fares; None when no request waits."""
         found = (await self._conn.execute(_OLDEST, {"model": model})).one_or_none()
-        return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_under_way)
+        return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_served)
 
     async def queued_by_key(self, model: str) -> dict[UUID, int]:
         """Return how many nodes and edges the queued requests of each API key name."""

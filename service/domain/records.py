@@ -12,9 +12,6 @@ from service.domain.kinds import RequestKind, Target, ordered
 from service.domain.scopes import Scope
 from service.domain.states import Guarantee, RequestStatus
 
-#: Seconds after which a batch that is under way no longer explains why the next request waits.
-LONGEST_BATCH_S = 600.0
-
 
 @dataclass(frozen=True)
 class Targets:
@@ -44,14 +41,15 @@ class Targets:
 class OldestRequest:
     """How the request at the head of the queue fares: the oldest that is open and in no committed batch."""
 
-    #: Seconds since it could have been taken up: since it was queued, or since one that came before it last went on.
+    #: Seconds for which it could have been taken up: since it was queued, one that came before it last went on, or the
+    #: unlearner began to serve, whichever was last; until the unlearner took up the batch that it has in hand.
     waits_s: float
-    #: Whether the unlearner has begun on it, or on one that came before it.
-    is_under_way: bool
+    #: Whether an unlearner serves; while none does, the lease tells why it waits.
+    is_served: bool
 
     def is_stuck(self, most_s: float) -> bool:
-        """Whether it has waited longer than `most_s` although nothing is under way, or too long for any batch."""
-        return self.waits_s > (max(most_s, LONGEST_BATCH_S) if self.is_under_way else most_s)
+        """Whether it has waited longer than `most_s` for an unlearner that serves."""
+        return self.is_served and self.waits_s > most_s
 
 
 class KeySlot(NamedTuple):

@@ -88,6 +88,7 @@ class Unlearner:
         #: `time.monotonic()` from which the disk is tidied again.
         self._tidy_at = 0.0
         self._unforeseen = 0
+        #: Whether something has failed that the next lease is to count: no outage, which passes by itself.
         self._after_failure = after_failure
         #: What batches fail with, until one succeeds or nothing waits any more.
         self.carrying_out = Outage("batches")
@@ -220,6 +221,7 @@ class Unlearner:
             # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
             self._log.exception("unlearner.failed", attempt=self._unforeseen)
             self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+            self._after_failure = True
             self._unforeseen += 1
             if self._unforeseen > _MAX_UNFORESEEN:
                 raise

@@ -6,19 +6,33 @@ from uuid import UUID
 
 import pytest
 
+from service.db import lease as leases
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
 from service.deletions.requests import RequestRepository
-from service.domain.records import LONGEST_BATCH_S, OldestRequest
+from service.domain.lease_report import Condition, LeaseReport, Phase
+from service.domain.records import OldestRequest
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 MOST_S = 40.0
+LONG_S = 24 * 3600.0
 
 
 @pytest.fixture
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    """With an unlearner that has served for long."""
     async with open_database(database_url, tmp_path) as database:
+        await told(database, Phase.SERVING, LONG_S)
         yield database
+
+
+async def told(db: Database, phase: Phase, ago_s: float) -> None:
+    """An unlearner has acquired the lease, and told that it is at `phase`."""
+    lease = await leases.acquire(db.engine, MODEL, "one", LONG_S)
+    assert lease is not None
+    await leases.renew(db.engine, lease, LeaseReport(Condition(phase)))
+    earlier = ", ".join(f"{at} = {at} - make_interval(secs => :ago)" for at in ("held_since", "serving_since"))
+    await db.rows(f"UPDATE leases SET {earlier}", ago=ago_s)
 
 
 async def oldest(db: Database) -> OldestRequest | None:
@@ -65,7 +79,7 @@ async def test_it_waits_since_it_was_queued_when_nothing_before_it_went_on(db: D
     found = await oldest(db)
     assert found is not None
     assert found.waits_s == pytest.approx(50.0, abs=5.0)
-    assert (found.is_under_way, found.is_stuck(MOST_S)) == (False, True)
+    assert found.is_stuck(MOST_S)
 
 
 async def test_in_a_long_queue_it_waits_since_the_one_before_it_went_on(db: Database) -> None:
@@ -87,25 +101,70 @@ async def test_those_that_overtook_it_do_not_hide_that_it_waits(db: Database) ->
     assert found.is_stuck(MOST_S)
 
 
-@pytest.mark.parametrize(("ago_s", "is_stuck"), [(LONGEST_BATCH_S - 60.0, False), (LONGEST_BATCH_S + 60.0, True)])
-async def test_behind_a_batch_it_may_wait_for_as_long_as_a_batch_may_take(
-    db: Database, ago_s: float, is_stuck: bool
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_behind_a_batch_that_the_unlearner_has_in_hand_it_waits_for_as_long_as_that_takes(
+    db: Database, is_committed: bool
 ) -> None:
-    under_way = await accepted(db, "1", 2000.0)
-    await accepted(db, "2", 1990.0)
-    await take(db, under_way, ago_s)
-    await db.batch([under_way])
+    under_way = await accepted(db, "1", 7300.0)
+    await accepted(db, "2", 7290.0)
+    await take(db, under_way, 7285.0)
+    if is_committed:
+        await db.batch([under_way])
     found = await oldest(db)
     assert found is not None
-    assert (found.is_under_way, found.is_stuck(MOST_S)) == (True, is_stuck)
+    assert not found.is_stuck(MOST_S)
 
 
-async def test_one_that_is_begun_again_and_again_does_not_get_on(db: Database) -> None:
-    request_id = await accepted(db, "1", LONGEST_BATCH_S + 60.0)
-    await take(db, request_id, 1.0)
+async def test_one_that_waited_too_long_before_a_batch_overtook_it_is_stuck_meanwhile(db: Database) -> None:
+    await accepted(db, "1", 300.0)
+    await take(db, await accepted(db, "2", 200.0), 100.0)
     found = await oldest(db)
     assert found is not None
-    assert (found.is_under_way, found.is_stuck(MOST_S)) == (True, True)
+    assert found.is_stuck(MOST_S)
+
+
+async def test_what_an_earlier_session_took_up_is_in_nobodys_hand(db: Database) -> None:
+    request_id = await accepted(db, "1", 3600.0)
+    await take(db, request_id, 3500.0)
+    await told(db, Phase.SERVING, 60.0)
+    found = await oldest(db)
+    assert found is not None
+    assert found.is_stuck(MOST_S)
+
+
+async def test_a_batch_begun_before_others_read_that_its_unlearner_serves_is_in_its_hand(db: Database) -> None:
+    await take(db, await accepted(db, "1", 7300.0), 7285.0)
+    await db.rows("UPDATE leases SET serving_since = now() - interval '2 h'")
+    found = await oldest(db)
+    assert found is not None
+    assert not found.is_stuck(MOST_S)
+
+
+async def test_it_waits_for_an_unlearner_only_since_that_serves(db: Database) -> None:
+    await accepted(db, "1", 3600.0)
+    await told(db, Phase.SERVING, 5.0)
+    found = await oldest(db)
+    assert found is not None
+    assert found.waits_s == pytest.approx(5.0, abs=5.0)
+    assert not found.is_stuck(MOST_S)
+
+
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.FAILED, Phase.HELD_UP])
+async def test_while_no_unlearner_serves_it_waits_and_is_not_stuck(db: Database, phase: Phase) -> None:
+    await accepted(db, "1", 3600.0)
+    await told(db, phase, 1800.0)
+    found = await oldest(db)
+    assert found is not None
+    assert found.waits_s == pytest.approx(3600.0, abs=5.0)
+    assert not found.is_stuck(MOST_S)
+
+
+async def test_while_nobody_holds_the_lease_it_is_not_stuck(db: Database) -> None:
+    await accepted(db, "1", 3600.0)
+    await db.rows("UPDATE leases SET expires_at = now() - interval '30 min'")
+    found = await oldest(db)
+    assert found is not None
+    assert not found.is_stuck(MOST_S)
 
 
 async def test_one_that_is_tried_again_waits_since_then(db: Database) -> None:
@@ -115,3 +174,14 @@ async def test_one_that_is_tried_again_waits_since_then(db: Database) -> None:
     found = await oldest(db)
     assert found is not None
     assert not found.is_stuck(MOST_S)
+
+
+async def test_one_that_is_tried_again_is_in_nobodys_hand_until_it_is_taken_up_again(db: Database) -> None:
+    request_id = await accepted(db, "1", 3600.0)
+    await take(db, request_id, 1900.0)
+    await fail(db, request_id, 1800.0)
+    await db.intake.retry(request_id, db.api_key_id)
+    await db.rows("UPDATE requests SET queued_at = now() - interval '60 s'")
+    found = await oldest(db)
+    assert found is not None
+    assert found.is_stuck(MOST_S)

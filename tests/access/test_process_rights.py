@@ -52,7 +52,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "imports": (_READ, "read, change finished_at refusal status"),
     "leases": (
         _READ,
-        "read, add *, change checks device expires_at failing_since failures fencing holder phase reason "
+        "read, add *, change checks device expires_at failing_since failures fencing held_since holder phase reason "
         "repair_progress served_at serving_since",
     ),
     "leaves": (_READ, _ADD),

@@ -8,10 +8,12 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy import text
 
+from service.db import lease as leases
 from service.db.transactions import transaction
 from service.deletions.delivery.relay import Relay
 from service.deletions.delivery.sweeper import Sweeper
 from service.deletions.moves import RequestMoves
+from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.queue.backoff import Backoff
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
@@ -126,6 +128,16 @@ async def test_a_missing_group_is_recreated(
     assert await claim_all(stream, 1) == accepted
 
 
+async def unlearner(world: QueueWorld, phase: Phase, *, for_long: bool = True) -> None:
+    """An unlearner holds the lease, and is at `phase`."""
+    lease = await leases.acquire(world.engine, MODEL, "one", 3600.0)
+    assert lease is not None
+    await leases.renew(world.engine, lease, LeaseReport(Condition(phase)))
+    if for_long:
+        async with transaction(world.engine) as connection:
+            await connection.execute(text(f"UPDATE leases SET held_since = {LONG_AGO}, serving_since = {LONG_AGO}"))
+
+
 async def moved_past(redis: Redis) -> None:
     await redis.xgroup_setid(KEY, "unlearner", "9999999999999-0")
 
@@ -170,6 +182,7 @@ async def test_whoever_has_had_them_requests_that_nobody_takes_up_are_delivered_
 ) -> None:
     # Idle for less than this, no entry counts as abandoned.
     sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
+    await unlearner(world, Phase.SERVING)
     accepted = await world.accept(3)
     await Relay(world.engine, stream).publish_pending()
     await stall(redis)
@@ -187,16 +200,33 @@ async def test_whoever_has_had_them_requests_that_nobody_takes_up_are_delivered_
     assert await stream.length() == 3, "nothing of what was passed over is left"
 
 
-async def test_requests_behind_a_batch_that_is_under_way_are_not_delivered_again(
+async def test_requests_behind_a_batch_in_hand_are_not_delivered_again(
     world: QueueWorld, stream: DeletionStream
 ) -> None:
     sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
+    await unlearner(world, Phase.SERVING)
     first, _ = await world.accept(2)
     await Relay(world.engine, stream).publish_pending()
     await claim_all(stream, 2)
     async with transaction(world.engine) as connection:
-        await connection.execute(text(RECEIVED_LONG_AGO))
         await RequestMoves(connection).take([first])
+        await connection.execute(text(f"{RECEIVED_LONG_AGO}, taken_at = {LONG_AGO}"))
+        await connection.execute(text("UPDATE requests SET taken_at = NULL WHERE id <> :id"), {"id": first})
+        await connection.execute(text("UPDATE leases SET held_since = held_since - interval '1 h'"))
+    assert await sweeper.sweep() == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.SERVING])
+async def test_at_a_start_what_was_delivered_is_left_to_whom_it_was_given(
+    world: QueueWorld, stream: DeletionStream, phase: Phase
+) -> None:
+    sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
+    await world.accept(2)
+    await Relay(world.engine, stream).publish_pending()
+    async with transaction(world.engine) as connection:
+        await connection.execute(text(RECEIVED_LONG_AGO))
+    await unlearner(world, phase, for_long=phase is Phase.LOADING)
+    await claim_all(stream, 2)
     assert await sweeper.sweep() == 0
 
 

@@ -99,6 +99,16 @@ async def test_an_unlearner_that_serves_for_a_moment_again_and_again_is_not_read
         assert check.remedy
 
 
+@pytest.mark.parametrize("is_outage", [True, False])
+async def test_outages_that_an_unlearner_waits_out_are_no_failures_of_it(db: Database, is_outage: bool) -> None:
+    for phase in (Phase.SERVING, *[Phase.FAILED] * 4, Phase.SERVING):
+        lease = await leases.acquire(db.engine, MODEL, "one", 60, after_failure=not is_outage)
+        assert lease is not None
+        await leases.renew(db.engine, lease, LeaseReport(Condition(phase)))
+        await passed(db, 20.0)
+    assert (await found(db))["unlearner"].ok is is_outage
+
+
 async def test_lasting_service_ends_a_row_of_failures(db: Database) -> None:
     for holder in ("first", "second", "third"):
         await lives(db, holder)
