@@ -13,6 +13,7 @@ from service.db import reader_leases
 from service.db.engine import Engine
 from service.db.notifications import Listening, listen
 from service.errors import Unavailable
+from service.publication.checksums import Checker
 from service.publication.layout import LIFE_S, Layout, OtherPublicationFormat, lock_reader
 from service.publication.mapped import View, open_view
 from service.publication.reader import Reader
@@ -38,6 +39,7 @@ class Follower:
         self._home = home
         self._model = model
         self._id = uuid4()
+        self._checker = Checker()
         self._layout: Layout | None = None
         #: Holds the lock that says that this reader lives.
         self._lock: int | None = None
@@ -57,8 +59,8 @@ class Follower:
     async def follow(self, connection: Listening) -> None:
         """Serve the committed version and renew the lease on it.
 
-        Raises FileNotFoundError while the unlearner has published nothing, Unavailable, OSError and
-        OtherPublicationFormat.
+        Raises FileNotFoundError while the unlearner has published nothing, Unavailable, OSError,
+        OtherPublicationFormat, and PublicationDamaged, also for damage that an answer has found.
         """
         while True:
             view, asked_at = self._reader.view, boottime()
@@ -67,8 +69,11 @@ class Follower:
             if pointed is None:
                 raise FileNotFoundError(errno.ENOENT, "No version of the model is committed yet")
             if view is not None and pointed == served:
+                # First, as the copy that was replaced goes once every reader has had the time for it.
+                view = await self._where_it_is(view)
+                self._reader.serve(view)
                 self._reader.extend(asked_at + LIFE_S * _USABLE_SHARE)
-                await self._serve_again(view)
+                view.probabilities.require_undamaged()
                 return
             layout = self._find()
             # Served before its lease is asked for: once that is there, no answer is of an earlier version.
@@ -97,16 +102,17 @@ class Follower:
         self._reader.explain(error.detail.rstrip(".") if isinstance(error, Unavailable) else str(error))
         await self.outage.pause(error)
 
-    async def _serve_again(self, view: View) -> None:
-        """Serve the same version from where it was written again, if it was: what was there before it may go."""
+    async def _where_it_is(self, view: View) -> View:
+        """The same version from where it was written again, if it was: what was there before it may go."""
         with contextlib.suppress(FileNotFoundError):
             layout = self._find()
             if layout.version(view.folder) != view.path:
-                self._reader.serve(await self._open(layout, view.folder, view))
+                return await self._open(layout, view.folder, view)
+        return view
 
     async def _open(self, layout: Layout, folder: str, before: View | None) -> View:
-        # In a thread: every byte is checked, and meanwhile others are answered.
-        return await asyncio.to_thread(open_view, layout, folder, before)
+        # In a thread: a new model is read whole, and meanwhile others are answered.
+        return await asyncio.to_thread(open_view, layout, folder, before, self._checker)
 
     def _find(self) -> Layout:
         """The publication as it is now, locked; a new one has taken its place if that was lost or moved."""

@@ -3,6 +3,8 @@
 import errno
 import mmap
 import os
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.forgetting.canaries import Canaries
-from service.publication.checksums import PublicationDamaged, read_checksums, require_undamaged
+from service.publication.checksums import BLOCK, Checker, PublicationDamaged, read_checksums
 from service.publication.facts import Facts, ModelFacts, ModelManifest, VersionManifest
 from service.publication.index import EdgeIndex, IdIndex
 from service.publication.layout import Layout, read_manifest
@@ -30,6 +32,41 @@ class MappedModel:
     public: NDArray[np.bool_]
 
 
+class CheckedRows:
+    """Rows of a mapped file of float64. Each block is checked once, before its first row is returned.
+
+    Threads may share it: two that check the same block at once find the same.
+    """
+
+    def __init__(self, path: Path, data: mmap.mmap, columns: int, checksums: Sequence[int]) -> None:
+        self._path = path
+        self._bytes = memoryview(data)
+        self._rows = np.frombuffer(data, dtype=np.float64).reshape(-1, columns)
+        self._width = 8 * columns
+        self._checksums = checksums
+        self._checked = bytearray(len(checksums))
+        self._is_damaged = False
+
+    def row(self, row: int) -> NDArray[np.float64]:
+        """One row, (C,). Raises PublicationDamaged."""
+        start = row * self._width
+        for block in range(start // BLOCK, (start + self._width - 1) // BLOCK + 1):
+            if not self._checked[block]:
+                self._check(block)
+        return self._rows[row]
+
+    def require_undamaged(self) -> None:
+        """Raise PublicationDamaged once damage was found; reads nothing."""
+        if self._is_damaged:
+            raise PublicationDamaged(self._path)
+
+    def _check(self, block: int) -> None:
+        found = zlib.crc32(self._bytes[block * BLOCK : (block + 1) * BLOCK])
+        self._is_damaged = self._is_damaged or found != self._checksums[block]
+        self.require_undamaged()
+        self._checked[block] = True
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version.
@@ -43,8 +80,8 @@ class View:
     path: Path
     model: MappedModel
     facts: Facts
-    #: (n, C) float64; zero for nodes no longer live.
-    probabilities: NDArray[np.float64]
+    #: (n, C); zero for nodes no longer live.
+    probabilities: CheckedRows
     #: (n,) bool, a copy: what can be deleted is looked up when the lease has run out, too.
     live: NDArray[np.bool_]
 
@@ -54,41 +91,40 @@ class View:
         return row if row is not None and self.live[row] else None
 
 
-def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
+def open_view(layout: Layout, folder: str, before: View | None = None, checker: Checker | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
-    Every file is read and checked once. Raises FileNotFoundError when it is not there (any more), OSError,
-    OtherPublicationFormat and PublicationDamaged.
+    Reads and checks every file but the probabilities, which are checked when an answer reads from them. Raises
+    FileNotFoundError when it is not there (any more), OSError, OtherPublicationFormat and PublicationDamaged.
     """
+    checker = checker or Checker()
     path = layout.version(folder)
     said = read_manifest(path, VersionManifest)
+    checker.refuse_known(path, said.checksums)
     model_path = layout.models / said.model
-    model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
+    model = before.model if before is not None and before.model.path == model_path else _open_model(model_path, checker)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
-    files = {
-        "probabilities": _map(path / "probabilities", 8 * nodes * classes),
-        "live": _map(path / "live", nodes),
-    }
+    data, mask = _map(path / "probabilities", 8 * nodes * classes), _map(path / "live", nodes)
     try:
-        require_undamaged(path, files, said.checksums)
+        checker.check(path, {"live": mask}, said.checksums)
     except PublicationDamaged:
         if path.exists():
             raise
         raise FileNotFoundError(errno.ENOENT, f"{path} is being removed") from None
-    probabilities = np.frombuffer(files["probabilities"], dtype=np.float64)
-    live = np.frombuffer(files["live"], dtype=np.bool_).copy()
+    probabilities = CheckedRows(path / "probabilities", data, classes, said.checksums["probabilities"])
+    live = np.frombuffer(mask, dtype=np.bool_).copy()
     if not path.exists():
         # It loses its name first: what was copied may have been overwritten already.
         raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
-    return View(folder, path, model, Facts(model.facts, said.facts), probabilities.reshape(nodes, classes), live)
+    return View(folder, path, model, Facts(model.facts, said.facts), probabilities, live)
 
 
-def _open_model(path: Path) -> MappedModel:
+def _open_model(path: Path, checker: Checker) -> MappedModel:
     said, written = read_manifest(path, ModelManifest), read_checksums(path)
     files = {name: _map(path / name, size) for name, size in said.sizes.items()}
     if written is not None:
         try:
-            require_undamaged(path, files, written)
+            checker.check(path, files, written)
         except PublicationDamaged:
             if read_checksums(path) == written:
                 raise

@@ -103,7 +103,7 @@ class Reader:
         """The version, its predictions in the order asked, and the ids that are unknown or no longer live.
 
         All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
-        of the exact ones. Raises Unavailable.
+        of the exact ones. Raises Unavailable, and PublicationDamaged from when damage is met in a version.
         """
         return self._answer(self._is_leased, _predictions, nodes, decimals)
 
@@ -165,6 +165,8 @@ def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
 
 
 def _predictions(view: View, nodes: Sequence[str], decimals: int | None) -> tuple[int, list[Prediction], list[str]]:
+    # Also when no nodes are asked for: so asks the readiness check.
+    view.probabilities.require_undamaged()
     found = [(node, _prediction(view, node, decimals)) for node in nodes]
     predictions = [prediction for _, prediction in found if prediction is not None]
     return view.facts.served.version, predictions, [node for node, prediction in found if prediction is None]
@@ -174,7 +176,7 @@ def _prediction(view: View, node: str, decimals: int | None) -> Prediction | Non
     row = view.find(node)
     if row is None:
         return None
-    exact = view.probabilities[row]
+    exact = view.probabilities.row(row)
     told: list[float] = (exact if decimals is None else exact.round(decimals)).tolist()
     classes = view.facts.model.classes
     return Prediction(

@@ -20,7 +20,7 @@ from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
-from service.publication.checksums import sealed, unsealed
+from service.publication.checksums import PublicationDamaged, sealed, unsealed
 from service.publication.following import Follower
 from service.publication.layout import LIFE_S, MANIFEST
 from service.publication.reader import Reader
@@ -113,7 +113,9 @@ async def test_a_reader_answers_the_committed_version_and_moves_with_the_pointer
         assert predicted(reader, "b") is not None
 
 
-async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_first_goes(world: World) -> None:
+async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_first_goes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with world.reading() as reader:
         # In place: it is mapped.
         with (world.publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
@@ -122,13 +124,50 @@ async def test_a_reader_moves_to_where_its_version_was_written_again_before_the_
         publications.load(world.publisher, VersionRef(1, 1), publications.published_model(IDS, shown), shown, fencing=2)
         again = world.publisher.layout.version("1-1")
         assert again.name == "1-1.2"
+        extend, extended = reader.extend, list[Path]()
+
+        def recorded(until: float) -> None:
+            assert reader.view is not None
+            extended.append(reader.view.path)
+            extend(until)
+
+        monkeypatch.setattr(reader, "extend", recorded)
 
         async def has_moved() -> bool:
             return reader.view is not None and reader.view.path == again
 
         await until(has_moved)
+        # From then on its lease is of the new copy only.
+        assert set(extended) == {again}
         world.publisher.remove_older(VersionRef(1, 1), 2)
         assert predicted(reader, "b") is not None
+
+
+async def test_damage_that_an_answer_meets_is_told_and_logged_until_the_next_version(world: World) -> None:
+    # Before any answer has read from it.
+    with (world.publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+        file.write(b"damaged")
+    reader, stop = Reader(), asyncio.Event()
+    follower = Follower(world.db.engine, reader, world.home, MODEL)
+    task = asyncio.create_task(follower.run(stop))
+
+    async def met() -> bool:
+        with pytest.raises(Unavailable) as refusal:
+            predicted(reader, "b")
+        return isinstance(refusal.value, PublicationDamaged)
+
+    async def logged() -> bool:
+        return "probabilities is damaged" in (follower.outage.reason or "")
+
+    await until(met)
+    await until(logged)
+    assert reader.facts.served.version == 1
+    world.write(2)
+    await world.commit(2)
+    await world.moved(2)
+    assert predicted(reader, "b") is not None
+    stop.set()
+    await task
 
 
 async def test_the_unlearner_waits_for_every_reader_and_for_none_that_has_ended(world: World) -> None:

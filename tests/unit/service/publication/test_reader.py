@@ -14,6 +14,7 @@ from service.boottime import boottime
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.publication import mapped
+from service.publication.checksums import BLOCK, PublicationDamaged
 from service.publication.layout import Layout
 from service.publication.reader import Prediction, Reader
 from service.publication.writer import Publisher
@@ -114,7 +115,8 @@ def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapsho
     write(publisher, Snapshot(2, np.full((4, 2), 0.625), shown.live, shown.edges))
     publications.serve(reader, publisher, ref(2))
     assert reader.view is not None
-    assert reader.view.probabilities.tolist() == [[0.625, 0.625], [0.0, 0.0], [0.625, 0.625], [0.625, 0.625]]
+    written = np.fromfile(reader.view.path / "probabilities").reshape(4, 2)
+    assert written.tolist() == [[0.625, 0.625], [0.0, 0.0], [0.625, 0.625], [0.625, 0.625]]
 
 
 def test_nodes_already_gone_at_a_start_are_unknown(tmp_path: Path) -> None:
@@ -233,11 +235,48 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
         asked.append(node)
         if len(asked) == 1:
             publications.serve(reader, publisher, ref(2))
+            # What the first is computed from is not what was written any more.
+            publisher.remove_older(ref(2), 1)
         return find(view, node)
 
     monkeypatch.setattr(type(reader.view), "find", replaced)
-    assert predicted(reader, "a") is None
+    assert predicted(reader, "b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 2)
     assert len(asked) == 2
+
+
+def test_damage_is_met_by_the_answer_that_reads_from_it_and_ends_all_of_that_version(tmp_path: Path) -> None:
+    classes, nodes = ("red", "green", "blue"), 25_000
+    ids, shown = [f"n{row}" for row in range(nodes)], publications.snapshot(1, np.full((nodes, 3), 0.25))
+    publications.reader_of(tmp_path, ids, shown, classes=classes)
+    publisher = Publisher(tmp_path, tmp_path)
+    # The first of which a part is in the second block.
+    row = BLOCK // 24
+    assert row * 24 < BLOCK < (row + 1) * 24
+    path = publisher.layout.version("1-1") / "probabilities"
+    with path.open("r+b") as file:
+        file.seek(BLOCK)
+        [byte] = file.read(1)
+        file.seek(BLOCK)
+        file.write(bytes([byte ^ 1]))
+    reader = Reader()
+    publications.serve(reader, publisher, ref(1))
+    elsewhere = [ids[0], ids[row - 1], ids[-1]]
+    assert len(reader.predict_many(elsewhere)[1]) == 3
+    # The readiness check asks for none.
+    for nodes_asked in ([ids[row]], [], elsewhere):
+        with pytest.raises(PublicationDamaged, match=f"{path} is damaged"):
+            reader.predict_many(nodes_asked)
+    assert reader.knows(ids[row])
+    write(publisher, publications.snapshot(2, np.full((nodes, 3), 0.25)))
+    publications.serve(reader, publisher, ref(2))
+    assert predicted(reader, ids[row]) is not None
+
+
+def test_a_block_is_checked_before_its_first_answer_and_not_for_each(publisher: Publisher, reader: Reader) -> None:
+    assert predicted(reader, "a") is not None
+    with (publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+        file.write(b"damaged")
+    assert predicted(reader, "b") is not None
 
 
 def test_a_model_that_is_imported_replaces_ids_and_classes(publisher: Publisher, reader: Reader) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
+from service.publication import checksums, mapped, writer
 from service.publication import layout as layouts
-from service.publication import mapped, writer
-from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
+from service.publication.checksums import Checker, PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
 from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, lock_reader, written_under
 from service.publication.mapped import open_view
 from service.publication.reader import Reader
@@ -202,11 +202,12 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
 def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_maps_it(publisher: Publisher) -> None:
     view = open_view(publisher.layout, "1-1")
     live = mapped._map(view.path / "live", len(view.live))
-    assert view.probabilities.all()
+    rows = [view.probabilities.row(row) for row in range(len(IDS))]
+    assert np.all(rows)
     assert all(live[:])
     ref = write(publisher, 2)
     publisher.remove_older(ref, 1)
-    assert not view.probabilities.any()
+    assert not np.any(rows)
     assert not any(live[:])
     assert names(publisher.layout.versions) == {"2-1"}
 
@@ -299,10 +300,28 @@ def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_agai
         for place in range(0, len(data), max(1, len(data) // 50)):
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             with pytest.raises(PublicationDamaged, match=f"{path.name} is damaged"):
-                open_view(publisher.layout, "1-1")
+                open_view(publisher.layout, "1-1").probabilities.row(0)
         assert publisher.load(VersionRef(1, 1), *parts, fencing), name
         publisher.remove_older(VersionRef(1, 1), fencing)
         assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+
+
+@pytest.mark.parametrize("name", ["edges", "live"])
+def test_damage_that_was_found_is_not_read_again_until_the_files_are_written_anew(
+    publisher: Publisher, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = publisher.layout.path.rglob(name)
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    checker = Checker()
+    with pytest.raises(PublicationDamaged):
+        open_view(publisher.layout, "1-1", checker=checker)
+    with monkeypatch.context() as patch:
+        patch.setattr(checksums, "of_bytes", lambda data: pytest.fail("It was read again"))
+        with pytest.raises(PublicationDamaged, match=f"{name} is damaged"):
+            open_view(publisher.layout, "1-1", checker=checker)
+    load(publisher, 1, fencing=2)
+    assert open_view(publisher.layout, "1-1", checker=checker).find("ann@x") == 0
 
 
 def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
