@@ -69,7 +69,7 @@ class _Verification:
     def take(self, record: Mapping[str, Any]) -> None:
         """Check one line."""
         for name in sorted(record.keys() - _MEMBERS):
-            self.report.find(None, f"a line after leaf {self.size - 1} has a member that none has: {name!r}")
+            self.report.find(None, f"a line after leaf {self.size - 1} has an unknown member: {name!r}")
         if not self._begun:
             self._begun = True
             if record.get("format") != FORMAT:

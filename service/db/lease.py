@@ -22,7 +22,7 @@ from service.domain.records import Lease
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
-#: Seconds for which a holder must serve to end a row of failures.
+#: Seconds that a holder must serve before the count of failures is reset.
 STEADY_S = 60.0
 #: Characters of a text that are kept: it is read by people.
 _LONGEST = 2_000
@@ -34,8 +34,8 @@ async def acquire(
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
-    forgotten some. A failure is counted if the last holder ended without giving the lease back, if it reported that it
-    had failed, or if the caller knows of one (`after_failure`).
+    forgotten some. Counts a failure if the last holder ended without giving the lease back, if it reported a failure,
+    or if the caller knows of one (`after_failure`).
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
     asked_at = boottime()
@@ -100,12 +100,12 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
 
 
 def _failures(holder: str, after_failure: bool) -> dict[str, Any]:
-    """What a new holder makes of the way in which the last one ended."""
+    """The failure columns that a new holder writes, given how the last one ended."""
     was_stopped = LeaseRow.phase == Phase.STOPPED.value
     failed = and_(not_(was_stopped), or_(LeaseRow.holder != holder, LeaseRow.phase == Phase.FAILED.value))
     if after_failure:
         failed = true()
-    # The first failure was when the last holder that served did so last.
+    # The first failure dates from when a holder last served.
     first = func.coalesce(LeaseRow.failing_since, LeaseRow.served_at, func.clock_timestamp())
     return {
         "failures": case((failed, LeaseRow.failures + 1), (was_stopped, 0), else_=LeaseRow.failures),
@@ -128,7 +128,7 @@ def _columns(report: LeaseReport) -> dict[str, Any]:
         "serving_since": null(),
     }
     if report.condition.phase is Phase.SERVING:
-        # By these seconds its start has succeeded: what fails later fails for the first time.
+        # After these seconds its start has succeeded, and a later failure counts as the first.
         is_steady = LeaseRow.serving_since < func.clock_timestamp() - literal(timedelta(seconds=STEADY_S))
         columns |= {
             "served_at": func.clock_timestamp(),
