@@ -12,7 +12,7 @@ from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
 from projector.graph.tensors import MASKS, from_torch_geometric
 
-#: Attributes of an object that is no mapping.
+#: Attributes read from an object that is not a mapping.
 _READ = ("edge_index", "edge_weight", "edge_attr", "x", "y", *MASKS)
 
 
@@ -57,7 +57,7 @@ def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
     if adjacency.shape != (nodes, nodes):
         raise GraphError(
             f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
-            f"Give one of shape ({nodes}, {nodes}), its nodes in the order of the features.",
+            f"Give one of shape ({nodes}, {nodes}), with nodes in the order of the feature rows.",
         )
     entries = adjacency.tocoo()
     if not np.isin(entries.data, (0, 1)).all():

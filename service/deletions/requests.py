@@ -23,8 +23,8 @@ from service.domain.states import AUDITED, RequestStatus
 from service.errors import NotFound
 from service.versions.batch_rows import BATCH_COLUMNS, batch_in, with_batch
 
-#: The head of the queue, and what came before it and went on since the head was queued. It is found among all that are
-#: open, by another index than the one by which requests are published again: damage to one is seen through the other.
+#: The head of the queue, and the progress of earlier requests since the head was queued. The head is searched among all
+#: open requests, through another index than the sweeper uses, so that damage to one index shows through the other.
 _OLDEST = text(
     """
     WITH head AS (
@@ -148,7 +148,7 @@ class RequestRepository:
         return int(await self._conn.scalar(query) or 0)
 
     async def oldest(self, model: str) -> OldestRequest | None:
-        """Return how the request at the head of the queue fares; None when no request waits."""
+        """Return the state of the request at the head of the queue; None if no request waits."""
         found = (await self._conn.execute(_OLDEST, {"model": model})).one_or_none()
         return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_under_way)
 

@@ -42,15 +42,15 @@ class Targets:
 
 @dataclass(frozen=True)
 class OldestRequest:
-    """How the request at the head of the queue fares: the oldest that is open and in no committed batch."""
+    """The state of the request at the head of the queue: the oldest that is open and in no committed batch."""
 
-    #: Seconds since it could have been taken up: since it was queued, or since one that came before it last went on.
+    #: Seconds since it could be taken up: since it was queued, or since an earlier request last made progress.
     waits_s: float
-    #: Whether the unlearner has begun on it, or on one that came before it.
+    #: Whether the unlearner has begun on it, or on an earlier one.
     is_under_way: bool
 
     def is_stuck(self, most_s: float) -> bool:
-        """Whether it has waited longer than `most_s` although nothing is under way, or too long for any batch."""
+        """Whether it has waited longer than `most_s` with nothing under way, or longer than any batch takes."""
         return self.waits_s > (max(most_s, LONGEST_BATCH_S) if self.is_under_way else most_s)
 
 
