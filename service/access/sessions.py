@@ -1,8 +1,8 @@
 """Who is signed in to the dashboard: sessions that every process knows, each behind an unguessable token in a cookie.
 
-Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a session.
-A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its owner signs out
-or its key is revoked.
+Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
+session. A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its
+owner signs out or its key is revoked.
 """
 
 import hmac

@@ -25,8 +25,8 @@ Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 async def describe_model(request: Request, caller: Caller) -> Response:
     """The committed version: dimensions, live nodes, repair and guarantee.
 
-    Keys that also have audit:read get rank, edges, condition number, residual, bounds and the digest of W. With these, a
-    caller who has the graph could test which node was deleted.
+    Keys that also have audit:read get rank, edges, condition number, residual, bounds and the digest of W. With these,
+    a caller who has the graph could test which node was deleted.
     """
     info = await services_of(request).model_info()
     progress, noise = info.repair_progress, info.facts.served.noise

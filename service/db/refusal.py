@@ -35,7 +35,7 @@ _LOGIN = _Cause(
 )
 _PARAMETER = _Cause(
     "rejects a connection parameter",
-    f"Remove it from {_SETTING}. Poolers such as PgBouncer reject parameters that Lethe sets: use Postgres' own address.",
+    f"Remove it from {_SETTING}. Poolers such as PgBouncer reject what Lethe sets: use Postgres' own address.",
     may_pass=False,
 )
 _TLS = _Cause(
@@ -70,9 +70,7 @@ _BY_STATE: dict[str, _Cause] = {
         "has no connection left",
         "Close other connections, or raise max_connections (or this login's CONNECTION LIMIT).",
     ),
-    "55": _Cause(
-        "does not accept connections", "Have the database's owner set ALLOW_CONNECTIONS.", may_pass=False
-    ),
+    "55": _Cause("does not accept connections", "Have the database's owner set ALLOW_CONNECTIONS.", may_pass=False),
     "55P03": _Cause("waited too long for a lock", _AGAIN),
     "57": _Cause("ended the connection or a statement", _AGAIN),
     "57P03": _Cause("is starting or stopping", "Wait; Lethe continues by itself."),

@@ -179,9 +179,7 @@ def _not_blank(text: str) -> str:
 
 
 #: The reason for a decision: 1 to 500 characters, none invisible, and not only blanks.
-Reason = Annotated[
-    str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_not_blank)
-]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_not_blank)]
 
 
 class HandledBody(Known):

@@ -42,8 +42,8 @@ class LogCheckRepository:
     async def record(self, api_key_id: UUID, checked: Extent, against: Extent) -> None:
         """Record that the holder of this key found the log grown from `against` to `checked`.
 
-        Raises `InvalidRequest` unless `against` has leaves, and fewer than `checked`: comparing a log with itself proves
-        nothing. Raises `Conflict` if this log has other roots there, or fewer leaves: then it is not the log they checked.
+        Raises `InvalidRequest` unless `against` has leaves, and fewer than `checked`: comparing a log with itself
+        proves nothing. Raises `Conflict` if this log has other roots there, or fewer leaves: they checked another log.
         """
         if not 0 < against.size < checked.size:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""Checks of a request's head: ambiguous fields, and fields that would be ignored, are refused before the body is read."""
+"""Checks of a request's head, made before the body is read: nothing ambiguous, nothing that would be ignored."""
 
 import re
 from collections import Counter
@@ -52,9 +52,7 @@ def require_plain_head(scope: Scope) -> None:
     fields = dict(scope["headers"])
     for name, plain in (("Content-Encoding", b"identity"), ("Transfer-Encoding", b"chunked")):
         if fields.get(name.lower().encode(), plain).strip().lower() != plain:
-            raise UnsupportedCoding(
-                f"{name} declares a compressed or encoded body.", "Send the body unencoded."
-            )
+            raise UnsupportedCoding(f"{name} declares a compressed or encoded body.", "Send the body unencoded.")
     charset = _CHARSET.search(fields.get(b"content-type", b"").lower())
     if charset is not None and charset[1] not in _UTF_8:
         raise UnsupportedCoding("The charset in Content-Type is not UTF-8.", "Send UTF-8, and omit the charset.")

@@ -15,7 +15,7 @@ from service.http.problems import LONGEST_PART
 
 
 class StrictRoute(APIRoute):
-    """A route that accepts each declared query parameter at most once, and no other; all of Lethe's routes are strict."""
+    """A route that accepts each declared query parameter at most once, and no other; every route of Lethe is one."""
 
     #: Whether to refuse a body that no parameter declares; false for routes that read forms, which declare none.
     refuses_bodies: ClassVar[bool] = True

@@ -102,8 +102,8 @@ async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring)
 async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring) -> set[UUID]:
     """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
 
-    Requests that finish meanwhile are not lost. Neither are requests that no process of Lethe accepted: they never had a
-    key, and fail when they are taken up.
+    Requests that finish meanwhile are not lost. Neither are requests that no process of Lethe accepted: they never had
+    a key, and fail when they are taken up.
     """
     async with transaction(engine) as connection:
         needed = await RequestKeyRepository(connection).unfinished()

@@ -105,7 +105,7 @@ class Follower:
                 self._reader.serve(await self._open(layout, view.folder, view))
 
     async def _open(self, layout: Layout, folder: str, before: View | None) -> View:
-        # In a thread: every byte is checked, and meanwhile others are answered.
+        # In a thread, because checking every byte would delay other answers.
         return await asyncio.to_thread(open_view, layout, folder, before)
 
     def _find(self) -> Layout:

@@ -32,9 +32,9 @@ class MappedModel:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version.
+    """One version. Its mapped files may be overwritten once its reader has no lease on this version.
 
-    What its model has is overwritten when the model is replaced; until then, entries that are deleted are blanked.
+    Its model's files are overwritten when the model is replaced; until then, only deleted entries are blanked.
     """
 
     #: Its folder's name, as the pointer has it.
@@ -45,7 +45,7 @@ class View:
     facts: Facts
     #: (n, C) float64; zero for nodes no longer live.
     probabilities: NDArray[np.float64]
-    #: (n,) bool, a copy: what can be deleted is looked up when the lease has run out, too.
+    #: (n,) bool, a copy, because deletions are looked up even after the lease has run out.
     live: NDArray[np.bool_]
 
     def find(self, node: str) -> int | None:
@@ -57,7 +57,7 @@ class View:
 def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
-    Every file is read and checked once. Raises FileNotFoundError when it is not there (any more), OSError,
+    Every file is read and checked once. Raises FileNotFoundError if the version is not there (any more), OSError,
     OtherPublicationFormat and PublicationDamaged.
     """
     path = layout.version(folder)
@@ -78,7 +78,7 @@ def open_view(layout: Layout, folder: str, before: View | None = None) -> View:
     probabilities = np.frombuffer(files["probabilities"], dtype=np.float64)
     live = np.frombuffer(files["live"], dtype=np.bool_).copy()
     if not path.exists():
-        # It loses its name first: what was copied may have been overwritten already.
+        # A folder loses its name before it is overwritten, so the copy may be invalid.
         raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
     return View(folder, path, model, Facts(model.facts, said.facts), probabilities.reshape(nodes, classes), live)
 
@@ -92,7 +92,7 @@ def _open_model(path: Path) -> MappedModel:
         except PublicationDamaged:
             if read_checksums(path) == written:
                 raise
-            # Something is erased from it just now.
+            # An erasure is in progress.
             raise FileNotFoundError(errno.ENOENT, f"{path} is being changed") from None
     ids = IdIndex(
         ids=files["ids"],
