@@ -67,7 +67,7 @@ class LetheClient:
         headers = {"Accept": "application/json", "User-Agent": "lethe-client"}
         if api_key is not None:
             if not (api_key.isascii() and api_key.isprintable()):
-                raise InvalidAccess("The API key has characters that no key has.", "Copy it again: --key or LETHE_KEY.")
+                raise InvalidAccess("The API key contains invalid characters.", "Copy it again: --key or LETHE_KEY.")
             headers["Authorization"] = f"Bearer {api_key}"
         try:
             self._http = httpx.Client(
@@ -268,7 +268,7 @@ class LetheClient:
         return self._call(InclusionProof, "GET", f"/log/proof/{index}", params={"size": size})
 
     def log_checked(self, size: int, root: str, *, against_size: int, against_root: str) -> None:
-        """Say that the log has grown to `size` leaves from a kept checkpoint of `against_size`; roots in hex."""
+        """Report that the log only grew from a kept checkpoint of `against_size` leaves to `size`; roots in hex."""
         against = {"size": against_size, "root": against_root}
         self._send("POST", "/log/checks", json={"size": size, "root": root, "against": against}, repeat=True)
 

@@ -41,7 +41,7 @@ class ServerUnreachable(LetheClientError):
 
 
 class InvalidAccess(LetheClientError):
-    """The address or the API key that the client was given can be none."""
+    """The client was given a malformed address or API key."""
 
 
 class DeletionStopped(LetheClientError):

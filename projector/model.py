@@ -91,7 +91,7 @@ class Model:
         self._exponents = exponents
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Model":
-        """The model itself: nothing changes it."""
+        """The model itself, because it is immutable."""
         return self
 
     @property
@@ -263,7 +263,7 @@ def fit(
     With `weights` W (blocks, d, C), and `label_weights` where there is label reuse, training goes on from there. The
     spec's `seed` and `tolerance` say how it is trained.
 
-    Warns where the features are so large beside lambda that no deletion could be proven, with what to divide them by.
+    Warns if the features are too large relative to lambda for any deletion to be proven, and suggests a divisor.
     Raises GraphError for data that cannot be trained on, TrainingError for a setting that is out of range or a solver
     that fails, RankError when the features' Gram matrix cannot tell their rank, WeightsError for `weights` that belong
     to another graph, and DeviceError when the device is not there or too small.

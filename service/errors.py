@@ -15,7 +15,7 @@ class LetheError(ExplainedError):
     status: ClassVar[int] = 500
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Internal error"
-    #: What a server said itself. It may name logins and addresses, and is for operators alone.
+    #: A server's own message, for operators only: it may name logins and addresses.
     said: str = ""
 
     def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
@@ -24,8 +24,8 @@ class LetheError(ExplainedError):
 
     @property
     def for_operators(self) -> str:
-        """`detail`, and what a server said itself."""
-        return f"{self.detail} It says: {self.said}" if self.said else self.detail
+        """`detail`, followed by the server's own message."""
+        return f"{self.detail} Its message: {self.said}" if self.said else self.detail
 
 
 class ConfigurationError(LetheError):
@@ -151,11 +151,11 @@ class Unavailable(LetheError):
 
 
 class DatabaseRefused(Unavailable):
-    """Postgres refuses because of how it was connected to: somebody must mend that, and waiting does not help."""
+    """Postgres refuses the connection settings: somebody must correct them, and waiting does not help."""
 
 
 class DatabaseDamaged(Unavailable):
-    """Postgres cannot read what it wrote: a page, an index or a file of it is damaged or gone."""
+    """Postgres cannot read its own data: a page, an index or a file is damaged or missing."""
 
     slug = "database-damaged"
     title = "Database damaged"

@@ -28,7 +28,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def ignore_in_git(folder: Path) -> None:
-    """Keep a folder that holds secrets or personal data out of a Git repository that it may lie in."""
+    """Keep a folder with secrets or personal data out of any Git repository around it."""
     path = folder / ".gitignore"
     if not path.exists():
         write_private(path, "*\n")

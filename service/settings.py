@@ -27,7 +27,7 @@ from service.text import fault_of
 from service.validation_words import in_words
 
 ENV_PREFIX = "LETHE_"
-#: Variables with this prefix that are not settings of the service, and what reads them.
+#: Variables with this prefix that are not settings of the service, and their readers.
 OTHER_VARIABLES: Mapping[str, str] = {
     "LETHE_URL": "commands that talk to a running Lethe",
     "LETHE_KEY": "commands that talk to a running Lethe",
@@ -36,9 +36,9 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "LETHE_METRICS_KEY": "docker-compose.yml",
     "LETHE_DATA": "docker-compose.yml",
     "LETHE_TEST_SEED": "the tests",
-    "LETHE_CHECKOUT": "scripts that try a checkout from outside",
+    "LETHE_CHECKOUT": "scripts that test a checkout from outside",
 }
-#: What Kubernetes puts into every container for a Service whose name begins with `lethe`.
+#: Variables that Kubernetes sets in every container for a Service whose name begins with `lethe`.
 _SERVICE_LINK = re.compile(
     r"LETHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
     r"|LETHE_\w+_PORT=(tcp|udp|sctp)://.*"
@@ -244,7 +244,7 @@ class Settings(BaseSettings):
     @field_validator("*")
     @classmethod
     def _shown(cls, value: Any) -> Any:
-        """Refuse text that is not shown as it is."""
+        """Refuse text with invisible characters."""
         if isinstance(value, str) and (fault := fault_of(value)):
             raise ValueError(fault)
         return value
@@ -372,9 +372,9 @@ def variable_name(field: str) -> str:
 
 
 def require_known_variables(environment: Mapping[str, str]) -> None:
-    """Refuse `LETHE_…` variables that nothing reads, which a misspelled setting is. An empty one counts as unset.
+    """Refuse unknown `LETHE_…` variables, such as misspelled settings. An empty variable counts as unset.
 
-    Raises ConfigurationError with one line per variable: its name, the nearest known one, and never its value.
+    Raises ConfigurationError with one line per variable: its name and the nearest known one, never its value.
     """
     known = {variable_name(field).removeprefix(ENV_PREFIX): variable_name(field) for field in Settings.model_fields}
     known |= {name.removeprefix(ENV_PREFIX): name for name in OTHER_VARIABLES}
@@ -386,7 +386,7 @@ def require_known_variables(environment: Mapping[str, str]) -> None:
         if _SERVICE_LINK.fullmatch(f"{upper}={value}"):
             continue
         near = get_close_matches(upper.removeprefix(ENV_PREFIX), known, 1)
-        lines.append(f"{name}: nothing reads this variable" + (f"; did you mean {known[near[0]]}?" if near else "."))
+        lines.append(f"{name}: unknown variable" + (f"; did you mean {known[near[0]]}?" if near else "."))
     if lines:
         raise ConfigurationError("\n".join(lines), "Correct or unset it; docs/settings.md lists all variables.")
 

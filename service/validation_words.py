@@ -1,14 +1,14 @@
-"""What is wrong with a value, in plain words: those of the validation library are for programmers."""
+"""Validation messages in plain words, because those of the validation library are for programmers."""
 
 from collections.abc import Mapping
 from typing import Any
 
-#: By the library's name of a fault; `{error}` and `{msg}` are sentences of our own validators.
+#: By the library's name of a fault; `{error}` and `{msg}` come from our own validators.
 _WORDS = {
     "missing": "is missing",
-    "extra_forbidden": "is not known here",
+    "extra_forbidden": "is unknown here",
     "union_tag_invalid": "must have {discriminator} as one of {expected_tags}",
-    "union_tag_not_found": "must have {discriminator}; /docs has the values that it takes",
+    "union_tag_not_found": "must have {discriminator}; /docs lists its values",
     **dict.fromkeys(("literal_error", "enum"), "must be {expected}"),
     **dict.fromkeys(("string_type", "string_sub_type", "string_unicode"), "must be text"),
     "string_pattern_mismatch": "must have the form that /docs gives",
@@ -30,7 +30,7 @@ _WORDS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
-    **dict.fromkeys(("uuid_type", "uuid_parsing", "uuid_version"), "must be an id as answers have it, a UUID"),
+    **dict.fromkeys(("uuid_type", "uuid_parsing", "uuid_version"), "must be a UUID, as in answers"),
     **dict.fromkeys(("path_type",), "must be a path"),
     **dict.fromkeys(
         ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
@@ -47,7 +47,7 @@ _WORDS = {
 
 
 def in_words(fault: Mapping[str, Any]) -> str:
-    """What is wrong with a value, by the library's description of it; never quotes what was given."""
-    words = _WORDS.get(fault["type"], "is not what is taken here; see the documentation")
+    """The message for the library's description of a fault; never quotes the value."""
+    words = _WORDS.get(fault["type"], "is not valid here; see the documentation")
     shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fault.get("ctx", {}).items()}
     return words.format(**shown, msg=fault["msg"])

@@ -159,14 +159,14 @@ def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
 def csr_of(
     starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
-    """A torch CSR tensor of these arrays, unchecked; on `device`, or where the arrays are."""
+    """A torch CSR tensor of these arrays, unchecked; on `device`, by default that of the arrays."""
     _silence_torch()
     return torch.sparse_csr_tensor(starts, columns, values, size=shape, device=device, check_invariants=False)
 
 
 @cache
 def _silence_torch() -> None:
-    """Torch warns once in a process, at its first CSR tensor, that these are new: it gets one that nobody sees."""
+    """Trigger torch's once-per-process warning about CSR tensors here, where it is ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.zeros((1, 1)).to_sparse_csr()

@@ -54,7 +54,7 @@ def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
     if adjacency.shape != (nodes, nodes):
         raise GraphError(
             f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
-            f"Give one of shape ({nodes}, {nodes}), its nodes in the order of the features.",
+            f"Give one of shape ({nodes}, {nodes}), with nodes in the order of the feature rows.",
         )
     entries = adjacency.tocoo()
     if not np.isin(entries.data, (0, 1)).all():

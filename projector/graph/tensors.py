@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 ATTRIBUTES = ("edge_index", "x", "y", *MASKS, "node_ids")
 #: Dense features with at most this share of non-zeros are turned into CSR.
 _SPARSE_SHARE = 0.2
+#: How much of a name must be that of another for a misspelling of it.
+_NEARLY = 0.85
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _WEIGHTS = "weights or attributes of edges that are not all 1"
 #: Names (in lower case) of what else a graph may come with and somebody expects to be used; what it is; what to do.
@@ -78,8 +81,14 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
 
 
 def looks_meant(name: str) -> bool:
-    """Whether something of this name is meant to be read: as weights of edges, as a split or as ids."""
-    return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT)
+    """Whether something of this name is meant to be read: as weights of edges, as a split, as ids, or misspelled."""
+    return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT) or _meant_by(name) is not None
+
+
+def _meant_by(name: str) -> str | None:
+    """What is read under nearly this name; None when there is no such thing."""
+    near = get_close_matches(name.lower(), ATTRIBUTES, 1, _NEARLY)
+    return near[0] if near else None
 
 
 def refuse_unread(origin: str, others: Mapping[str, Any]) -> None:
@@ -90,6 +99,8 @@ def refuse_unread(origin: str, others: Mapping[str, Any]) -> None:
         for pattern, what, remedy in _MEANT:
             if pattern.search(name.lower()) and not (what == _WEIGHTS and _all_ones(value)):
                 raise GraphError(f"{origin}: {name} looks like {what} and would not be read.", remedy)
+        if (meant := _meant_by(name)) is not None:
+            raise GraphError(f"{origin}: {name} would not be read; did you mean {meant}?", "Correct it, or remove it.")
 
 
 def _all_ones(value: object) -> bool:

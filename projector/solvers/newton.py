@@ -279,9 +279,9 @@ def minimise(
 
 
 def feature_divisor(relative: float) -> int:
-    """The power of two to divide all features by so that rounding leaves a tenth of `LARGEST_FLOOR`.
+    """The power of two by which to divide all features to bring the rounding error to a tenth of `LARGEST_FLOOR`.
 
-    `relative` is the relative distance to the optimum that rounding leaves now; it grows with the square of the
+    `relative` is the present rounding error, as a relative distance to the optimum. It grows with the square of the
     features' size.
     """
     return 1 << max(1, math.ceil(math.log2(10 * relative / LARGEST_FLOOR) / 2))

@@ -61,7 +61,7 @@ class Trained:
     logits: Tensor
     #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
     relative_gradient: float
-    #: A bound on the distance to the optimum that counts rounding; None for a loss or lambda without one.
+    #: A bound on the distance to the optimum, rounding included; None for a loss or lambda without one.
     certificate: Certificate | None
     #: |W - H^T U|_F / |W|_F.
     identity_error: float

@@ -40,17 +40,17 @@ class Fitted:
 
     @property
     def too_large(self) -> str | None:
-        """A warning where the features are so large that rounding leaves deletions no room to be proven."""
+        """A warning if the features are so large that rounding leaves no room to prove deletions; else None."""
         certificate = self.trained.certificate
         if self.spec.solver is not SolverKind.NEWTON or certificate is None or certificate.relative is None:
             return None
-        # A deletion leaves up to half as much again.
+        # A deletion adds up to half as much again.
         if certificate.within(TOLERANCE / 2):
             return None
         divisor = feature_divisor(certificate.relative)
         return (
-            f"Rounding leaves a bound of {certificate.relative:.1e} on the distance to the optimum, so deletions would "
-            f"not be recorded as retrained, which takes {TOLERANCE:.0e}. Divide all features by {divisor}, or raise "
+            f"Rounding limits the bound on the distance to the optimum to {certificate.relative:.1e}. Deletions would "
+            f"not be recorded as retrained, which requires {TOLERANCE:.0e}. Divide all features by {divisor}, or raise "
             f"lambda to {divisor**2 * self.spec.regularization:.2g}, and train again."
         )
 

@@ -53,7 +53,7 @@ class ApiKeyRepository:
         return [api_key(row) for row in await self._conn.execute(query)]
 
     async def valid(self) -> dict[bytes, ApiKey]:
-        """Return all keys that are not revoked, by their hashes."""
+        """Return all keys that are not revoked, by hash."""
         query = select(ApiKeyRow.__table__).where(ApiKeyRow.revoked_at.is_(None))
         return {row.hash: api_key(row) for row in await self._conn.execute(query)}
 

@@ -40,8 +40,8 @@ class _Remembered:
 class KeyMemory:
     """Authenticates presented keys, from memory where possible.
 
-    It remembers every valid key, by its HMAC and never by itself. `refresh` reads them all; between two refreshes a
-    revoked key is still taken, for `REFRESH_INTERVAL_S` at most while Postgres answers.
+    It remembers the HMAC of every valid key, never the key. `refresh` reads them all. Between refreshes a revoked key
+    is still accepted, for at most `REFRESH_INTERVAL_S` while Postgres answers.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class KeyMemory:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`digest` is the keyed hash under which `find` knows a key; `list_valid` gives all valid ones by theirs."""
+        """`digest` is the keyed hash under which `find` knows a key; `list_valid` returns all valid keys by it."""
         self._digest = digest
         self._find = find
         self._list_valid = list_valid
         self._clock = clock
         self._remembered: dict[bytes, _Remembered] = {}
         self._refreshing = asyncio.Lock()
-        #: Monotonic time of the last refresh, whether it succeeded or not.
+        #: Monotonic time of the last refresh attempt.
         self._refreshed_at = -math.inf
 
     def recall(self, presented: str) -> ApiKey | None:
@@ -72,7 +72,7 @@ class KeyMemory:
         return known.key
 
     async def recall_lately(self, presented: str) -> ApiKey | None:
-        """The same after a refresh, unless there was one within `REFRESH_INTERVAL_S`: many calls share one query.
+        """`recall` after a refresh, or without one if the last was within `REFRESH_INTERVAL_S`; calls share the query.
 
         Raises Unavailable.
         """
@@ -104,7 +104,7 @@ class KeyMemory:
         return key
 
     async def refresh(self) -> None:
-        """Read all valid keys: revoked ones are forgotten. Raises Unavailable when Postgres does not answer."""
+        """Read all valid keys, and forget revoked ones. Raises Unavailable if Postgres does not answer."""
         seen_at = self._refreshed_at = self._clock()
         valid = await self._list_valid()
         self._remembered = {digest: _Remembered(key, seen_at) for digest, key in valid.items()}
@@ -133,10 +133,10 @@ def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
 
 
 async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
-    """The key that was presented with a request, in its header or in a form: the one place where one is refused.
+    """The valid key presented with a request, in its header or in a form. Keys are refused only here.
 
-    The key comes first, and only failures are limited: whoever shares an address with a guesser gets in. Past the limit
-    a key costs a hash and no query of its own.
+    Only failures are limited, after the key is checked: a valid key works even from the address of a guesser. Past the
+    limit, checking a key costs a hash but no query of its own.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """

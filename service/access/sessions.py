@@ -1,7 +1,7 @@
 """Who is signed in to the dashboard: sessions that every process knows, each behind an unguessable token in a cookie.
 
-Only an HMAC of a token is kept, under a key of the home: whoever writes into the database makes no session. A token
-names the API key that it was made for, so that its row cannot be given to another. A session ends for good when its
+Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
+session. A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its
 owner signs out or its key is revoked.
 """
 
@@ -48,7 +48,7 @@ class SessionRepository:
         self._hash = keyring.session_hash
 
     async def start(self, key_id: UUID) -> str:
-        """Begin a session with a key; returns its token: the id of the key, and 256 random bits."""
+        """Begin a session with a key; returns its token: the key's id and 256 random bits."""
         await locks.take(self._conn, Lock.SESSIONS)
         revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)

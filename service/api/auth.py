@@ -57,7 +57,7 @@ class StrictJsonRequest(Request):
     """Parses JSON as `parse_json` does."""
 
     async def json(self) -> Any:
-        """What the body holds; raises RepeatedMember and ValueError."""
+        """The parsed body; raises RepeatedMember and ValueError."""
         return parse_json(await self.body())
 
 

@@ -72,12 +72,12 @@ class ExtentBody(Known):
 
     @property
     def extent(self) -> Extent:
-        """It as it is recorded."""
+        """The same as an Extent."""
         return Extent(self.size, bytes.fromhex(self.root))
 
 
 class LogCheckBody(ExtentBody):
-    """A checkpoint that was found in order."""
+    """A checkpoint that was found consistent with an earlier one."""
 
     model_config = ConfigDict(
         strict=True,
@@ -162,11 +162,11 @@ async def inclusion(
     )
 
 
-@router.post("/checks", status_code=204, responses=problems(401, 403, 409, 503), summary="Tell of a check")
+@router.post("/checks", status_code=204, responses=problems(401, 403, 409, 503), summary="Report a check of the log")
 async def checked(request: Request, caller: Caller, body: LogCheckBody) -> None:
-    """Say that the log has grown from an earlier checkpoint to a later one; the dashboard shows when, and who says so.
+    """Report that the log only grew from an earlier checkpoint to a later one; the dashboard shows when, and the key.
 
-    409 when this log does not have these roots there: keep the checkpoints, they are evidence.
+    409 if this log has other roots at these sizes: keep the checkpoints, they are evidence.
     """
     async with transaction(services_of(request).engine) as connection:
         await LogCheckRepository(connection).record(caller.id, body.extent, body.against.extent)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import KeyedRoute, requires
-from service.api.prediction_schemas import AUDIT_ALONE, ModelAnswer, NoiseAnswer, RepairProgressAnswer
+from service.api.prediction_schemas import AUDIT_ONLY, ModelAnswer, NoiseAnswer, RepairProgressAnswer
 from service.deletions.lookup import reads_audit
 from service.domain.guarantees import noise_in_words
 from service.domain.records import ApiKey
@@ -25,8 +25,8 @@ Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
 async def describe_model(request: Request, caller: Caller) -> Response:
     """The committed version: dimensions, live nodes, repair and guarantee.
 
-    To keys that also have audit:read with rank, edges, condition number, residual, bounds and the digest of W: whoever
-    has the graph could try by them which node was deleted.
+    Keys that also have audit:read get rank, edges, condition number, residual, bounds and the digest of W. With these,
+    a caller who has the graph could test which node was deleted.
     """
     info = await services_of(request).model_info()
     progress, noise = info.repair_progress, info.facts.served.noise
@@ -49,4 +49,4 @@ async def describe_model(request: Request, caller: Caller) -> Response:
         guarantee=info.guarantee,
         weights_sha256=info.weights_sha256,
     )
-    return reply(answer if reads_audit(caller) else answer.model_copy(update=dict.fromkeys(AUDIT_ALONE)))
+    return reply(answer if reads_audit(caller) else answer.model_copy(update=dict.fromkeys(AUDIT_ONLY)))

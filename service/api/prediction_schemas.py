@@ -57,9 +57,9 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
 
 
-#: Of a model, what is null to keys without audit:read: computed from the exact weights, features or graph, by which
-#: whoever has the data can try what was deleted.
-AUDIT_ALONE = (
+#: Members of a model that are null to keys without audit:read. They are computed from the exact weights, features or
+#: graph, so a caller who has the data could test with them what was deleted.
+AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
     *("repair_progress", "weights_sha256"),
 )
@@ -86,7 +86,7 @@ class NoiseAnswer(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """The model that serves predictions, as its committed version stands; some members need audit:read."""
+    """The committed version of the model that serves predictions; some members need audit:read."""
 
     model_config = ConfigDict(
         populate_by_name=True,

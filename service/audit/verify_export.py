@@ -69,7 +69,7 @@ class _Verification:
     def take(self, record: Mapping[str, Any]) -> None:
         """Check one line."""
         for name in sorted(record.keys() - _MEMBERS):
-            self.report.find(None, f"a line after leaf {self.size - 1} has a member that none has: {name!r}")
+            self.report.find(None, f"a line after leaf {self.size - 1} has an unknown member: {name!r}")
         if not self._begun:
             self._begun = True
             if record.get("format") != FORMAT:
@@ -86,7 +86,8 @@ class _Verification:
         elif record.get("end") is True:
             self._ended = True
             for name, found in (("leaves", self.report.leaves), ("checkpoints", self._checkpoints)):
-                if record[name] != found:
+                # True equals 1.
+                if type(record[name]) is not int or record[name] != found:
                     self.report.find(None, f"the export had {record[name]} {name}, {found} are left")
         else:
             self.report.find(None, f"a line after leaf {self.size - 1} is none of an export's")

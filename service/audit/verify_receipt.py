@@ -14,7 +14,7 @@ from service.audit.tolerance import overstated
 from service.audit.unrequested import in_words
 from service.errors import ConfigurationError
 
-#: What is signed is in the leaves: anything else would be read as if it were.
+#: Only leaves are signed. An unknown member would look signed, and is refused.
 _MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
 _ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
 
@@ -51,7 +51,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
         report.find(None, f"the receipt is not of the form {FORMAT}")
         return
     for name in sorted(document.keys() - _MEMBERS):
-        report.find(None, f"the receipt has a member that none has: {name!r}")
+        report.find(None, f"the receipt has an unknown member: {name!r}")
     entries: Sequence[Mapping[str, Any]] = document["entries"]
     leaves: list[Document] = [entry["leaf"] for entry in entries]
     try:
@@ -85,7 +85,7 @@ def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: 
     leaf = entry["leaf"]
     index = leaf["index"]
     for name in sorted(entry.keys() - _ENTRY_MEMBERS):
-        report.find(None, f"an entry has a member that none has: {name!r}")
+        report.find(None, f"an entry has an unknown member: {name!r}")
     if type(index) is not int:
         report.find(None, "a leaf has no index")
         return

@@ -49,7 +49,7 @@ class Seen:
     checkpoint: Checkpoint
     #: As it was signed; keep it.
     note: str
-    #: The newest earlier one, of fewer leaves, that it was compared with; None where there was none.
+    #: The newest earlier checkpoint, with fewer leaves, that it was compared with; None if there was none.
     against: Checkpoint | None = None
 
 
@@ -99,7 +99,7 @@ class Watcher:
     def _earlier(self, now: Checkpoint) -> Checkpoint | None:
         if self.last is None or self.last.checkpoint.size == 0:
             return None
-        # A log that has not grown is what was compared before.
+        # The log has not grown, so the last comparison still holds.
         return self.last.checkpoint if self.last.checkpoint.size < now.size else self.last.against
 
     def _compare(self, before: Checkpoint, now: Checkpoint, note: str) -> None:

@@ -23,8 +23,8 @@ _FIGURES = sorted(
     (name for name, each in FIGURES.items() if each.form is not Form.BY_STEP), key=OF_REQUEST.__contains__
 )
 COLUMNS = (*_REQUEST, "batch_id", *_FIGURES)
-#: Where a spreadsheet takes text for a formula: at its start, and behind whatever a spreadsheet that was told otherwise
-#: splits cells at, since quotation marks do not keep them together then. Signs as in Asian fonts count, too.
+#: Where a spreadsheet may read text as a formula: at its start, and after any separator at which it can be set to split
+#: cells, because quotation marks do not prevent that. Full-width signs count, too.
 _FORMULA = re.compile('(^|[;|\t\r\n])(?=["\\s]*[=+\\-@\t\r\n＝＋－＠﹦﹢﹣﹫])')
 
 

@@ -42,7 +42,7 @@ class Threshold:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it keeps nothing."""
+        """Whether no value can meet it."""
         return self.at_least is not None and self.at_most is not None and self.at_least > self.at_most
 
 

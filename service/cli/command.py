@@ -1,4 +1,4 @@
-"""A command whose options are each given once, and with a value."""
+"""Commands that refuse repeated options and empty values."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """Refuses what the parser lets pass: an option given twice, of which it takes the last, and an empty value."""
+    """Refuses repeated options, of which the parser would use the last, and empty values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a usage error names the option."""
@@ -20,15 +20,15 @@ class Command(TyperCommand):
                 if isinstance(option, TyperOption) and not (option.is_flag or option.count):
                     given = values[option.name] if option.multiple else [values[option.name]]
                     if "" in given:
-                        ctx.fail(f"{option.opts[0]} has an empty value. Give it one, or leave it out.")
+                        ctx.fail(f"{option.opts[0]} has an empty value. Give it a value, or leave it out.")
                     if order.count(option) > len(given):
                         ctx.fail(f"{option.opts[0]} is given {order.count(option)} times. Give it once.")
         return super().parse_args(ctx, args)
 
 
 class CommandLine(typer.Typer):
-    """Commands that are each a `Command`."""
+    """A Typer application whose commands are all of class `Command`."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        """As typer's own."""
+        """As `typer.Typer.command`."""
         return super().command(name, cls=Command, **settings)

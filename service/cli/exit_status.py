@@ -40,12 +40,12 @@ class ExitStatus(IntEnum):
 
 _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
     ConfigurationError: ExitStatus.USAGE,
-    # To a process that serves it is an outage; here, a wrong setting.
+    # An outage to a serving process; here, a wrong setting.
     DatabaseRefused: ExitStatus.USAGE,
     AlreadyRunning: ExitStatus.REFUSED,
     ImportUnderWay: ExitStatus.REFUSED,
     EmbeddedServerError: ExitStatus.UNREACHABLE,
-    # To HTTP these are outages; here they are files that somebody must put back.
+    # Outages over HTTP; here, files that must be restored.
     KeyMissing: ExitStatus.FAILED,
     DatabaseDamaged: ExitStatus.FAILED,
     DatasetNotFound: ExitStatus.NOT_FOUND,

@@ -10,7 +10,7 @@ from service.errors import LetheError
 
 
 def report_error(error: ExplainedError) -> None:
-    """Print what was wrong and what to do, with what a server said itself, to stderr."""
+    """Print the error, including the server's own message, and the remedy to stderr."""
     report(error.for_operators if isinstance(error, LetheError) else error.detail, error.remedy)
 
 

@@ -58,8 +58,8 @@ class Page(StrictRoute):
                 return error_page(error.status, error.title, error.detail, error.remedy)
             except RequestValidationError as error:
                 if faults := [fault for fault in error.errors() if fault["loc"][0] == "query"]:
-                    said = "; ".join(f"`{fault['loc'][-1]}` {in_words(fault)}" for fault in faults)
-                    return error_page(422, InvalidRequest.title, f"In the address, {said}.", _REMEDY)
+                    words = "; ".join(f"`{fault['loc'][-1]}` {in_words(fault)}" for fault in faults)
+                    return error_page(422, InvalidRequest.title, f"In the address, {words}.", _REMEDY)
                 return error_page(
                     404, "Not found", "There is no such page.", "Go back to the overview, or to the list of requests."
                 )

@@ -57,7 +57,7 @@ SignedIn = Annotated[Session, Depends(signed_in)]
 
 
 async def form_of(request: Request, form_token: str, *names: str) -> dict[str, str]:
-    """The fields of a form sent to the dashboard, each of `names` once at most, and no other.
+    """The fields of a form sent to the dashboard; only `names` are allowed, each at most once.
 
     Raises ForgedForm unless a page of this origin sent it with the token it was given, and InvalidRequest for fields
     that are repeated or unknown.
@@ -83,10 +83,10 @@ async def form_of(request: Request, form_token: str, *names: str) -> dict[str, s
     if len(sent) > 1 + len(fields):
         names_sent = [name for name, _ in sent]
         twice = next(name for name in names_sent if names_sent.count(name) > 1)[:LONGEST_PART]
-        raise InvalidRequest(f"The form has the field `{twice}` twice.", "Load the page again, and send its form.")
+        raise InvalidRequest(f"The form repeats the field `{twice}`.", "Reload the page, and send its form.")
     if unknown := fields.keys() - {*names}:
         raise InvalidRequest(
-            f"The form has no field `{min(unknown)[:LONGEST_PART]}`.", "Load the page again, and send its form."
+            f"The form has no field `{min(unknown)[:LONGEST_PART]}`.", "Reload the page, and send its form."
         )
     return fields
 

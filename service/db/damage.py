@@ -1,11 +1,11 @@
-"""Whether Postgres has met damaged pages, whoever asked for them; counted where data checksums are on."""
+"""Damaged pages that Postgres has read, for any client; counted only with data checksums on."""
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import DatabaseDamaged
 
-#: Of this database and of what all databases share, since Postgres started: a restored one is met damaged no more.
+#: In this database and the shared catalogs, since Postgres started: after a restore and restart the count is zero.
 _MET = text("""
     SELECT sum(checksum_failures) AS pages, max(checksum_last_failure) AS last FROM pg_stat_database
     WHERE (datname = current_database() OR datid = 0) AND checksum_last_failure >= pg_postmaster_start_time()
@@ -13,11 +13,11 @@ _MET = text("""
 
 
 async def damage_met(connection: AsyncConnection) -> DatabaseDamaged | None:
-    """What there is to say when a page did not match its checksum since Postgres started; None when all did."""
+    """The damage found since Postgres started; None if every page read matched its checksum."""
     met = (await connection.execute(_MET)).one()
     if not met.pages:
         return None
     return DatabaseDamaged(
-        f"{met.pages} reads since Postgres started met a page that does not match its checksum, the last at "
+        f"{met.pages} reads since Postgres started found a page with a wrong checksum, the last at "
         f"{met.last:%Y-%m-%d %H:%M:%S} UTC; Postgres' log names the file"
     )

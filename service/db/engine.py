@@ -36,7 +36,7 @@ _SERVER_SETTINGS = {
 #: messages of one statement (asyncpg prepares and executes in two), and nor does the one of statements.
 _LIMIT = "SET transaction_timeout = '60s'"
 _LIMIT_SINCE = 17
-#: For what takes as long as it takes: the database's own limits, see `service.db.roles`.
+#: Lift the limits that `service.db.roles` sets on the database, for work of unbounded length.
 _NO_LIMIT = "SET transaction_timeout = 0"
 _NO_IDLE_LIMIT = "SET idle_in_transaction_session_timeout = 0"
 #: Where an engine's options keep what its connections are opened with.
@@ -91,7 +91,7 @@ async def connect(engine: AsyncEngine) -> asyncpg.Connection:
 
 
 def connection_to(url: str) -> tuple[URL, dict[str, Any]]:
-    """Return how SQLAlchemy and its driver asyncpg connect to `url`: its address, and the arguments that come with it.
+    """Return the SQLAlchemy address of `url`, and the arguments for its driver asyncpg.
 
     Raises ConfigurationError for a `url` that cannot be read.
     """
@@ -112,7 +112,7 @@ def _limit_transactions(connection: Any, record: object) -> None:
 
 
 def unlimit(connection: Any, record: object) -> None:
-    """Lift the limits of transactions from a new connection, for an engine's event `connect`."""
+    """Lift the transaction limits of a new connection; a handler of an engine's event `connect`."""
     connection.run_async(lambda driver: driver.execute(_NO_IDLE_LIMIT))
     if _can_limit(connection.driver_connection):
         connection.run_async(lambda driver: driver.execute(_NO_LIMIT))

@@ -22,7 +22,7 @@ from service.domain.records import Lease
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
-#: Seconds for which a holder must serve to end a row of failures.
+#: Seconds that a holder must serve before the count of failures is reset.
 STEADY_S = 60.0
 #: Characters of a text that are kept: it is read by people.
 _LONGEST = 2_000
@@ -101,7 +101,7 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
 
 
 def _failures(holder: str, after_failure: bool) -> dict[str, Any]:
-    """What a new holder makes of the way in which the last one ended."""
+    """The failure columns that a new holder writes, given how the last one ended."""
     was_stopped = LeaseRow.phase == Phase.STOPPED.value
     failed = true() if after_failure else and_(not_(was_stopped), LeaseRow.holder != holder)
     # The first failure was when the last holder that served did so last.
@@ -127,7 +127,7 @@ def _columns(report: LeaseReport) -> dict[str, Any]:
         "serving_since": null(),
     }
     if report.condition.phase is Phase.SERVING:
-        # By these seconds its start has succeeded: what fails later fails for the first time.
+        # After these seconds its start has succeeded, and a later failure counts as the first.
         is_steady = LeaseRow.serving_since < func.clock_timestamp() - literal(timedelta(seconds=STEADY_S))
         columns |= {
             "served_at": func.clock_timestamp(),

@@ -1,7 +1,7 @@
-"""Locks that processes take turns by, each a table without rows.
+"""Locks between processes, each an empty table.
 
-Only a login with a right to such a table can hold its lock (`service.db.rights`), while any login can hold an advisory
-lock of Postgres. A lock lasts until the caller's transaction ends.
+Only a login with a right to the table can hold its lock (`service.db.rights`); any login could hold an advisory lock of
+Postgres. A lock lasts until the caller's transaction ends.
 """
 
 from enum import StrEnum
@@ -12,14 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.transactions import sqlstate
 
-#: SQLSTATE of a lock that was not free, or not within the lock time-out.
+#: SQLSTATE of a lock that was not free, or did not become free within the lock time-out.
 NOT_AVAILABLE = "55P03"
 
 
 class Lock(StrEnum):
-    """What a lock guards, by its table."""
+    """The locks, by their tables."""
 
-    #: Transactions that reserve keys share it; who decides which keys are orphaned takes it alone.
+    #: Shared by transactions that reserve keys; exclusive to the search for orphaned keys.
     INTAKE = "lock_intake"
     #: Appending to the log.
     LOG = "lock_log"
@@ -34,17 +34,17 @@ class Lock(StrEnum):
 
 
 async def take(conn: AsyncConnection, lock: Lock) -> None:
-    """Wait for `lock`, and keep others out. `transaction` raises `Unavailable` after the lock time-out."""
+    """Wait for `lock`, and take it exclusively. `transaction` raises `Unavailable` after the lock time-out."""
     await conn.execute(text(f"LOCK TABLE {lock} IN SHARE ROW EXCLUSIVE MODE"))
 
 
 async def share(conn: AsyncConnection, lock: Lock) -> None:
-    """Wait for who has taken `lock`, and hold it together with others who share it. Raises as `take`."""
+    """Wait until `lock` is not taken exclusively, and share it. Raises as `take`."""
     await conn.execute(text(f"LOCK TABLE {lock} IN ROW EXCLUSIVE MODE"))
 
 
 async def take_if_free(conn: AsyncConnection, lock: Lock) -> bool:
-    """Take `lock` unless somebody else holds it, and return whether it was free."""
+    """Take `lock` if it is free, and return whether it was."""
     try:
         async with conn.begin_nested():
             await conn.execute(text(f"LOCK TABLE {lock} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))

@@ -14,7 +14,7 @@ from service.db.schema import MIGRATIONS, connected, require_ours
 from service.db.transactions import NO_RIGHT, sqlstate
 from service.errors import ConfigurationError
 
-#: Alembic's table, as it makes it: whoever migrates takes its lock. Two starters may come to this at the same moment.
+#: Alembic's table, exactly as Alembic creates it; a migration takes its lock. Two starts may run this at the same time.
 _MAKE_TABLE = """
     DO $$ BEGIN
         IF to_regclass('alembic_version') IS NULL THEN
@@ -25,7 +25,7 @@ _MAKE_TABLE = """
     EXCEPTION WHEN duplicate_table OR unique_violation THEN NULL;
     END $$
 """
-#: Who has no right to it can migrate nothing, and need not wait.
+#: A login without this right cannot migrate, and need not wait.
 _TAKE_TURN = """
     DO $$ BEGIN
         IF has_table_privilege('alembic_version', 'UPDATE') THEN

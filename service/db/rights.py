@@ -54,13 +54,13 @@ _ASKED = Rights(
     add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
     "reference_commitment key_file key_place voucher"
 )
-#: Of the lease: who holds it, and what the holder reports.
+#: Columns of the lease: its holder, and the holder's report.
 _LEASE = (
     "holder fencing held_since expires_at phase reason repair_progress device checks served_at serving_since "
     "failures failing_since"
 )
 _DRILL = Rights(add="request_id model cohort trigger")
-#: Of a table that is a lock (`service.db.locks`): to share it, to take it alone, or both.
+#: Rights to a lock table (`service.db.locks`): to share the lock, to take it exclusively, or both.
 _SHARES, _TAKES, _SHARES_AND_TAKES = Rights(add=_ALL), Rights(remove=True), Rights(add=_ALL, remove=True)
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
 _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
@@ -75,7 +75,7 @@ API: Mapping[str, Rights] = {
     "lock_drills": _TAKES,
     "lock_intake": _SHARES,
     "lock_sessions": _TAKES,
-    # When is set by a trigger.
+    # A trigger sets the time.
     "log_checks": Rights(add="api_key_id size", change="size"),
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),

@@ -27,8 +27,8 @@ _OWN_RELATIONS = text("""
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
 """)
-#: Longest transaction of any login, and longest that one may do nothing, unless a login says otherwise: others wait for
-#: what it has locked. `transaction_timeout` is there from Postgres 17 on.
+#: Limits on how long a login's transaction may last or be idle, because others wait for its locks. A login can override
+#: them. `transaction_timeout` exists from Postgres 17 on.
 _LIMITS = {"idle_in_transaction_session_timeout": "60s", "transaction_timeout": "60s"}
 _OWNED = text("""
     SELECT quote_ident(datname) AS database, quote_ident(current_schema()) AS schema,
@@ -65,7 +65,7 @@ _IS_MEMBER = text("""
 def grant(connection: Connection) -> None:
     """Give the roles their rights on every table and view of the caller's; make them where that may be.
 
-    No login keeps a right that all have by default, to temporary tables among them, nor a transaction for long.
+    Also revokes default rights that no login needs, such as temporary tables, and limits the length of transactions.
     """
     _limit(connection)
     roles = [role for role in _ROLES if _is_there(connection, role)]
@@ -84,7 +84,7 @@ def grant(connection: Connection) -> None:
 
 
 def _limit(connection: Connection) -> None:
-    """Take from every login what none needs, and limit its transactions, where the caller may."""
+    """Revoke rights that no login needs, and limit transactions, as far as the caller owns schema and database."""
     owned = connection.execute(_OWNED, {"limits": [*_LIMITS]}).one()
     if owned.owns_schema:
         connection.exec_driver_sql(f"REVOKE CREATE ON SCHEMA {owned.schema} FROM PUBLIC")
@@ -97,13 +97,13 @@ def _limit(connection: Connection) -> None:
 async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngine:
     """A pool of connections that work as `role`, or as the login of `url` where that may not.
 
-    Raises `Unavailable`, and `ConfigurationError` when Postgres refuses the login or another part of its URL.
+    Raises `Unavailable`, and `ConfigurationError` if Postgres refuses the login or another part of its URL.
     """
     asking = create_engine(url, pool_size=1)
     try:
         as_role = await available(asking, role)
     except DatabaseRefused as error:
-        # While serving it is an outage, which whoever maintains the database may end; at the start, a wrong setting.
+        # While serving this is an outage that the database's operator may end; at the start it is a wrong setting.
         raise ConfigurationError(error.for_operators, error.remedy) from None
     finally:
         await asking.dispose()

@@ -71,9 +71,9 @@ class LeaseRow(Base):
     checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
     #: When a holder last said that it serves.
     served_at: Mapped[datetime | None]
-    #: Since when the present holder serves; null while it does not.
+    #: When the present holder began to serve; null while it does not.
     serving_since: Mapped[datetime | None]
-    #: How often holders have failed since one last served for long, and when the first of them did.
+    #: Failures of holders since one last served steadily, and the time of the first.
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     failing_since: Mapped[datetime | None]
 
@@ -122,7 +122,7 @@ class RequestRow(Base):
     idempotency_key: Mapped[str | None]
     body_digest: Mapped[bytes | None]
     received_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    #: When it was received or, if it failed since, last tried again; a trigger sets it.
+    #: When it was received or, after a failure, last retried; a trigger sets it.
     queued_at: Mapped[datetime] = mapped_column(server_default=func.now())
     #: When the sweeper last put the request back into the stream.
     swept_at: Mapped[datetime | None]
@@ -152,7 +152,7 @@ class RequestRow(Base):
     #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
-    #: Shows that a process of Lethe took the request in; see `Keyring.voucher`.
+    #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
     voucher: Mapped[bytes | None]
 
 

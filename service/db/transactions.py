@@ -24,9 +24,9 @@ _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
 _OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
 #: Lock time-out.
 _LOCKED = "55P03"
-#: What Postgres says of the row that was waited for, where it was one.
+#: Postgres' context message that names the table of the locked row, if a row was locked.
 _LOCKED_TABLE = re.compile(r'relation "(\w+)"')
-#: A damaged page or row, an index that contradicts itself, a file of the database that is gone.
+#: A damaged page or row, an inconsistent index, a missing file.
 _DAMAGE_STATES = frozenset({"XX001", "XX002", "58P01"})
 #: Answers to COMMIT that say it did not happen.
 _ROLLED_BACK_CLASS = "40"
@@ -40,16 +40,16 @@ class CommitUnanswered(Unavailable):
 
 
 class Locked(Unavailable):
-    """A lock was waited for until its time-out."""
+    """The wait for a lock timed out."""
 
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     """Yield a connection in a transaction, committed at the end and rolled back on any exception.
 
-    The body does database work only. Raises `Unavailable` when Postgres does not answer (nothing was written),
-    `DatabaseRefused` when it refuses the connection, `DatabaseDamaged` when it cannot read its own data, and
-    `CommitUnanswered` when it stops answering during the commit.
+    The body does database work only. Raises `Unavailable` if Postgres does not answer (nothing was written),
+    `DatabaseRefused` if it refuses the connection, `DatabaseDamaged` if it cannot read its own data, and
+    `CommitUnanswered` if it stops answering during the commit.
     """
     connecting, committing = True, False
     try:
@@ -73,8 +73,8 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
             ) from error
         if sqlstate(error) == _LOCKED:
             raise Locked(
-                f"Another session of the database holds a lock{_locked_table(error)} and does not let go.",
-                "Nothing was recorded; try again in a few seconds. If it stays so, an operator has to end that "
+                f"Another session of the database holds a lock{_locked_table(error)} and does not release it.",
+                "Nothing was recorded; try again in a few seconds. If it does not help, have an operator end that "
                 "session: pg_stat_activity shows the oldest transactions.",
             ) from error
         raise refusal(error, while_connecting=connecting) from error
@@ -110,12 +110,12 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether `error`, met while connecting, is Postgres' or the driver's own."""
+    """Whether `error`, raised while connecting, comes from Postgres or the driver."""
     return isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError)
 
 
 def damage(error: BaseException) -> DatabaseDamaged | None:
-    """What `error` says is damaged, in Postgres' words, which name files and indexes; None where it says no such thing.
+    """The damage that `error` reports, in Postgres' words, which name files and indexes; None if it reports none.
 
     `error` is as for `is_outage`.
     """
@@ -141,7 +141,7 @@ def sqlstate(error: BaseException) -> str:
 
 
 def _locked_table(error: BaseException) -> str:
-    """Which table has the row that was waited for; empty where Postgres does not say."""
+    """A phrase naming the table of the locked row; empty if Postgres does not name it."""
     cause = getattr(getattr(error, "orig", error), "__cause__", None) or error
     found = _LOCKED_TABLE.search(str(getattr(cause, "context", None) or ""))
     return f" on the table `{found[1]}`" if found else ""

@@ -36,7 +36,7 @@ class Decisions:
         """Settle a failed request for `reason`; what it names is then forgotten.
 
         Raises `NotFound`, `Conflict` unless it has failed and is not handled, `InvalidRequest` for a reason that the
-        log must not have, and `Unauthenticated` for a key that may not.
+        log must not contain, and `Unauthenticated` for a key without the right.
         """
         await self._require(request_id, reason)
         is_handled = permitted(await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason))))

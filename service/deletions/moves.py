@@ -35,9 +35,9 @@ class AppliedOutcome:
 
 
 def permitted(answer: bool | None) -> bool:
-    """What a function of the database answers that acts for an API key; raises `Unauthenticated` where that may not."""
+    """The answer of a database function that acts for an API key; raises `Unauthenticated` if the key may not."""
     if answer is None:
-        raise Unauthenticated("This API key was revoked meanwhile, or lacks a scope.", "Use another key.")
+        raise Unauthenticated("This API key was just revoked, or lacks a scope.", "Use another key.")
     return answer
 
 
@@ -169,8 +169,8 @@ class RequestMoves:
     async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
         """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
 
-        `own_only` is for an API key that sees its own requests alone. Raises `NotFound` when the request is unknown, or
-        not one that the key sees; `Conflict` when it is too late; `Unauthenticated` when the key may not cancel.
+        `own_only` is for an API key that sees only its own requests. Raises `NotFound` if the request is unknown or
+        hidden from the key, `Conflict` if it is too late, and `Unauthenticated` if the key may not cancel.
         """
         cancelled = permitted(await self._conn.scalar(select(func.request_cancel(request_id, api_key_id))))
         found, _ = await RequestRepository(self._conn).require(request_id, api_key_id if own_only else None)

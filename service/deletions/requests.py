@@ -153,7 +153,7 @@ class RequestRepository:
         return int(await self._conn.scalar(query) or 0)
 
     async def oldest(self, model: str) -> OldestRequest | None:
-        """Return how the request at the head of the queue fares; None when no request waits."""
+        """Return the state of the request at the head of the queue; None if no request waits."""
         found = (await self._conn.execute(_OLDEST, {"model": model})).one_or_none()
         return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_served)
 

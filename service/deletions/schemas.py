@@ -29,7 +29,7 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 def _are_salts(value: object) -> object:
     """Looks up to the first fault: each further one would cost time, and tell nothing new."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
-        raise ValueError(f"must have each salt as {SALT_BYTES} bytes in hex, in small letters")
+        raise ValueError(f"must have each salt as {SALT_BYTES} bytes in lower-case hex")
     return value
 
 
@@ -148,7 +148,7 @@ class RecordFilters(Window):
     def _limits_have_room(self) -> Self:
         for figure, limits in self.thresholds().items():
             if limits.is_empty:
-                raise PydanticCustomError("empty_range", f"must have a `{figure}_min` of at most `{figure}_max`")
+                raise PydanticCustomError("empty_range", f"must have `{figure}_min` no greater than `{figure}_max`")
         return self
 
     def thresholds(self) -> dict[Searched, Threshold]:
@@ -172,16 +172,14 @@ class DeletionFilters(PagedFilters, Known):
     """Which requests are listed; a parameter that is left out filters nothing."""
 
 
-def _says_something(text: str) -> str:
+def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be blank")
     return text
 
 
-#: Why somebody decided so: 1 to 500 characters that are shown as they are, and not blanks alone.
-Reason = Annotated[
-    str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_says_something)
-]
+#: The reason for a decision: 1 to 500 characters, none invisible, and not only blanks.
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_not_blank)]
 
 
 class HandledBody(Known):

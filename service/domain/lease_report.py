@@ -58,7 +58,7 @@ class Holder:
     is_held: bool
     #: Seconds since a holder last said that it serves; None when none ever has.
     served_s: float | None
-    #: How often holders have failed since one last served for long.
+    #: Failures of holders since one last served steadily.
     failures: int = 0
     #: Seconds since the first of these failures.
     failing_s: float = 0.0

@@ -39,7 +39,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class OldestRequest:
-    """How the request at the head of the queue fares: the oldest that is open and in no committed batch."""
+    """The state of the request at the head of the queue: the oldest that is open and in no committed batch."""
 
     #: Seconds for which it could have been taken up: since it was queued, one that came before it last went on, or the
     #: unlearner began to serve, whichever was last; until the unlearner took up the batch that it has in hand.

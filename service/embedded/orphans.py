@@ -27,7 +27,7 @@ class Server(Protocol):
         """The server's short name."""
 
     def prepare(self, lock: int) -> None:
-        """Make what is missing before a start; a program that it runs holds a copy of the descriptor `lock`."""
+        """Create what is missing before a start; programs that it runs inherit the descriptor `lock`."""
 
     def plan(self, port: int) -> ServerPlan:
         """Return how the guardian is to start it."""

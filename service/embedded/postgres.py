@@ -41,7 +41,7 @@ _SETTINGS = (
 #: For servers that live as long as a test: commits still survive a crash of the server itself. Without autovacuum,
 #: whose workers belong to the superuser and would keep a database from being dropped by its owner.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
-#: What `pg_controldata` says of data whose pages have no checksums, and of a server that was stopped in order.
+#: Output of `pg_controldata` for data without page checksums.
 _NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
 _logger = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Postgres:
         self._programs = find_postgres(self._account, _data_version(self.folder))
 
     def prepare(self, lock: int) -> None:
-        """Make the data folder and the passwords where they are missing; EmbeddedServerError when that fails.
+        """Create the data folder and the passwords if they are missing. Raises EmbeddedServerError.
 
-        Every start sets the passwords anew, and takes back what a login has set for itself.
+        Every start sets the passwords again, and resets settings that a login made for itself.
         """
         logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
         if self.folder.exists():
@@ -144,7 +144,7 @@ class Postgres:
         sync_folder(self.folder.parent)
 
     def _checksum_pages(self, lock: int) -> None:
-        """Give pages their checksums where a Postgres before 18 made the data without, so that damage is noticed."""
+        """Enable page checksums, which detect damage, on data that a Postgres before 18 created without them."""
         data = ["-D", self._account.folder_argument(self.folder)]
         state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
         if not _NO_CHECKSUMS.search(state):
@@ -185,7 +185,7 @@ class Postgres:
                 capture_output=True,
                 text=True,
                 check=False,
-                # Whoever starts next waits for it, should this process be killed.
+                # If this process is killed, the next start waits for the program.
                 pass_fds=(lock,),
                 **account,
             )
@@ -195,7 +195,7 @@ class Postgres:
             printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
                 f"The private postgres server did not start. Preparing its data in {folder} failed:\n{printed}\n",
-                "Mend what it names (often a full disk). If the data are damaged, restore LETHE_HOME from a backup.",
+                "Fix what it names (often a full disk). If the data is damaged, restore LETHE_HOME from a backup.",
             )
         return str(done.stdout)
 

@@ -122,7 +122,7 @@ class Embedded:
                 if attempt == _START_ATTEMPTS or failure.timed_out:
                     raise EmbeddedServerError(
                         f"The private {failure.server.name} server did not start. {failure}\n",
-                        "Mend what it names. If its data are damaged, restore LETHE_HOME from a backup.",
+                        "Fix what it names. If its data is damaged, restore LETHE_HOME from a backup.",
                     ) from failure
                 _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
                 if attempt == 2:  # the first failure may have been a port that was taken just then

@@ -15,7 +15,7 @@ from service.evidence.log import LogRepository
 
 @dataclass(frozen=True)
 class Extent:
-    """A log as a checkpoint has it."""
+    """Size and root of a log at a checkpoint."""
 
     #: How many leaves.
     size: int
@@ -40,15 +40,15 @@ class LogCheckRepository:
         self._conn = conn
 
     async def record(self, api_key_id: UUID, checked: Extent, against: Extent) -> None:
-        """Note that whoever holds this key has found that the log was `against` and has grown to what is `checked`.
+        """Record that the holder of this key found the log grown from `against` to `checked`.
 
-        Raises `InvalidRequest` unless `against` is older and has leaves: nothing is shown by comparing a log with
-        itself. Raises `Conflict` when this log has another root there, or fewer leaves: then they have checked another.
+        Raises `InvalidRequest` unless `against` has leaves, and fewer than `checked`: comparing a log with itself
+        proves nothing. Raises `Conflict` if this log has other roots there, or fewer leaves: they checked another log.
         """
         if not 0 < against.size < checked.size:
             raise InvalidRequest(
                 f"A log of {checked.size} leaves cannot be checked against one of {against.size}.",
-                "Check it against a checkpoint that was kept earlier, when the log had fewer leaves.",
+                "Compare it with an earlier checkpoint, from when the log had fewer leaves.",
             )
         log = LogRepository(self._conn)
         for extent in (checked, against):

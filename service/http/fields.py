@@ -27,11 +27,11 @@ _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzin
 
 def _is_moment(value: object) -> object:
     if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
-        raise ValueError("must be a time as RFC 3339 has it, such as 2026-11-20T00:00:00Z")
+        raise ValueError("must be a time in RFC 3339 format, such as 2026-11-20T00:00:00Z")
     if isinstance(value, str) and re.search(r"\d \d\d:?\d\d$", value[11:]):
-        raise ValueError("must have the plus sign of its offset sent as %2B in a URL, as in …T00:00:00%2B01:00")
+        raise ValueError("must have its plus sign sent as %2B in a URL, as in …T00:00:00%2B01:00")
     if not isinstance(value, str | datetime):
-        raise ValueError("must be a time as text")
+        raise ValueError("must be a time in a string")
     return value
 
 
@@ -72,10 +72,10 @@ def _is_shown(text: str) -> str:
     return text
 
 
-#: What makes text one that is shown as it is, and how /docs says so.
+#: Checks that text has no invisible characters, and documents the check in /docs.
 IS_SHOWN, SHOWN = AfterValidator(_is_shown), Field(json_schema_extra={"pattern": f"^[^{UNSHOWN}]*$"})
 
-#: The caller's own reference: 1 to 200 characters that are shown as they are.
+#: The caller's own reference: 1 to 200 characters, none invisible.
 Reference = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200), IS_SHOWN, SHOWN]
 
 _REFERENCE = TypeAdapter(Reference)
@@ -91,7 +91,7 @@ def is_reference(text: str) -> bool:
 
 
 class Window(BaseModel):
-    """From `since` up to and without `until`, which its subclasses declare; one that is left out sets no limit."""
+    """From `since` (included) to `until` (excluded), which subclasses declare; a missing one sets no limit."""
 
     @model_validator(mode="after")
     def _begins_before_it_ends(self) -> Self:
@@ -101,12 +101,12 @@ class Window(BaseModel):
         return self
 
 
-#: Longest part of a member's name that a refusal repeats, which its own length must not crowd out.
+#: Longest part of a member's name that an error quotes.
 _LONGEST_NAME = 100
 
 
 class Known(BaseModel):
-    """Members or parameters that are all known; of more than there are names for, the first unknown one is named."""
+    """Members or parameters, all of them known. An error for too many names the first unknown one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -119,7 +119,7 @@ class Known(BaseModel):
             shown = unknown[:_LONGEST_NAME].encode(errors="backslashreplace").decode()
             raise PydanticCustomError(
                 "too_many_members",
-                "must have no more than the {most} members known here, not {given}: {unknown} is none of them",
+                "must have at most the {most} members known here, not {given}: {unknown} is unknown",
                 {"most": len(cls.model_fields), "given": len(given), "unknown": shown},
             )
         return given

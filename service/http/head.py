@@ -1,4 +1,4 @@
-"""What the head of a request may say; what is ambiguous, or would be ignored, is refused before anything is read."""
+"""Checks of a request's head, made before the body is read: nothing ambiguous, nothing that would be ignored."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 from service.errors import LetheError
 
-#: Fields of which one value is read. Lists, which may be sent in several fields, are not among them.
+#: Fields with a single value. Lists, which may be sent in several fields, are not among them.
 _SINGLE = frozenset(
     name.encode()
     for name in (
@@ -19,12 +19,12 @@ _SINGLE = frozenset(
 )
 
 _CHARSET = re.compile(rb';\s*charset\s*=\s*"?([^";\s]*)')
-#: Names of UTF-8, and of a part of it.
+#: Names of UTF-8, and of ASCII, its subset.
 _UTF_8 = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 
 
 class MalformedRequest(LetheError):
-    """The head of a request can be understood in more than one way."""
+    """The head of a request is ambiguous."""
 
     status = 400
     slug = "malformed-request"
@@ -40,7 +40,7 @@ class UnsupportedCoding(LetheError):
 
 
 def require_plain_head(scope: Scope) -> None:
-    """Raise MalformedRequest for fields that contradict each other, UnsupportedCoding for a body that is compressed."""
+    """Raise MalformedRequest for an ambiguous head, UnsupportedCoding for a body that is compressed or not UTF-8."""
     times = Counter(name for name, _ in scope["headers"])
     repeated = sorted(name.decode() for name in times.keys() & _SINGLE if times[name] > 1)
     if repeated:
@@ -48,13 +48,11 @@ def require_plain_head(scope: Scope) -> None:
             f"The header field {repeated[0]} occurs {times[repeated[0].encode()]} times.", "Send it once."
         )
     if scope["http_version"] == "1.1" and not times[b"host"]:
-        raise MalformedRequest("The request has no Host field, which HTTP/1.1 demands.", "Send one.")
+        raise MalformedRequest("The request has no Host field, which HTTP/1.1 requires.", "Send one.")
     fields = dict(scope["headers"])
     for name, plain in (("Content-Encoding", b"identity"), ("Transfer-Encoding", b"chunked")):
         if fields.get(name.lower().encode(), plain).strip().lower() != plain:
-            raise UnsupportedCoding(
-                f"The body is compressed, or encoded otherwise, by its {name}.", "Send it as it is."
-            )
+            raise UnsupportedCoding(f"{name} declares a compressed or encoded body.", "Send the body unencoded.")
     charset = _CHARSET.search(fields.get(b"content-type", b"").lower())
     if charset is not None and charset[1] not in _UTF_8:
-        raise UnsupportedCoding("The charset in Content-Type is not UTF-8.", "Send text as UTF-8, and leave it out.")
+        raise UnsupportedCoding("The charset in Content-Type is not UTF-8.", "Send UTF-8, and omit the charset.")

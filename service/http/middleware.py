@@ -61,7 +61,7 @@ class OuterMiddleware:
             return
         asked = scope["method"]
         if asked == "HEAD":
-            # Answered as GET is; the server keeps the body back.
+            # Handled as GET; the server omits the body.
             scope = {**scope, "method": "GET"}
         started = time.perf_counter()
         request_id = os.urandom(12).hex()

@@ -78,12 +78,12 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     500: (*FRAMEWORK_ERRORS[500], {}),
     503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
 }
-#: An ambiguous head, a compressed body, what a route does not take, and errors nobody foresaw.
+#: An ambiguous head, a compressed body, unknown input, and unexpected errors.
 _EVERYWHERE = (400, 415, 422, 500)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that can answer these error statuses, and those that every route can.
+    """The `responses` of a route that can answer these error statuses, besides those that every route can.
 
     Where a key is needed, there may have been too many wrong ones.
     """

@@ -152,7 +152,7 @@ def install(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if isinstance(error.__cause__, LetheError):
-            # What a body is refused with while the framework reads it.
+            # Raised while the framework read the body.
             return of_error(error.__cause__)
         if error.status_code == BodyTooLarge.status:
             return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
@@ -182,7 +182,7 @@ def _methods_of(request: Request) -> list[str]:
         method
         for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
         if any(
-            # HEAD is answered as GET is.
+            # HEAD is handled as GET.
             route.matches({**request.scope, "method": method.replace("HEAD", "GET")})[0] is Match.FULL
             for route in routes
         )

@@ -285,14 +285,14 @@ class Connection(HttpToolsProtocol):
 
 
 def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-    """`app`, for a client that does not know chunks: an answer without a length ends where the connection does."""
+    """`app` without chunked encoding: an answer without a length ends when the connection closes."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         async def send_plain(message: Any) -> None:
             if message["type"] == "http.response.start":
                 cycle.chunked_encoding = False
             else:
-                # Otherwise uvicorn takes the answer to be longer than was declared.
+                # Otherwise uvicorn reports an answer longer than declared.
                 cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 

@@ -1,4 +1,4 @@
-"""Routes that ignore nothing: query parameters and bodies that a route does not take are refused by name."""
+"""Strict routes: they refuse query parameters and bodies that the endpoint does not take."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -15,9 +15,9 @@ from service.http.problems import LONGEST_PART
 
 
 class StrictRoute(APIRoute):
-    """Every route of the API and the dashboard: it takes each declared query parameter once, and no other."""
+    """A route that accepts each declared query parameter at most once, and no other; every route of Lethe is one."""
 
-    #: Whether a body that no parameter declares is refused. A route that reads forms declares none.
+    #: Whether to refuse a body that no parameter declares; false for routes that read forms, which declare none.
     refuses_bodies: ClassVar[bool] = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -31,14 +31,14 @@ class StrictRoute(APIRoute):
         return handle_strictly
 
     def require_known(self, request: Request) -> None:
-        """Raise InvalidRequest for what the endpoint would ignore."""
+        """Raise InvalidRequest for input that the endpoint would ignore."""
         fields = request.headers
         if (
             self.refuses_bodies
             and self.body_field is None
             and (fields.get("content-length", "0") != "0" or "transfer-encoding" in fields)
         ):
-            raise InvalidRequest("This route takes no body.", "Leave it out; /docs has what each route takes.")
+            raise InvalidRequest("This route takes no body.", "Send none; /docs lists what each route takes.")
         if not request.scope["query_string"]:
             return
         known = _query_names(self.dependant)
@@ -56,7 +56,7 @@ def _refused(name: str, detail: str, remedy: str) -> InvalidRequest:
 
 
 def _query_names(dependant: Dependant) -> set[str]:
-    """The names of a route's query parameters, those of a model one by one."""
+    """The names of a route's query parameters, including the fields of a parameter model."""
     names = {name for inner in dependant.dependencies for name in _query_names(inner)}
     for field in dependant.query_params:
         model = field.field_info.annotation

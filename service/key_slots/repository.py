@@ -39,7 +39,7 @@ class RequestKeyRepository:
         return {row.id: key_slot(row) for row in await self._conn.execute(query)}
 
     async def vouchers(self, ids: Collection[UUID]) -> dict[UUID, bytes]:
-        """Return what vouches for each of these requests, empty for one that nobody vouches for."""
+        """Return the voucher of each of these requests, empty if it has none."""
         query = select(RequestRow.id, RequestRow.voucher).where(RequestRow.id == any_of(ids))
         return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
 

@@ -36,12 +36,12 @@ _PERSONAL = frozenset(
     | {"path", "query", "url", "headers", "client"}
 )
 _WITHHELD = "[withheld]"
-#: What is logged at each attempt while a server or a disk is away.
+#: Events logged at each attempt while a server or a disk is unavailable.
 _OF_OUTAGES = frozenset(
     {"outage", "lease.renewal_failed", "limits.local", "stream.unacknowledged", "webhook.not_recorded"}
 )
 #: Seconds between two lines of the log on the same outage.
-_TELL_AGAIN_S = 60.0
+_REPEAT_AFTER_S = 60.0
 #: Errors about the operation of the service, whose text is ours and names no person.
 _OPERATIONAL = (ConfigurationError, EmbeddedServerError, KeyMissing, LeaseLost, StateMismatch, Unavailable)
 
@@ -68,7 +68,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            OutagesSeldom(),
+            OutageThrottle(),
             *shared,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -103,10 +103,10 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     logging.captureWarnings(capture=True)
 
 
-class OutagesSeldom:
-    """Drops lines on an outage that was logged within a minute; the next one says how many.
+class OutageThrottle:
+    """Drops lines on an outage that was logged within the last minute; the next line counts them.
 
-    All activities of the process meet the same outage at each attempt: it is told by its reason, whoever met it.
+    Every activity of the process logs the same outage at each attempt, so lines are grouped by their reason.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,11 +120,11 @@ class OutagesSeldom:
             return line
         reason, now = str(line["reason"]), self._clock()
         logged_at, dropped = self._logged.get(reason, (-math.inf, 0))
-        if now - logged_at < _TELL_AGAIN_S:
+        if now - logged_at < _REPEAT_AFTER_S:
             self._logged[reason] = (logged_at, dropped + 1)
             raise structlog.DropEvent
         # Reasons of outages that are over are forgotten.
-        self._logged = {each: last for each, last in self._logged.items() if now - last[0] < 2 * _TELL_AGAIN_S}
+        self._logged = {each: last for each, last in self._logged.items() if now - last[0] < 2 * _REPEAT_AFTER_S}
         self._logged[reason] = (now, 0)
         if dropped:
             line["lines_like_this"] = dropped

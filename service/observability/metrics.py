@@ -27,13 +27,13 @@ _AGE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60
 
 
 def new_registry(restarts: int = 0) -> CollectorRegistry:
-    """Return a registry of its own with the metrics of the process; `/metrics` exposes it.
+    """Return a new registry with the metrics of the process; `/metrics` exposes it.
 
-    The supervisor has started the process again `restarts` times.
+    `restarts` is the number of times that the supervisor restarted the process.
     """
     registry = CollectorRegistry(auto_describe=True)
     Counter(
-        "lethe_restarts_total", "Times the supervisor started this process again after it ended.", registry=registry
+        "lethe_restarts_total", "Times the supervisor restarted this process after it ended.", registry=registry
     ).inc(restarts)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -72,9 +72,9 @@ class IntakeMetrics:
 class UnlearningMetrics:
     """What happens to deletion requests and to the model.
 
-    Anybody on this machine may read it, and every key that may predict. So it has no figure of the weights or the
-    graph, by which whoever has the data could try what was deleted: it tells that a residual is too large, and not the
-    residual. Where the weights are published with noise, it has no durations of steps either.
+    Anybody on this machine may read it, and every key that may predict. It has no figure of the weights or the graph,
+    because a reader with the data could test with it what was deleted. So it reports only whether a residual is too
+    large. If the weights are published with noise, it has no durations of steps either.
     """
 
     def __init__(self, registry: CollectorRegistry, *, with_noise: bool = False) -> None:
@@ -113,7 +113,7 @@ class UnlearningMetrics:
         )
         self._unclaimed = Gauge(
             "lethe_oldest_unclaimed_seconds",
-            "Time for which the oldest request could have been taken up and was not; 0 while the queue goes on.",
+            "Seconds that the oldest request has waited although it could be taken up; 0 while the queue moves.",
             registry=registry,
         )
         self._batches = Counter(
@@ -133,7 +133,7 @@ class UnlearningMetrics:
         self._live_nodes = Gauge("lethe_model_live_nodes", "Nodes that were not deleted.", registry=registry)
         self._residuals_too_large = Gauge(
             "lethe_residuals_too_large",
-            "1 while a residual of the served model is above what rounding explains, else 0; NaN without a model.",
+            "1 while a residual of the served model is larger than rounding explains, else 0; NaN without a model.",
             registry=registry,
         )
         self._exceeded = Counter(
@@ -246,7 +246,7 @@ class UnlearningMetrics:
         self._memory_free.set(memory_bytes)
 
     def unclaimed(self, seconds: float) -> None:
-        """Set for how long the oldest request has not been taken up, though it could have been."""
+        """Set how long the oldest request has waited although it could be taken up."""
         self._unclaimed.set(seconds)
 
     def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:

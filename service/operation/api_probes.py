@@ -29,7 +29,7 @@ MIN_FREE_BYTES = 256 << 20
 #: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
 MOST_AWAY_S = 60.0
 
-#: Who looks for orphaned keys takes the lock for a moment, and waits for it for a second at most.
+#: The search for orphaned keys takes the lock briefly, after waiting for it for at most a second.
 _INTAKE_PATIENCE = "1500ms"
 
 _WAIT = "Wait for it; when it stays so, see the log of the service."
@@ -46,13 +46,13 @@ def api_probes(
     predictions: Callable[[], object],
     max_wait_s: float,
 ) -> Probes:
-    """What a process of the api looks at by itself.
+    """The checks that a process of the api makes by itself.
 
     `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
     answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
     """
 
-    #: `time.monotonic()` of the first look in a row that met damage.
+    #: `time.monotonic()` of the first of the consecutive looks that found damage.
     damaged_at: float | None = None
 
     async def postgres() -> str:
@@ -84,7 +84,7 @@ def api_probes(
                     await enter(connection)
             except Locked:
                 raise NotReady(
-                    f"Another transaction holds {Lock.INTAKE}, and no deletion is accepted meanwhile.",
+                    f"Another transaction holds {Lock.INTAKE}, so no deletion can be accepted.",
                     "Find it in Postgres' pg_locks and pg_stat_activity, and end it with pg_terminate_backend().",
                 ) from None
         return "open"
@@ -129,11 +129,11 @@ def api_probes(
             oldest = await RequestRepository(connection).oldest(model)
         if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
             raise NotReady(
-                f"The oldest request has waited for {oldest.waits_s:.0f} s and is not carried out.",
-                "See what `queue`, `lease` and `unlearner` say, and the log of the unlearner. If these are in order, "
-                "see that no other program uses this Redis, and check the database for damage.",
+                f"The oldest request has been stuck for {oldest.waits_s:.0f} s.",
+                "See the checks `queue`, `lease` and `unlearner`, and the unlearner's log. If these show nothing, make "
+                "sure that no other program uses this Redis, and check the database for damage.",
             )
-        return "no request waits for longer than it should"
+        return "no request waits longer than it should"
 
     async def predictions_are_answered() -> str:
         predictions()
@@ -155,7 +155,7 @@ def api_probes(
 
 
 async def residuals_too_large(connection: Connection, model: str) -> list[str]:
-    """Which residuals of the served model are above what rounding explains, and what that is, in words."""
+    """The residuals of the served model that are larger than rounding explains, as phrases with their limits."""
     measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
     too_large = []
     if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
@@ -187,7 +187,7 @@ def holder_probes(engine: Engine, model: str) -> Probes:
             raise NotReady(
                 f"The unlearner has failed {found.failures} times in {found.failing_s:.0f} s, and has not served for "
                 f"{lease.STEADY_S:.0f} s since. {text}",
-                "See in its log why it fails. It is ready again once it has served for that long.",
+                "Its log gives the reason. This check passes once it has served for that long.",
             )
         if found.is_held and phase is Phase.SERVING:
             return phase.value if reason is None else f"{phase.value}. {reason}"
@@ -225,13 +225,13 @@ def _served(found: Holder) -> str:
 
 @asynccontextmanager
 async def _asking_postgres() -> AsyncIterator[None]:
-    """Report an outage of Postgres as a failing check. What Postgres said itself is in the log: anybody may ask."""
+    """Report an outage of Postgres as a failing check, without Postgres' own message: anybody may read the checks."""
     try:
         yield
     except DatabaseDamaged as error:
         raise NotReady(error.detail, error.remedy) from None
     except Unavailable as error:
-        raise NotReady(error.detail, f"{error.remedy} Until then deletions are refused with 503.") from None
+        raise NotReady(error.detail, f"{error.remedy} Until then, deletions are refused with 503.") from None
 
 
 def disk_probe(home: Path) -> Probe:

@@ -1,4 +1,4 @@
-"""A LETHE_HOME that is a copy of another: both would sign with one key, and their logs would contradict each other."""
+"""Detects a LETHE_HOME that is a copy of another: both would sign with one key, and their logs would contradict."""
 
 import os
 from pathlib import Path
@@ -7,35 +7,35 @@ from service.errors import StateMismatch
 from service.private_files import write_private
 from service.vault.log_keys import name_of
 
-#: Where the home was when it was used last. A copy of it says where the original is.
+#: Holds the path where the home was last used, so a copy names its original.
 _NOTE = Path("run") / "home"
 
 
 def require_original(home: Path) -> None:
-    """Note where `home` is; raise StateMismatch for a copy of one that is still there and signs the same log.
+    """Record the path of `home`; raise StateMismatch if it is a copy and the original still signs the same log.
 
-    A home that was moved, put back over the one it was copied from, or that is seen under another path (a bind mount,
-    a container) goes on: where it was noted there is nothing now, or itself. So does one on another machine, which
-    nothing here can tell from one that was moved.
+    A home passes if it was moved, was restored over its original, or appears under another path (a bind mount, a
+    container): the recorded path then holds nothing, or this home itself. A copy on another machine passes too, because
+    it looks the same as a home that was moved there.
     """
     here, note = home.resolve(), home / _NOTE
     noted = Path(os.fsdecode(note.read_bytes())) if note.exists() else None
     if noted is not None and noted != here and _is_another(noted, here):
         raise StateMismatch(
-            f"{here} is a copy of {noted}, which is still there: both would sign one log with the same key, and "
+            f"{here} is a copy of {noted}, which still exists: both would sign one log with the same key, and "
             "contradict each other.",
-            f"Start that one instead. To go on with this one in its place, move {noted} away or delete it first. For a "
-            "Lethe of its own, start with a new LETHE_HOME.",
+            f"Start the original instead. To use this copy in its place, move {noted} away or delete it first. For a "
+            "separate Lethe, start with a new LETHE_HOME.",
         )
     if noted != here:
         write_private(note, os.fsencode(here))
 
 
 def _is_another(noted: Path, here: Path) -> bool:
-    """Whether there is a home at `noted` that is not this one, and signs the log that this one signs."""
+    """Whether `noted` is another home that signs the same log as this one."""
     try:
         name = name_of(here / "keys")
         return not noted.samefile(here) and name is not None and name == name_of(noted / "keys")
     except (OSError, ValueError):
-        # Nothing that can be read, or no path at all.
+        # Unreadable, or not a path.
         return False

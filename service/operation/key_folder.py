@@ -54,7 +54,7 @@ class VaultKeyRepository:
 
 
 async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
-    """The keys in `folder`, which is in LETHE_HOME; those that this migrated database does not rely on yet are made.
+    """The keys in `folder`, which is in LETHE_HOME. Creates those that this migrated database does not rely on yet.
 
     Raises `KeyMissing`, and makes nothing, when a key is missing or another than the one the database relies on, and
     `ConfigurationError`, `Unavailable`.
@@ -79,7 +79,7 @@ async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
 async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
     """The keys that sign the log; a first one is made only when this database's log was never signed.
 
-    Raises `KeyMissing`, `Unavailable`, and StateMismatch when LETHE_HOME is a copy of another that signs with them.
+    Raises `KeyMissing`, `Unavailable`, and StateMismatch if LETHE_HOME is a copy of another that signs with them.
     """
     await asyncio.to_thread(require_original, folder.parent)
     async with transaction(engine) as connection:
@@ -88,7 +88,7 @@ async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
 
 
 async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring) -> RequestKeys:
-    """The keys of id lists; they must hold that of every request that was taken in here and is not finished.
+    """The keys of id lists, which must include the key of every unfinished request that Lethe accepted.
 
     Raises `KeyMissing` when they do not, `ConfigurationError` when they are open to others, and `Unavailable`.
     """
@@ -102,8 +102,8 @@ async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring)
 async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring) -> set[UUID]:
     """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
 
-    Of requests that are finished meanwhile none is lost; nor is one that no process of Lethe took in, which never had a
-    key: such a request fails when it is taken up.
+    Requests that finish meanwhile are not lost. Neither are requests that no process of Lethe accepted: they never had
+    a key, and fail when they are taken up.
     """
     async with transaction(engine) as connection:
         needed = await RequestKeyRepository(connection).unfinished()

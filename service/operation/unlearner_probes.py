@@ -21,9 +21,9 @@ _LOOK_S = 2.0
 def unlearner_probes(
     *, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team, restarts: int
 ) -> Probes:
-    """`key_files` looks for the files of the unlearner's keys, and raises LetheError when one is not there.
+    """The checks that the unlearner makes. `key_files` raises LetheError if a file of its keys is missing.
 
-    The supervisor has started the unlearner again `restarts` times.
+    `restarts` is the number of times that the supervisor restarted the unlearner.
     """
 
     async def queue_is_usable() -> str:
@@ -36,7 +36,7 @@ def unlearner_probes(
         if stall is None:
             return "usable"
         waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
-        text = f"For {stall.lasts_s:.0f} s no request could be carried out. {waits} {stall.reason}"
+        text = f"No request could be carried out for {stall.lasts_s:.0f} s. {waits} {stall.reason}"
         if stall.lasts_s > MOST_STALL_S:
             raise NotReady(text, stall.remedy)
         return text
@@ -54,8 +54,8 @@ def unlearner_probes(
         return f"{team.count} of {team.wanted} compute together"
 
     async def starts() -> str:
-        # Whether these are too many is what the check `unlearner` is about.
-        return f"started again {restarts} times by its supervisor" if restarts else "not started again"
+        # The check `unlearner` decides whether these are too many.
+        return f"restarted {restarts} times by its supervisor" if restarts else "not restarted"
 
     probes = [
         ("queue", queue_is_usable),

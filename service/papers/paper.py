@@ -52,7 +52,7 @@ def environment(templates: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # What has been made safe is markup, which is no plain text.
+        # Values already marked safe are Markup, not str, and stay as they are.
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     made.filters |= {"number": formats.number, "share": formats.share, "duration": formats.duration}

@@ -46,7 +46,7 @@ _COUNTING_S = 0.5
 def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
     """Answer on `bound` until SIGTERM; `notify_ready` is called once everything works, `name` is this process' own.
 
-    The supervisor has started this process again `restarts` times.
+    `restarts` is the number of times that the supervisor restarted this process.
 
     Raises what kept it from starting, or from going on.
     """

@@ -49,7 +49,7 @@ class Child:
     #: Its program; the number of its channel's descriptor is added.
     command: Sequence[str]
     environment: Mapping[str, str]
-    #: What it is told on its channel, secrets included; beside it, under `restarts`, how often it was started again.
+    #: Sent to it on its channel, secrets included, together with the number of its `restarts`.
     handover: Mapping[str, Any]
     #: The socket that it answers on; the child finds its descriptor's number under `listener` in what it is told.
     listener: socket.socket | None = None
@@ -85,8 +85,8 @@ class _Process:
         #: Whether it has ever been ready: what refuses before that cannot start.
         self.has_been_ready = False
         self.restart_at: float | None = None
-        #: How often it was started again.
-        self._started_again = -1
+        #: How often it was restarted; -1 before its first start.
+        self._restarted = -1
         self._restarts = Restarts()
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,8 +95,8 @@ class _Process:
     def start(self) -> None:
         """Start the process and tell it what it is to know; OSError when that is not possible."""
         listener = self.child.listener
-        self._started_again += 1
-        handover = {**self.child.handover, "restarts": self._started_again}
+        self._restarted += 1
+        handover = {**self.child.handover, "restarts": self._restarted}
         if listener is not None:
             handover["listener"] = listener.fileno()
         ours, theirs = socket.socketpair()

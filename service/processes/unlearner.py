@@ -64,7 +64,7 @@ from service.worker.unlearner import Unlearner
 def run(settings: Settings, notify_ready: Callable[[], None], restarts: int) -> None:
     """Unlearn until SIGTERM; `notify_ready` is called once it serves, which a standby does not.
 
-    The supervisor has started this process again `restarts` times.
+    `restarts` is the number of times that the supervisor restarted this process.
 
     Raises what kept it from starting, or from going on.
     """

@@ -1,7 +1,7 @@
-"""Checksums of what is published, which a reader checks before it answers from it.
+"""Checksums of published files, which a reader checks before it answers from them.
 
-Of each block of a file by itself, since what is deleted is overwritten in place. They are for bytes that change by
-accident: whoever may write to a publication may write these too.
+Each block of a file has its own checksum, because deleted entries are overwritten in place. Checksums detect accidental
+changes only: anyone who can write to a publication can write them too.
 """
 
 import errno
@@ -25,11 +25,11 @@ Checksums = Mapping[str, Sequence[int]]
 
 
 class PublicationDamaged(Unavailable):
-    """A file of a publication is not what was written."""
+    """A file of a publication differs from what was written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"{path} is damaged: it is not what the unlearner published. A restart of the unlearner writes it anew.",
+            f"{path} is damaged: it differs from what was published. Restarting the unlearner writes it again.",
             "Have the operator restart the unlearner.",
         )
 
@@ -46,7 +46,7 @@ def of_file(path: Path) -> list[int]:
 
 
 def after_change(path: Path, before: Sequence[int], changed: Collection[int]) -> list[int]:
-    """The checksums of a file of which something in the blocks `changed` was overwritten. Raises OSError."""
+    """The checksums of a file after the blocks `changed` were modified. Raises OSError."""
     found = list(before)
     with path.open("rb") as file:
         for block in changed:
@@ -56,14 +56,14 @@ def after_change(path: Path, before: Sequence[int], changed: Collection[int]) ->
 
 
 def sealed(document: bytes) -> bytes:
-    """A document of one line, and its checksum in a second."""
+    """A one-line document, followed by a line with its checksum."""
     return b"%s\n%08x\n" % (document, zlib.crc32(document))
 
 
 def unsealed(data: bytes, path: Path) -> bytes:
-    """The document that was sealed in `data`, of the file `path`.
+    """The document sealed in `data`, the content of the file `path`.
 
-    Raises PublicationDamaged, and FileNotFoundError for one that is overwritten at this moment, to be removed.
+    Raises PublicationDamaged, and FileNotFoundError for a file that is being overwritten and removed.
     """
     if data.startswith(b"\0"):
         raise FileNotFoundError(errno.ENOENT, f"{path} is being removed")
@@ -74,10 +74,10 @@ def unsealed(data: bytes, path: Path) -> bytes:
 
 
 def write_checksums(folder: Path, checksums: Checksums | None, fencing: int) -> None:
-    """Keep the checksums of files in `folder`; None while they change. Raises OSError.
+    """Store the checksums of the files in `folder`; None while the files change. Raises OSError.
 
-    Those of each fencing number have a file of their own, the greatest counts: a writer that lost its lease changes
-    nothing of what its successor says.
+    Each fencing number has its own file, and the greatest counts: a writer that lost its lease cannot change the
+    checksums of its successor.
     """
     path = folder / f"{_PREFIX}{fencing}"
     unfinished = folder / f".{path.name}.{secrets.token_hex(4)}"
@@ -88,14 +88,14 @@ def write_checksums(folder: Path, checksums: Checksums | None, fencing: int) -> 
 
 
 def read_checksums(folder: Path) -> Checksums | None:
-    """The checksums of files in `folder`; None while they change.
+    """The checksums of the files in `folder`; None while the files change.
 
-    Raises FileNotFoundError when there are none (any more), and PublicationDamaged.
+    Raises FileNotFoundError if there are none (any more), and PublicationDamaged.
     """
-    said = [path for path in folder.iterdir() if path.name.startswith(_PREFIX)]
-    if not said:
+    found = [path for path in folder.iterdir() if path.name.startswith(_PREFIX)]
+    if not found:
         raise FileNotFoundError(errno.ENOENT, f"There are no checksums in {folder}")
-    path = max(said, key=lambda path: int(path.name.removeprefix(_PREFIX)))
+    path = max(found, key=lambda path: int(path.name.removeprefix(_PREFIX)))
     return msgspec.json.decode(unsealed(path.read_bytes(), path), type=dict[str, list[int]] | None)
 
 
@@ -120,5 +120,5 @@ class Checker:
 
 
 def damaged(folder: Path, names: Collection[str], expected: Checksums) -> bool:
-    """Whether one of the files `names` of a folder is not what was written. Raises OSError."""
+    """Whether one of the files `names` in a folder differs from its checksums. Raises OSError."""
     return any(of_file(folder / name) != list(expected.get(name, ())) for name in names)

@@ -157,9 +157,9 @@ def lock_reader(layout: Layout, reader: UUID) -> int:
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
-    """What is said of a folder.
+    """The manifest of a folder.
 
-    Raises FileNotFoundError when it is gone, OtherPublicationFormat and PublicationDamaged.
+    Raises FileNotFoundError if it is gone, OtherPublicationFormat and PublicationDamaged.
     """
     path = folder / MANIFEST
     document = unsealed(path.read_bytes(), path)

@@ -69,9 +69,9 @@ class CheckedRows:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One version. What is mapped may be overwritten as soon as no lease of its reader's is of this version.
+    """One version. Its mapped files may be overwritten once its reader has no lease on this version.
 
-    What its model has is overwritten when the model is replaced; until then, entries that are deleted are blanked.
+    Its model's files are overwritten when the model is replaced; until then, only deleted entries are blanked.
     """
 
     #: Its folder's name, as the pointer has it.
@@ -114,7 +114,7 @@ def open_view(layout: Layout, folder: str, before: View | None = None, checker: 
     probabilities = CheckedRows(path / "probabilities", data, classes, said.checksums["probabilities"])
     live = np.frombuffer(mask, dtype=np.bool_).copy()
     if not path.exists():
-        # It loses its name first: what was copied may have been overwritten already.
+        # A folder loses its name before it is overwritten, so the copy may be invalid.
         raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
     return View(folder, path, model, Facts(model.facts, said.facts), probabilities, live)
 
@@ -128,7 +128,7 @@ def _open_model(path: Path, checker: Checker) -> MappedModel:
         except PublicationDamaged:
             if read_checksums(path) == written:
                 raise
-            # Something is erased from it just now.
+            # An erasure is in progress.
             raise FileNotFoundError(errno.ENOENT, f"{path} is being changed") from None
     ids = IdIndex(
         ids=files["ids"],

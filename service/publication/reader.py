@@ -1,4 +1,4 @@
-"""Answers from the published version: predictions under a lease, what a deletion names from what was read last."""
+"""Answers from the published version: predictions under a lease, look-ups for deletions from the version read last."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,11 +34,11 @@ class Prediction:
 class Reader:
     """Answers from one view, which is replaced by one assignment.
 
-    What is served needs the lease: the version, its facts and its predictions raise Unavailable once it has run out.
-    What can be deleted is looked up in the view that was read last: what has changed since, the unlearner finds out.
-    Any question raises Unavailable while there is no view. Both are looked at once the answer is there: files that are
-    no longer anybody's are overwritten, and a process may be stopped at any place. An answer that was computed from one
-    view while it was replaced is computed again.
+    Predictions, the version and its facts need the lease, and raise Unavailable once it has run out. Look-ups for
+    deletions use the view that was read last; the unlearner detects later changes. Every question raises Unavailable
+    while there is no view. View and lease are checked after the answer is computed, because files without a lease are
+    overwritten, and a process may be stopped at any point. An answer is computed again if its view was replaced
+    meanwhile.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Reader:
         return boottime() < self._until
 
     def _is_there(self, view: View) -> bool:
-        """Whether what the versions of its model share still is: it loses its name before it is overwritten."""
+        """Whether the files that versions of the model share are intact: they lose their name before any overwrite."""
         return self._is_leased(view) or view.model.path.exists()
 
     def _answer(
@@ -125,7 +125,7 @@ class Reader:
             failure = None
             try:
                 answer = question(view, *asked, **named)
-            except Exception as error:  # noqa: BLE001 - files that are overwritten may hold anything
+            except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
                 failure = error
             if self._view is not view:
                 continue

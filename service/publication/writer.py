@@ -146,8 +146,8 @@ class Publisher:
     def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64], fencing: int) -> None:
         """Step 9: overwrite, in the model of the committed version, what was deleted; again does no harm.
 
-        `nodes` (k,) are rows of which id and edges go, `edges` (k, 2) those deleted by themselves. `fencing` is the
-        caller's number. Raises OSError.
+        `nodes` (k,) are rows whose ids and edges are erased, `edges` (k, 2) edges deleted by themselves. `fencing` is
+        the caller's number. Raises OSError.
         """
         if not nodes.size and not edges.size:
             return
@@ -157,7 +157,7 @@ class Publisher:
         write_checksums(path, None, fencing)
         gone = np.zeros(said.facts.nodes, dtype=np.bool_)
         gone[nodes] = True
-        # Where entries begin that go, in bytes, by file.
+        # Byte offsets of the erased entries, by file.
         changed: dict[str, NDArray[np.int64]] = {}
         if nodes.size:
             index = np.memmap(path / "index", dtype=np.int32, mode="r")
@@ -173,7 +173,7 @@ class Publisher:
         changed["edges"] = 8 * at
         after: Checksums
         if before is None:
-            # Of an erasure that was cut off, nobody knows what it had come to.
+            # An earlier erasure was cut off at an unknown point.
             after = {name: of_file(path / name) for name in said.sizes}
         else:
             blocks = {name: np.unique(at // BLOCK).tolist() for name, at in changed.items()}
@@ -261,9 +261,9 @@ def _write_folder(
     arrays: Mapping[str, NDArray[np.generic]],
     fencing: int | None = None,
 ) -> None:
-    """A folder that has its name once it is whole; after an error what there is of it is removed.
+    """Write a folder, which gets its name once it is complete; after an error, remove its parts.
 
-    With `fencing`, the caller's number, the checksums of its files are beside them, as they change.
+    With `fencing`, the caller's number, it also gets a checksum file, for files that change later.
     """
     unfinished = hidden(folder)
     unfinished.mkdir(mode=0o700)

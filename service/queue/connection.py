@@ -18,7 +18,7 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 class _TlsConnection(SSLConnection):
-    """Tells a port that does not answer in TLS from one that does not answer."""
+    """Distinguishes a port that does not answer in TLS from one that does not answer at all."""
 
     async def _connect(self) -> None:
         try:
@@ -31,8 +31,8 @@ def connect(url: str, *, socket_timeout_s: float | None = None) -> Redis:
     """A client of the Redis at `url` (nothing is sent yet); close it with `aclose()`.
 
     A command on a connection that turns out dead is tried once more on a new one, at once; every wait
-    between further attempts belongs to the caller's own backoff. A URL can make `socket_timeout_s` shorter, and no
-    longer. Raises ConfigurationError for a `url` that cannot be read.
+    between further attempts belongs to the caller's own backoff. A URL can shorten `socket_timeout_s`, but not lengthen
+    it. Raises ConfigurationError for a `url` that cannot be read.
     """
     try:
         arguments = redis.read(url)

@@ -47,7 +47,7 @@ class Outage:
         return 0.0 if self._since is None else self._clock() - self._since
 
     def failed(self, error: ExplainedError | OSError) -> None:
-        """Count a failure; somebody else logs it and waits."""
+        """Count a failure; the caller logs it and waits."""
         self._failures += 1
         if self._since is None:
             self._since = self._clock()

@@ -23,27 +23,27 @@ _OF_PIPELINE = re.compile(r"^Command # \d+ .* of pipeline caused error: ", re.DO
 
 
 class NoTlsAnswer(Exception):
-    """A port was reached for in TLS and did not answer in time."""
+    """A port did not answer in TLS in time."""
 
 
 _CLOSED = (
     "it closed the connection",
-    "See that it runs, has a connection left (`maxclients`), and that REDIS_URL is right: rediss:// where it takes TLS "
-    "alone.",
+    "Make sure that it runs and has a connection left (`maxclients`). If it takes only TLS, write rediss:// in "
+    "REDIS_URL.",
 )
-#: Class of the error, or what it begins with -> what is wrong, and what to do.
+#: Class of the error, or its first words -> the cause, and the remedy.
 _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
     (
         NoTlsAnswer,
         "its port does not answer in TLS",
-        "Write redis:// into REDIS_URL where that port takes no TLS; else see that host and port are right.",
+        "Use redis:// in REDIS_URL if that port takes no TLS; otherwise check host and port.",
     ),
     (
         ssl.SSLCertVerificationError,
-        "its certificate is not one that is trusted here",
-        "Name the file of its authority's certificate in REDIS_URL: rediss://…?ssl_ca_certs=FILE.",
+        "its certificate is not trusted here",
+        "Name its CA certificate in REDIS_URL: rediss://…?ssl_ca_certs=FILE.",
     ),
-    (ssl.SSLError, "TLS with it fails", "See that its port takes TLS, and with which certificates."),
+    (ssl.SSLError, "TLS with it fails", "Check that its port takes TLS, and which certificates it requires."),
     (
         AuthenticationError,
         "it asks for another user or password",
@@ -60,15 +60,15 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
     (
         "max number of clients",
         "it has no connection left",
-        "Close connections that others hold, or raise its `maxclients`.",
+        "Close other connections, or raise its `maxclients`.",
     ),
     (
         "DENIED",
-        "it takes connections from its own machine alone (protected mode)",
+        "it accepts connections only from its own machine (protected mode)",
         "Give it a password, and put that into REDIS_URL.",
     ),
     ("DB index", "it has no such database", "Correct the number after the last / of REDIS_URL, and restart Lethe."),
-    # Of a server without a connection left, redis-py may not have read why it closes the new one.
+    # If the server has no connection left, redis-py may not read the reason before the connection closes.
     ("Connection closed by", *_CLOSED),
     (ConnectionResetError, *_CLOSED),
     (BrokenPipeError, *_CLOSED),
@@ -88,9 +88,9 @@ _REMEDY = "Start it, and see that REDIS_URL is right. Nothing is lost, and Lethe
 
 
 def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
-    """The outage that `error` is, met at work on the stream `key`; it names no request, user or address.
+    """Return `error`, raised at work on the stream `key`, as an outage that names no request, user or address.
 
-    What Redis said, which may name the user, is in `said`, for operators alone.
+    Redis' own message may name the user; it is in `said`, for operators only.
     """
     cause, remedy, said = _known(error, key) or _unknown(error)
     refused = Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
@@ -109,12 +109,12 @@ def _known(error: RedisError | OSError, key: str) -> tuple[str, str, str] | None
 
 def _unknown(error: RedisError | OSError) -> tuple[str, str, str]:
     if isinstance(error, ResponseError):
-        return f"it answers {_text(error)!r}", "Find out what that means from its documentation and its log.", ""
+        return f"it answers {_text(error)!r}", "Look this up in its documentation and its log.", ""
     return f"it does not answer ({_reason(error)})", _REMEDY, ""
 
 
 def _words(error: BaseException) -> str:
-    """What Redis said, with the code that it began with, which redis-py takes off."""
+    """Redis' message, with the leading error code that redis-py strips."""
     return f"{getattr(error, 'status_code', None) or ''} {_text(error)}".strip()
 
 

@@ -35,11 +35,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contents:
-    """What the stream holds, in its order."""
+    """The entries of the stream, in order."""
 
-    #: Was given to a consumer, whoever that was, or passed over; nobody is given it again.
+    #: Given to some consumer, or passed over; not delivered again.
     delivered: Sequence[Entry]
-    #: The group's consumers will be given it.
+    #: Still to be delivered to the group's consumers.
     upcoming: Sequence[Entry]
 
 
@@ -60,9 +60,9 @@ class DeletionStream:
             await self._redis.ping()
 
     async def ensure_group(self) -> None:
-        """Create stream and consumer group where they are missing; the group reads from the stream's beginning.
+        """Create stream and consumer group if they are missing; the group reads from the stream's beginning.
 
-        So does one that was moved past the stream's end, and would never be given what is added.
+        A group positioned past the stream's end is reset to the beginning, since it would never get new entries.
         """
         async with self._outages():
             try:
@@ -71,7 +71,7 @@ class DeletionStream:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-                # Asked for in this order: meanwhile the end only moves on.
+                # In this order, because the end only moves forward.
                 position = await self._position()
                 end = (await self._redis.xinfo_stream(self._key))["last-generated-id"]
                 if position > _number(end):
@@ -128,7 +128,7 @@ class DeletionStream:
         await self._remove([entry.entry_id for entry in entries])
 
     async def contents(self) -> Contents:
-        """Every entry of the stream that names a request; the group must be there."""
+        """Every entry of the stream that names a request; the group must exist."""
         delivered: list[Entry] = []
         upcoming: list[Entry] = []
         start = "-"
@@ -149,7 +149,7 @@ class DeletionStream:
             return int(await self._redis.xlen(self._key))
 
     async def _position(self) -> tuple[int, int]:
-        """Number of the last entry that the group was given, or was moved to."""
+        """The id, as a number, of the last entry delivered to the group, or the position it was set to."""
         groups = await self._redis.xinfo_groups(self._key)
         named = (group["last-delivered-id"] for group in groups if _text(group["name"]) == _GROUP)
         return _number(next(named, "0-0"))
@@ -210,7 +210,7 @@ def _request_id(fields: Mapping[Any, Any] | None) -> UUID | None:
 
 
 def _number(entry_id: Any) -> tuple[int, int]:
-    """An entry's id, as ids are ordered."""
+    """An entry's id as numbers, in the order of ids."""
     milliseconds, _, sequence = _text(entry_id).partition("-")
     return int(milliseconds), int(sequence)
 

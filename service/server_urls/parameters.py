@@ -1,4 +1,4 @@
-"""The parts that URLs of servers have in common. Whatever is wrong is a ValueError that quotes no value."""
+"""Parsing shared by Postgres and Redis URLs. Every fault raises ValueError, which quotes no value."""
 
 import re
 import ssl
@@ -11,11 +11,11 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def split(url: str) -> tuple[str, str, str]:
-    """What a URL has before its path, the path without its first slash, and its parameters; each as it is written."""
+    """The authority, the path without its first slash, and the query of a URL, none of them decoded."""
     before, _, parameters = url.partition("://")[2].partition("?")
     authority, _, path = before.partition("/")
     if "@" in path or "@" in parameters:
-        raise ValueError("has a / or ? in its user or password, or an @ after them: write %2F, %3F and %40 instead")
+        raise ValueError("has a / or ? in its user or password, or an @ after them: use %2F, %3F and %40")
     return authority, path, parameters
 
 
@@ -29,7 +29,7 @@ def credentials(authority: str) -> tuple[str | None, str | None, str]:
 def decoded(text: str) -> str:
     """`text` without its percent-encoding."""
     if _ESCAPE.search(text):
-        raise ValueError("has a % that begins no escape: write it as %25")
+        raise ValueError("has a % that begins no escape: write %25")
     return unquote(text, errors="strict")
 
 
@@ -42,7 +42,7 @@ def query(parameters: str, kind: str, known: Iterable[str]) -> dict[str, str]:
         if name not in known:
             near = get_close_matches(name, known, 1)
             question = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{name!r} is no parameter of {kind} URLs{question}")
+            raise ValueError(f"{name!r} is not a parameter of {kind} URLs{question}")
         if not value:
             raise ValueError(f"{name} has no value")
         if name in found:
@@ -60,7 +60,7 @@ def one_of(name: str, value: str, allowed: Iterable[str], why: str = "") -> str:
 
 
 def number(name: str, value: str, low: float, high: float, *, whole: bool = True) -> float:
-    """The number that `value` is."""
+    """`value` as a number."""
     kind = int if whole else float
     try:
         found = kind(value)
@@ -72,36 +72,36 @@ def number(name: str, value: str, low: float, high: float, *, whole: bool = True
 
 
 def truth(name: str, value: str) -> bool:
-    """Whether `value` says yes."""
+    """`value` as a boolean."""
     return one_of(name, value.lower(), (*_TRUE, *_FALSE)) in _TRUE
 
 
 def port(name: str, value: str) -> int:
-    """The TCP port that `value` is."""
+    """`value` as a TCP port."""
     return int(number(name, value, 1, 65_535))
 
 
 def host(name: str) -> str:
-    """`name` if it can be the name or the address of a host."""
+    """`name` if it is a valid host name or address."""
     try:
         name.encode("idna")
     except UnicodeError:
         name = ""
     if not name or any(one.isspace() for one in name):
-        raise ValueError("has a host that is no name and no address")
+        raise ValueError("has an invalid host name or address")
     return name
 
 
 def load_roots(context: ssl.SSLContext, name: str, file: str | None = None, folder: str | None = None) -> None:
-    """Trust the certificates of a file or folder, which the parameter `name` names."""
+    """Trust the certificates in a file or folder, which was given as the parameter `name`."""
     try:
         context.load_verify_locations(file, folder)
     except OSError as error:
-        raise ValueError(f"{name} names nothing that certificates can be read from ({_reason(error)})") from None
+        raise ValueError(f"{name} names no readable certificates ({_reason(error)})") from None
 
 
 def load_own(context: ssl.SSLContext, names: tuple[str, str, str], given: Mapping[str, str]) -> None:
-    """Show the server the certificate of the parameters `names`: certificate, key, and password of the key."""
+    """Use a client certificate, given by the parameters `names`: certificate, key, and password of the key."""
     certificate, key, password = names
     if certificate not in given:
         if key in given or password in given:
@@ -111,8 +111,8 @@ def load_own(context: ssl.SSLContext, names: tuple[str, str, str], given: Mappin
         context.load_cert_chain(given[certificate], given.get(key), lambda: given.get(password, ""))
     except OSError as error:
         raise ValueError(
-            f"{certificate} and {key} name no certificate with its key ({_reason(error)}); the key's password is "
-            f"{password}"
+            f"{certificate} and {key} name no certificate with its key ({_reason(error)}); {password} is the key's "
+            "password"
         ) from None
 
 

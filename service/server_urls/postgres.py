@@ -1,4 +1,4 @@
-"""What a Postgres URL says, in libpq's syntax: each parameter is used, or refused by name."""
+"""Reads Postgres URLs in libpq's syntax: each parameter is used, or refused by name."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from service.server_urls.parameters import (
 )
 
 SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
-#: Server settings that are Lethe's own: nobody else may set them.
+#: Server settings that only Lethe sets.
 OWN_SETTINGS = frozenset(
     {
         "default_transaction_isolation",
@@ -38,10 +38,10 @@ OWN_SETTINGS = frozenset(
         "role",
     }
 )
-#: Server settings that may stand in a URL as they are, though libpq wants them in `options`.
+#: Server settings that a URL may name directly, though libpq requires them in `options`.
 _SERVER_SETTINGS = ("application_name", "options", "statement_timeout", "idle_session_timeout", "search_path")
 _WEAK_MODES, _STRONG_MODES = ("disable", "allow", "prefer"), ("require", "verify-ca", "verify-full")
-#: Read from the environment, too, as `PG…`.
+#: Also read from `PG…` environment variables.
 _TLS = (
     "sslrootcert",
     "sslcert",
@@ -59,11 +59,11 @@ _USED = (
     *_SERVER_SETTINGS,
 )
 _NO_GSS, _NO_OAUTH = "Lethe does not log in with GSSAPI", "Lethe does not log in with OAuth"
-#: Parameters of which Lethe does one thing, whatever the URL: the values that say so, and why there are no others.
+#: Parameters with a fixed behaviour: the values that match it, and why others are refused.
 _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "channel_binding": (
         ("prefer", "disable"),
-        "the driver cannot bind channels; leave it out and use sslmode=verify-full, which finds out the same attacker",
+        "the driver cannot bind channels; leave it out and use sslmode=verify-full, which stops the same attacker",
     ),
     "gssencmode": (("prefer", "disable"), "the driver cannot encrypt with GSSAPI"),
     "client_encoding": (("UTF8", "utf8", "UTF-8", "utf-8"), "Lethe writes UTF-8"),
@@ -71,17 +71,17 @@ _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "load_balance_hosts": (("disable",), "hosts are tried in their order"),
     "max_protocol_version": (("3.0", "3.2", "latest"), "the driver speaks 3.0"),
     "min_protocol_version": (("3.0",), "the driver speaks 3.0"),
-    "pgbouncer": (("false",), "Lethe needs sessions of its own: name Postgres itself, not a pooler"),
+    "pgbouncer": (("false",), "Lethe needs its own sessions: name Postgres itself, not a pooler"),
     "replication": (("false", "off", "no", "0"), "Lethe writes to the database itself"),
-    "sslcertmode": (("allow",), "a certificate is shown where sslcert names one"),
+    "sslcertmode": (("allow",), "a certificate is sent if sslcert names one"),
     "sslcompression": (("0",), "the driver does not compress"),
     "sslsni": (("1",), "the driver always names the host"),
 }
-#: What the driver or Lethe cannot do, and what to do instead.
+#: Unsupported parameters, and what to do instead.
 _REFUSED: Mapping[str, str] = {
     "gssdelegation": _NO_GSS,
     "gsslib": _NO_GSS,
-    "hostaddr": "write the address as the host",
+    "hostaddr": "give the address as the host",
     "keepalives_count": "Lethe sets its own; leave it out",
     "keepalives_idle": "Lethe sets its own; leave it out",
     "keepalives_interval": "Lethe sets its own; leave it out",
@@ -90,26 +90,26 @@ _REFUSED: Mapping[str, str] = {
     "oauth_client_secret": _NO_OAUTH,
     "oauth_issuer": _NO_OAUTH,
     "oauth_scope": _NO_OAUTH,
-    "require_auth": "the driver takes the method that the server asks for; leave it out and use sslmode=verify-full",
-    "requirepeer": "the driver cannot look who serves a socket",
-    "requiressl": "write sslmode=require",
-    "scram_client_key": "write the password",
-    "scram_server_key": "write the password",
-    "service": "write what the service file has into the URL",
-    "servicefile": "write what the service file has into the URL",
-    "sslcrldir": "write one file as sslcrl",
-    "sslkeylogfile": "keys of connections are not written to files",
+    "require_auth": "the driver uses the method that the server asks for; leave it out and use sslmode=verify-full",
+    "requirepeer": "the driver cannot check the owner of a socket; leave it out",
+    "requiressl": "use sslmode=require",
+    "scram_client_key": "give the password",
+    "scram_server_key": "give the password",
+    "service": "copy the service file's entries into the URL",
+    "servicefile": "copy the service file's entries into the URL",
+    "sslcrldir": "name one file with sslcrl",
+    "sslkeylogfile": "Lethe does not write TLS keys to files; leave it out",
     "tcp_user_timeout": "Lethe sets its own time-outs; leave it out",
 }
 _KNOWN = {*_USED, *_FIXED, *_REFUSED, *OWN_SETTINGS}
-#: One word of `options`: a blank after a backslash does not end it.
+#: One word of `options`; a backslash escapes a blank.
 _WORD = re.compile(r"(?:\\.|[^\s\\])+")
 _MOST_CONNECT_S = 600
 
 
 @dataclass(frozen=True, repr=False)
 class PostgresUrl:
-    """What a URL says; what it leaves out is the driver's default."""
+    """The contents of a URL; missing parts are the driver's defaults."""
 
     user: str | None
     password: str | None
@@ -119,15 +119,15 @@ class PostgresUrl:
     ports: tuple[int, ...]
     #: More arguments of `asyncpg.connect`.
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    #: What the server is told about the session.
+    #: Settings that the server applies to the session.
     server_settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(url: str) -> PostgresUrl:
-    """Return what `url` says.
+    """Return the contents of `url`.
 
-    Reads the files of certificates that it names. Raises ValueError, with a text that goes after the name of a setting
-    and quotes neither user nor password nor any other value.
+    Reads the certificate files that it names. Raises ValueError; its text continues the name of a setting, and quotes
+    neither user nor password nor any other value.
     """
     authority, path, parameters = split(url)
     given = query(parameters, "Postgres", _KNOWN)
@@ -152,6 +152,8 @@ def read(url: str) -> PostgresUrl:
 
 
 def _require_possible(name: str, value: str) -> None:
+    if "\0" in value:
+        raise ValueError(f"{name} has a character that Postgres cannot take")
     if name in _FIXED:
         one_of(name, value, *_FIXED[name])
     if name in _REFUSED:
@@ -220,7 +222,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _mode(given: Mapping[str, str]) -> str | None:
-    """The mode of TLS; None where the URL leaves it to PGSSLMODE or the driver."""
+    """The TLS mode; None if the URL leaves it to PGSSLMODE or the driver."""
     if "ssl" in given and "sslmode" in given:
         raise ValueError("ssl and sslmode are both given")
     # JDBC writes ssl=true, and SQLAlchemy a mode.
@@ -233,7 +235,7 @@ def _mode(given: Mapping[str, str]) -> str | None:
 
 
 def _with_environment(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The parameters, with libpq's variables for those of TLS that are left out."""
+    """The parameters, with libpq's variables in place of missing TLS parameters."""
     variables = {name: os.environ.get("PG" + name.replace("_", "").upper()) for name in _TLS if name != "sslpassword"}
     return {**{name: value for name, value in variables.items() if value}, **given}
 
@@ -265,7 +267,7 @@ def _context(mode: str, given: Mapping[str, str]) -> ssl.SSLContext:
     context.minimum_version = _TLS_VERSIONS[low or "TLSv1.2"]
     if high is not None:
         context.maximum_version = _TLS_VERSIONS[high]
-    # Postgres 17 wants it of direct TLS.
+    # Postgres 17 requires it for direct TLS.
     context.set_alpn_protocols(["postgresql"])
     return context
 
@@ -273,7 +275,7 @@ def _context(mode: str, given: Mapping[str, str]) -> ssl.SSLContext:
 def _server_settings(given: Mapping[str, str]) -> dict[str, str]:
     for name in _set_by(given.get("options", "")):
         if name in OWN_SETTINGS:
-            raise ValueError(f"options sets {name}, which is Lethe's own; leave it out")
+            raise ValueError(f"options sets {name}, which only Lethe may set; leave it out")
     settings = {name: given[name] for name in _SERVER_SETTINGS if name in given}
     if "fallback_application_name" in given:
         settings.setdefault("application_name", given["fallback_application_name"])

@@ -1,4 +1,4 @@
-"""What a Redis URL says, in redis-py's syntax: each parameter is used, or refused by name."""
+"""Reads Redis URLs in redis-py's syntax: each parameter is used, or refused by name."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ from service.server_urls.parameters import (
 SCHEMES = ("redis", "rediss", "unix")
 #: Databases that a Redis may have.
 _MOST_DATABASES = 100_000
-#: The shortest is longer than a blocking read of the queue (seconds).
+#: The minimum is longer than a blocking read of the queue (seconds).
 _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S = 1.0, 600.0
 _OWN = "Lethe sets its own; leave it out"
-_NO_VALUE = "no text can hold it; leave it out"
+_NO_VALUE = "a URL cannot express its value; leave it out"
 
 
 def _text(name: str, value: str) -> str:
@@ -50,7 +50,7 @@ _TLS_VERSIONS: Mapping[str, ssl.TLSVersion] = {
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     for written in (version.value, version.name)
 }
-#: Those of `rediss://` alone.
+#: Only with `rediss://`.
 _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_cert_reqs": lambda name, value: one_of(
         name, value.lower().removeprefix("cert_"), ("required", "optional", "none")
@@ -65,9 +65,9 @@ _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_ciphers": _text,
     "ssl_min_version": lambda name, value: _TLS_VERSIONS[one_of(name, value, _TLS_VERSIONS)],
 }
-#: What redis-py takes and Lethe does not, and why.
+#: Parameters of redis-py that Lethe refuses, and why.
 _REFUSED: Mapping[str, str] = {
-    "connection_class": "the scheme says it: rediss:// for TLS, unix:// for a socket",
+    "connection_class": "the scheme sets it: rediss:// for TLS, unix:// for a socket",
     "credential_provider": _NO_VALUE,
     "decode_responses": _OWN,
     "driver_info": _NO_VALUE,
@@ -76,15 +76,15 @@ _REFUSED: Mapping[str, str] = {
     "encoding_errors": _OWN,
     "event_dispatcher": _NO_VALUE,
     "himport_registry": _NO_VALUE,
-    "host": "write it before the path",
+    "host": "put it before the path",
     "legacy_responses": _OWN,
     "lib_name": _OWN,
     "lib_version": _OWN,
     "maint_notifications_config": _NO_VALUE,
     "max_connections": _OWN,
     "parser_class": _NO_VALUE,
-    "path": "write unix:// and the path of the socket",
-    "port": "write it after the host",
+    "path": "use unix:// and the path of the socket",
+    "port": "put it after the host",
     "redis_connect_func": _NO_VALUE,
     "retry": _NO_VALUE,
     "retry_on_error": _OWN,
@@ -94,16 +94,16 @@ _REFUSED: Mapping[str, str] = {
     "socket_type": _OWN,
     "ssl_exclude_verify_flags": "Lethe verifies as the system does; leave it out",
     "ssl_include_verify_flags": "Lethe verifies as the system does; leave it out",
-    "timeout": "write socket_timeout",
+    "timeout": "use socket_timeout",
 }
 _KNOWN = {*_USED, *_TLS, *_REFUSED}
 
 
 def read(url: str) -> dict[str, Any]:
-    """Return what `url` says as arguments of redis-py's connections; TLS is wanted where `ssl_cert_reqs` is among them.
+    """Return the contents of `url` as arguments of redis-py's connections; `ssl_cert_reqs` among them means TLS.
 
-    Reads the files of certificates that it names. Raises ValueError, with a text that goes after the name of a setting
-    and quotes neither user nor password nor any other value.
+    Reads the certificate files that it names. Raises ValueError; its text continues the name of a setting, and quotes
+    neither user nor password nor any other value.
     """
     scheme = url.partition("://")[0]
     authority, path, parameters = split(url)
@@ -117,7 +117,7 @@ def read(url: str) -> dict[str, Any]:
     user, password, place = credentials(authority)
     if scheme == "unix":
         if place or not path:
-            raise ValueError("must be unix:/// and the path of a socket")
+            raise ValueError("must be unix:///PATH, the path of a socket")
         if "socket_keepalive" in given:
             raise ValueError("socket_keepalive needs redis:// or rediss://")
         before: dict[str, Any] = {"path": "/" + decoded(path)}
@@ -145,7 +145,7 @@ def _place(text: str) -> dict[str, Any]:
 
 
 def _require_usable(arguments: Mapping[str, Any]) -> None:
-    """Try what TLS is made of: redis-py reads it only when it connects."""
+    """Check the TLS parameters now, because redis-py reads them only when it connects."""
     if arguments["ssl_cert_reqs"] == "none" and arguments.get("ssl_check_hostname"):
         raise ValueError("ssl_check_hostname needs ssl_cert_reqs=required")
     context = ssl.create_default_context()
@@ -158,8 +158,8 @@ def _require_usable(arguments: Mapping[str, Any]) -> None:
         if "ssl_ca_data" in arguments:
             context.load_verify_locations(cadata=arguments["ssl_ca_data"])
     except (ssl.SSLError, ValueError):
-        raise ValueError("ssl_ca_data is no certificate in PEM format") from None
+        raise ValueError("ssl_ca_data is not a certificate in PEM format") from None
     try:
         context.set_ciphers(arguments.get("ssl_ciphers", "DEFAULT"))
     except ssl.SSLError:
-        raise ValueError("ssl_ciphers names no cipher that is known here") from None
+        raise ValueError("ssl_ciphers names no known cipher") from None

@@ -102,9 +102,9 @@ class Keyring:
         return hmac.digest(self._body_key, _frame("lethe/given-salt", salt), hashlib.sha256)
 
     def voucher(self, request_id: UUID) -> bytes:
-        """Return the 32 bytes that show that a request was taken in here, and so had a key of its own.
+        """Return the 32 bytes that prove that Lethe accepted a request, which therefore had its own key.
 
-        Whoever may only write the database cannot make them.
+        Write access to the database is not enough to create them.
         """
         return hmac.digest(self._body_key, _frame("lethe/accepted", request_id.hex), hashlib.sha256)
 

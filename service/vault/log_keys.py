@@ -103,7 +103,7 @@ def are_there(folder: Path) -> bool:
 
 
 def name_of(folder: Path) -> str | None:
-    """The name of the log that the key folder `folder` signs; None before it has one. Raises OSError."""
+    """The name of the log that the keys in `folder` sign; None before it has one. Raises OSError."""
     path = folder / UNLEARNER_PART / _NAME
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 

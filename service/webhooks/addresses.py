@@ -17,12 +17,11 @@ from service.errors import ConfigurationError
 Address = IPv4Address | IPv6Address
 Networks = Sequence[IPv4Network | IPv6Network]
 
-#: What is assigned of IPv6, the prefix by which IPv4 is reached from where there is none (RFC 6052), and the addresses
-#: that carry one of IPv4 (RFC 3056).
+#: Assigned IPv6 unicast, the NAT64 prefix (RFC 6052), and 6to4 addresses, which embed IPv4 addresses (RFC 3056).
 _GLOBAL_UNICAST, _NAT64 = IPv6Network("2000::/3"), IPv6Network("64:ff9b::/96")
 _SIXTOFOUR = IPv6Network("2002::/16")
-#: Blocks in which no receiver is: those of IANA's registries of special-purpose addresses, and multicast. Python's own
-#: list depends on its version, and takes services that everybody may run for public.
+#: Blocks without receivers: IANA's special-purpose addresses, and multicast. Python's own list depends on its version,
+#: and treats services that anybody may run as public.
 _SPECIAL = tuple(
     ip_network(block)
     for block in (

@@ -40,7 +40,7 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        # As the look-up does, which fails at a label of over 63 characters.
+        # The look-up also encodes the name, and fails for labels over 63 characters.
         (parts.hostname or "").encode("idna")
     except ValueError:
         known = False

@@ -72,7 +72,7 @@ class Unlearner:
         lease_ttl_s: float,
         after_failure: bool = False,
     ) -> None:
-        """`after_failure`: whether this process was started because one before it ended without being told to."""
+        """`after_failure`: whether this process was started because an earlier one ended unexpectedly."""
         self._context = context
         self._team = team
         self._lease_ttl_s = lease_ttl_s
@@ -90,7 +90,7 @@ class Unlearner:
         self._unforeseen = 0
         #: Whether something has failed that the next lease is to count: no outage, which passes by itself.
         self._after_failure = after_failure
-        #: What batches fail with, until one succeeds or nothing waits any more.
+        #: The outage that makes batches fail, until one succeeds or no request waits.
         self.carrying_out = Outage("batches")
         #: The lease acquired last.
         self._lease: Lease | None = None

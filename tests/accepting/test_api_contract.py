@@ -120,7 +120,7 @@ async def test_a_fault_is_named_in_plain_words(client: httpx.AsyncClient) -> Non
     for body, words in (
         ({"nodes": ["1"]}, "must have 'kind'"),
         ({"kind": "nodes", "nodes": ["1"]}, "must have 'kind' as one of 'node', 'edge', 'features'"),
-        ({"kind": "node", "nodes": ["1"], "node_id": "1"}, "is not known here"),
+        ({"kind": "node", "nodes": ["1"], "node_id": "1"}, "is unknown here"),
         ({"kind": "node", "nodes": ["1"], "reference": "a\u202eb"}, "must not contain U+202E"),
         ({"kind": "node", "nodes": ["1"], "reference": "a\x85b"}, "must not contain U+0085"),
     ):

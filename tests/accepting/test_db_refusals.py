@@ -90,14 +90,14 @@ WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] =
     "an unknown setting": (
         lambda url: with_(url, more="options=-c%20nonsense%3D1"),
         DatabaseRefused,
-        "does not take a parameter",
+        "rejects a connection parameter",
         'unrecognized configuration parameter "nonsense"',
         "PgBouncer",
     ),
     "a wrong value": (
         lambda url: with_(url, more="statement_timeout=soon"),
         DatabaseRefused,
-        "does not take a parameter",
+        "rejects a connection parameter",
         'invalid value for parameter "statement_timeout"',
         "Remove it",
     ),
@@ -194,7 +194,7 @@ def test_every_command_that_connects_says_what_a_pooler_refuses(
     ran = CommandLine(capsys)(*command.split(), "--home", tmp_path)
     assert (ran.status, ran.stdout) == (2, "")
     assert "unsupported startup parameter: default_transaction_isolation" in ran.stderr
-    assert "name Postgres' own address" in ran.stderr
+    assert "use Postgres' own address" in ran.stderr
     assert _WAIT not in ran.stderr
     assert "hunter2" not in ran.stderr
 

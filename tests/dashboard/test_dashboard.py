@@ -114,8 +114,8 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
     expect(page.locator("#check-outcome")).to_have_text("The signature of this checkpoint is good.")
     page.get_by_label("An earlier checkpoint").fill(kept)
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator("#compare-checks li.warn")).to_contain_text("it is compared with itself")
-    expect(page.locator("#compare-outcome")).to_contain_text("Nothing is shown yet.")
+    expect(page.locator("#compare-checks li.warn")).to_contain_text("the log was compared with itself")
+    expect(page.locator("#compare-outcome")).to_contain_text("This proves nothing yet.")
     window.open("")
     expect(page.get_by_text("nobody has reported a check of the log")).to_be_visible()
     window.open("/log")
@@ -290,7 +290,7 @@ def test_a_report_is_handed_out_whose_code_leads_to_the_check_of_its_checkpoint(
     size = page.locator("pre").first.inner_text().split("\n")[1]
     page = window.open(f"/log?size={size}&root={root}")
     # Nothing was logged since the report was made.
-    expect(page.locator("#compare-outcome")).to_contain_text("Nothing is shown yet.")
+    expect(page.locator("#compare-outcome")).to_contain_text("This proves nothing yet.")
     page = window.open(f"/log?size={size}&root={root[::-1]}")
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts")
 

@@ -91,7 +91,7 @@ CASES = {
         Case({QUEUED: "NaN 5 5 stale " * 15}, {QUEUED: "5 5 5 stale " * 15, BATCHES: "0+1x2400"}),
     ],
     "LetheDeletionsUnclaimed": [gauge("oldest_unclaimed_seconds", 61, 60)],
-    "LetheRestartsAgainAndAgain": [
+    "LetheRestartLoop": [
         # While it is away it does not answer.
         Case(
             {RESTARTS: "0x16 stale 1x2 stale 2x2 stale 3x20"},

@@ -167,7 +167,7 @@ def test_a_step_that_the_system_refuses_says_what_to_do(clone: Clone) -> None:
     (clone.root / ".venv" / "installed").mkdir()
     refused = clone.run("serve")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "cannot be written; see above. Run this as the user that it belongs to" in refused.stderr
+    assert "cannot be written; see above. Run this as its owner" in refused.stderr
 
     (clone.root / "requirements.txt").unlink()
     refused = clone.run("serve")

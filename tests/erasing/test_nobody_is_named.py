@@ -23,7 +23,7 @@ from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
 from projector.forgetting.status import RepairProgress
-from service.api.prediction_schemas import AUDIT_ALONE
+from service.api.prediction_schemas import AUDIT_ONLY
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
@@ -242,7 +242,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
 
     api.services = api.app.state.services = replace(api.services, model_info=described)
     auditor = await api.client(Scope.PREDICTIONS_READ, Scope.AUDIT_READ)
-    told = {name: value for name, value in (await auditor.get("/model")).json().items() if name in AUDIT_ALONE}
+    told = {name: value for name, value in (await auditor.get("/model")).json().items() if name in AUDIT_ONLY}
     figures = [value for each in told.values() for value in (each.values() if isinstance(each, dict) else [each])]
     secrets = [json.dumps(figure).strip('"') for figure in (*figures, made().weights_sha256)]
     assert len(set(secrets)) == 11

@@ -81,7 +81,7 @@ def watch(
                 now, size = datetime.now(UTC), seen.checkpoint.size
                 against = None if seen.against is None else seen.against.size
                 print_result({"at": now, "outcome": "good", "leaves": size, "against": against}, as_json)
-                compared = "no earlier checkpoint is known" if against is None else f"the first {against} unchanged"
+                compared = "no earlier checkpoint to compare" if against is None else f"the first {against} unchanged"
                 note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves; {compared}.")
                 if once:
                     return
@@ -100,7 +100,7 @@ def _look(watcher: Watcher) -> Seen:
 
 
 def _tell(client: LetheClient, seen: Seen) -> None:
-    """Tells the server what was compared with what; one that does not have it any more contradicts itself."""
+    """Report the comparison to the server. A server that no longer has these roots contradicts itself."""
     if seen.against is None:
         return
     try:

@@ -255,7 +255,7 @@ def train_model(
     )
     work.begin("Writing the model")
     manifest = built.write(out).manifest
-    # It has ids and features of people, wherever it is written.
+    # A model holds ids and features of people.
     ignore_in_git(out)
     return manifest
 

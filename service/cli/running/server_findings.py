@@ -107,7 +107,7 @@ async def _reachable(engine: Engine) -> list[Finding]:
         found = _clock(await clock.apart(connection))
     if damaged is not None:
         return [Finding("postgres", False, damaged.detail, damaged.remedy), found]
-    unseen = "" if checksums == "on" else "; without data checksums, so damage to its files may go unseen"
+    unseen = "" if checksums == "on" else "; without data checksums, so damage to its files may go undetected"
     return [Finding("postgres", True, f"answers, version {version}{unseen}"), found]
 
 
@@ -147,11 +147,11 @@ async def _requests(engine: Engine) -> Finding:
     stuck = [one for one in oldest if one is not None and one.is_stuck(MOST_UNCLAIMED_S + _LONGEST_FILL_S)]
     if stuck:
         waits_s = max(one.waits_s for one in stuck)
-        found += f"; the oldest has waited for {waits_s:.0f} s and is not carried out"
+        found += f"; the oldest has been stuck for {waits_s:.0f} s"
     if not late and not failed and not stuck:
         return Finding("requests", True, found)
     if stuck:
-        return Finding("requests", False, found, "See what the running Lethe says of itself, and the unlearner's log.")
+        return Finding("requests", False, found, "Check /readyz of the running Lethe, and the unlearner's log.")
     remedy = "See them on the dashboard. Try a failed one again with `./lethe retry`, or say how it was handled with "
     return Finding("requests", False, found, remedy + "`./lethe handle`.")
 

@@ -33,8 +33,8 @@ def add(
 ) -> None:
     """Send the events of all requests to an address from now on, and print the secret that they are signed with.
 
-    It is shown this once; Lethe keeps it encrypted. An address that nothing would be sent to, with this command's
-    LETHE_WEBHOOK_NETWORKS, is refused.
+    It is shown this once; Lethe keeps it encrypted. Addresses that Lethe would never send to, given this command's
+    LETHE_WEBHOOK_NETWORKS, are refused.
 
     Example: [bold]./lethe webhooks add https://dsr.example/lethe[/bold]
     """
@@ -46,7 +46,7 @@ def add(
     try:
         asyncio.run(addresses_of(address, load_settings(home=home).private_receivers))
     except socket.gaierror:
-        note("The name of its host is not found from here; events wait for it, for three days each.")
+        note("Its host name does not resolve from here. Each event is retried for three days.")
 
     async def write(connection: "Connection", settings: Settings) -> tuple[UUID, str]:
         endpoints = EndpointRepository(connection)

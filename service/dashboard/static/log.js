@@ -38,7 +38,7 @@ async function compare(report, earlier) {
   const older = 0 < earlier.size && earlier.size < newest.size;
   if (earlier.size > newest.size) report.line("bad", `The log had ${earlier.size} leaves then and has ${newest.size} now: it was cut.`);
   else if (earlier.size === 0) report.line("warn", "The log was empty then, so anything may follow.");
-  else if (earlier.size === newest.size && same(earlier.root, newest.root)) report.line("warn", `The log has ${newest.size} leaves in both: it is compared with itself.`);
+  else if (earlier.size === newest.size && same(earlier.root, newest.root)) report.line("warn", `Both checkpoints have ${newest.size} leaves: the log was compared with itself.`);
   else {
     const answer = await fetch(`${page.dataset.consistency}?from=${earlier.size}&to=${newest.size}`);
     if (!answer.ok || answer.redirected) throw new Error(`The server answered ${answer.status}; load the page again.`);
@@ -52,7 +52,7 @@ async function compare(report, earlier) {
   const denied = settled && (await denies(report, newest, earlier));
   if (denied) report.say("bad", "This log contradicts a checkpoint that it has signed. Keep both, and have the log examined.");
   else if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
-  else if (!older) report.say("warn", "Nothing is shown yet. Keep this checkpoint, and compare it once the log has grown.");
+  else if (!older) report.say("warn", "This proves nothing yet. Keep this checkpoint, and compare it once the log has grown.");
   else if (settled) report.say("good", "This log only grew since the checkpoint you kept.");
   else report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
 }

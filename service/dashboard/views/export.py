@@ -23,7 +23,7 @@ async def export_list(request: Request, visitor: SignedIn, query: Annotated[Expo
     """A line for every request that the filters in the URL keep, newest first, with every figure; streamed."""
     filters, form = list_filters(query), query.form
     if filters.faults:
-        # A list says so beside its rows; a file has no place for it.
-        raise InvalidRequest(f"Filters mean nothing: {'; '.join(filters.faults)}.", "Correct them in the list.")
+        # A list shows the faults beside its rows; a file has no place for them.
+        raise InvalidRequest(f"Invalid filters: {'; '.join(filters.faults)}.", "Correct them in the list.")
     pages = export(services_of(request).engine, filters.audit)
     return await file_reply(written(pages, form), f"lethe-requests.{form.value}", MEDIA_TYPES[form])

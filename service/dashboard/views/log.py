@@ -83,7 +83,7 @@ async def consistency(
 
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
-    """Note that the browser of whoever is signed in has found the log grown from an earlier checkpoint to a later."""
+    """Record that the signed-in user's browser found that the log only grew from one checkpoint to a later one."""
     fields = await form_of(request, visitor.form_token, "size", "root", "against_size", "against_root")
     try:
         checked, against = (

@@ -49,7 +49,7 @@ async def login(request: Request) -> Response:
     except TooManyAttempts as refusal:
         _log.warning("dashboard.sign_in_throttled")
         wait_s = int(refusal.extra["retry_after"])
-        fault = f"Too many unknown keys were sent from your address. Try again in {duration(wait_s)}."
+        fault = f"Your address has sent too many unknown keys. Try again in {duration(wait_s)}."
         response = _form(request, after, status=429, fault=fault)
         response.headers["Retry-After"] = str(wait_s)
         return response

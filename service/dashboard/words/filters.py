@@ -98,19 +98,19 @@ FilterQuery = create_model("FilterQuery", **_Texts)
 
 
 class ListQuery(FilterQuery):
-    """The filters, and which page of the list."""
+    """The filters, and the page of the list."""
 
     cursor: str = ""
 
 
 class ExportQuery(FilterQuery):
-    """The filters, and how the file is written."""
+    """The filters, and the format of the file."""
 
     form: ExportFormat = Field(ExportFormat.CSV, alias="format")
 
 
 def list_filters(query: BaseModel) -> ListFilters:
-    """What the query of a list's URL says; empty fields are left out."""
+    """The filters in the query of a list's URL, without empty fields."""
     given: dict[str, str] = {}
     faults: list[str] = []
     states: dict[str, StrEnum] = {}
@@ -135,11 +135,11 @@ def list_filters(query: BaseModel) -> ListFilters:
             given[name] = text
     since, until = _midnight(days.get("since")), _end(days.get("until"))
     if since is not None and until is not None and since >= until:
-        faults.append("the days, since the last is before the first")
+        faults.append("the days, whose last is before the first")
         since = until = None
         given = {name: text for name, text in given.items() if name not in ("since", "until")}
     for figure in [figure for figure, limits in thresholds.items() if limits.is_empty]:
-        faults.append(f"{FIGURES[figure].label}, whose least is more than its most")
+        faults.append(f"{FIGURES[figure].label}, whose minimum is above its maximum")
         del thresholds[figure]
         given = {name: text for name, text in given.items() if name not in _LIMITS_OF[figure]}
     audit = AuditFilters(

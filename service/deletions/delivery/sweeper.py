@@ -22,8 +22,8 @@ class Sweeper:
 
     Missing is what has been queued for `older_than_s` and is not in the stream, and what a consumer was given
     `older_than_s` ago and never acknowledged. What is merely waiting its turn in the stream is left alone, so that
-    a long queue does not grow by being swept. Once the oldest request is stuck, what was delivered counts as missing
-    too, whoever was given it.
+    a long queue does not grow by being swept. Once the oldest request is stuck, delivered requests count as missing
+    too, whichever consumer has them.
     """
 
     def __init__(

@@ -10,8 +10,8 @@ from service.domain.records import OldestRequest
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 
-#: Seconds for which the oldest request may wait, beyond the time that a batch has to fill, although no batch is under
-#: way: nearly all are taken up within one, and what the stream has lost is published again after 15.
+#: Longest wait of the oldest request (seconds) while no batch is under way, beyond the time that a batch has to fill.
+#: Nearly all are taken up within one second, and requests that the stream lost are published again after 15.
 MOST_UNCLAIMED_S = 40.0
 
 
@@ -21,7 +21,7 @@ class UnclaimedRequests:
 
     #: For how long, in seconds.
     lasts_s: float
-    #: For how long the oldest request could have been taken up, in seconds; 0 when none waits.
+    #: Seconds that the oldest request has waited although it could be taken up; 0 if none waits.
     oldest_s: float
     reason: str
     remedy: str
@@ -47,7 +47,10 @@ class ClaimWatch:
         return UnclaimedRequests(lasts_s, 0.0 if oldest is None else oldest.waits_s, reason, remedy)
 
     async def unclaimed_s(self) -> float:
-        """For how long the oldest request could have been taken up; 0 while nothing keeps it. Raises Unavailable."""
+        """Seconds that the oldest request has waited although it could be taken up; 0 while nothing delays it.
+
+        Raises Unavailable.
+        """
         oldest = await self._oldest()
         if oldest is None:
             return 0.0

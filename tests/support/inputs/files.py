@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from tests.support.inputs.variations import UNKNOWN, Sweep, misspellings
@@ -103,10 +104,10 @@ def spoilt(
         for what, other in sweep.some(list(others_than(np.asarray(value))), most):
             try:
                 content = write([*others, (name, other)])
-            except (TypeError, ValueError, KeyError, RuntimeError):
+            except (TypeError, ValueError, KeyError, RuntimeError, SafetensorError):
                 # No file of this form can hold it.
                 continue
-            yield Spoilt(f"{name} {what}", content, (name,) if what in ("NaN", "infinite") else ())
+            yield Spoilt(f"{name} {what}", content, (name, "features") if what in ("NaN", "infinite") else ())
     whole = write(members)
     for length in sweep.some(range(len(whole)), 4 * most):
         yield Spoilt(f"its first {length} bytes", whole[:length], ("",))

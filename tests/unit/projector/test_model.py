@@ -229,7 +229,7 @@ def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossK
     assert not model.weights.any()
 
 
-@pytest.mark.filterwarnings("ignore:Rounding leaves a bound")
+@pytest.mark.filterwarnings("ignore:Rounding limits the bound")
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
 @pytest.mark.parametrize("nodes", [3, 21, 201])
 @pytest.mark.parametrize("columns", ["a column of ones", "a column of zeros too", "more columns than rows"])

@@ -14,7 +14,7 @@ _REFUSED = [one for one in _CHARACTERS if unicodedata.category(one) in ("Cc", "C
 def test_every_control_format_and_separator_character_of_unicode_is_refused() -> None:
     assert len(_REFUSED) > 200
     assert [one for one in _REFUSED if fault_of(f"a{one}b") is None] == []
-    assert fault_of("a\u202eb") == "must not contain U+202E, which is not shown as it is"
+    assert fault_of("a\u202eb") == "must not contain U+202E, an invisible or control character"
 
 
 def test_no_character_that_is_shown_is_refused() -> None:

@@ -21,7 +21,7 @@ def test_a_misspelled_setting_is_refused_with_its_right_name(name: str) -> None:
             continue
         with pytest.raises(ConfigurationError) as refused:
             require_known_variables({wrong: "a secret", "PATH": "/bin"})
-        assert refused.value.detail.startswith(f"{wrong}: nothing reads this variable; did you mean ")
+        assert refused.value.detail.startswith(f"{wrong}: unknown variable; did you mean ")
         assert "a secret" not in str(refused.value)
 
 
@@ -41,7 +41,7 @@ def test_the_nearest_variable_is_named(wrong: str, right: str) -> None:
 def test_one_that_is_near_to_none_is_refused_too() -> None:
     with pytest.raises(ConfigurationError) as refused:
         require_known_variables({"LETHE_ZZZ": "1", "LETHE_QQQ": "2"})
-    assert refused.value.detail == "LETHE_QQQ: nothing reads this variable.\nLETHE_ZZZ: nothing reads this variable."
+    assert refused.value.detail == "LETHE_QQQ: unknown variable.\nLETHE_ZZZ: unknown variable."
 
 
 def test_known_empty_and_foreign_variables_are_left_alone() -> None:

@@ -23,7 +23,7 @@ from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
 from service.errors import Unavailable, UnknownNodes
 from service.observability.access import AccessLog
-from service.observability.logging import LogFormat, OutagesSeldom, configure_logging
+from service.observability.logging import LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
@@ -168,11 +168,11 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
 
 def test_an_outage_is_logged_at_once_and_then_once_a_minute_with_the_number_of_lines_left_out() -> None:
     now = 0.0
-    seldom = OutagesSeldom(lambda: now)
+    throttle = OutageThrottle(lambda: now)
 
     def logged(event: str, **values: object) -> EventDict | None:
         try:
-            return seldom(None, "warning", {"event": event, **values})
+            return throttle(None, "warning", {"event": event, **values})
         except structlog.DropEvent:
             return None
 

@@ -83,7 +83,7 @@ FROM_OUTSIDE = {
     "sslrootcert=system": None,
     "sslrootcert=system&sslmode=require": "sslrootcert=system needs sslmode=verify-full",
     "sslmode=verify-full": "sslmode=verify-full needs sslrootcert",
-    "sslmode=verify-ca&sslrootcert=/nope": "sslrootcert names nothing that certificates can be read from",
+    "sslmode=verify-ca&sslrootcert=/nope": "sslrootcert names no readable certificates",
     "sslrootcert=/nope": "sslrootcert needs sslmode=",
     "sslmode=prefer&sslcert=/nope": "sslcert needs sslmode=",
     "sslmode=require&sslkey=/nope": "sslkey and sslpassword need sslcert",
@@ -166,7 +166,7 @@ def test_what_others_put_into_a_url_is_used_or_refused_by_name_of_setting_and_pa
 def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
     for wrong in (name[:-1], f"{name}s", name.upper(), name.replace("_", "-")):
         if wrong not in postgres._KNOWN:
-            with pytest.raises(ValueError, match=f"^'{wrong}' is no parameter of"):
+            with pytest.raises(ValueError, match=f"^'{wrong}' is not a parameter of"):
                 postgres.read(f"postgresql://u@h/d?{wrong}=1")
     with pytest.raises(ValueError, match=f"^{name} is given twice"):
         postgres.read(f"postgresql://u@h/d?{name}=1&{name}=1")
