@@ -53,7 +53,8 @@ class CheckedRows:
         for block in range(start // BLOCK, (start + self._width - 1) // BLOCK + 1):
             if not self._checked[block]:
                 self._check(block)
-        return self._rows[row]
+        found: NDArray[np.float64] = self._rows[row]
+        return found
 
     def require_undamaged(self) -> None:
         """Raise PublicationDamaged once damage was found; reads nothing."""

@@ -105,6 +105,14 @@ async def test_nothing_is_predicted_once_the_lease_has_run_out_and_deletions_are
     assert (await reader.get("/predict/1")).status_code == 200
 
 
+async def test_predictions_from_a_damaged_publication_are_503_by_name(api: Api) -> None:
+    reader = await api.client(Scope.PREDICTIONS_READ)
+    with (api.publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+        file.write(b"damaged")
+    for answer in (await reader.get("/predict/1"), await reader.post("/predict", json={"nodes": ["1"]})):
+        assert "probabilities is damaged" in refused(answer, 503, "unavailable")["detail"]
+
+
 async def test_bad_bodies_are_refused(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
     body: Any
