@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from model_store.work import Work
 from service.batches.batcher import BatchLimits
 from service.db import lease as leases
 from service.domain.lease_report import Phase
@@ -29,9 +30,8 @@ async def test_an_outage_that_ends_a_session_is_no_failure_and_what_was_not_fore
     error: Exception, is_counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = asyncio.Event()
-    context: Any = SimpleNamespace(
-        engine=None, model="small", outage=Outage("unlearner", Backoff(base_s=0.001, cap_s=0.001)), stop=stop
-    )
+    outage = Outage("unlearner", Backoff(base_s=0.001, cap_s=0.001))
+    context: Any = SimpleNamespace(engine=None, model="small", outage=outage, stop=stop, work=Work())
     anything: Any = SimpleNamespace(manifest=None)
     unlearner = Unlearner(context, anything, anything, anything, limits=BatchLimits(1, 0.0), lease_ttl_s=60.0)
     told: list[bool] = []
