@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model_store.datasets.load import is_own
 from model_store.manifest import (
     Accuracy,
     FeatureDtype,
@@ -159,7 +160,7 @@ def build_model(
         injected_channels=tuple(injected_channels),
         canaries=canaries,
         mlp=mlp,
-        warnings=(*warnings, *_warnings(fitted)),
+        warnings=(*warnings, *_warnings(dataset, fitted)),
     )
     return BuiltModel(
         manifest=manifest,
@@ -225,7 +226,7 @@ def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
     return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
 
 
-def _warnings(fitted: Fitted) -> list[str]:
+def _warnings(dataset: str, fitted: Fitted) -> list[str]:
     graph, gram, trained = fitted.graph, fitted.gram, fitted.trained
     warnings = []
     if gram.condition_number > CONDITION_LIMIT:
@@ -247,4 +248,9 @@ def _warnings(fitted: Fitted) -> list[str]:
     absent = np.setdiff1d(np.arange(graph.num_classes), graph.labels[graph.train_mask])
     if absent.size:
         warnings.append(f"No training node has the class {some(graph.class_names[label] for label in absent)}.")
+    if is_own(dataset) and all(name == str(row) or name.startswith(PREFIX) for row, name in enumerate(graph.node_ids)):
+        warnings.append(
+            "Row numbers are the ids of the nodes: when a row leaves the dataset, the nodes after it get the ids of "
+            "others. Save node_ids with the dataset."
+        )
     return warnings

@@ -29,7 +29,7 @@ def torch_device(name: str) -> torch.device:
     """The device called `cpu`, `cuda` or `cuda:N`; raises DeviceError when it is not there, without a fallback."""
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise DeviceError(f"There is no device called {name!r}.", "Use cpu or cuda.") from error
     if device.type not in ("cpu", "cuda"):
         raise DeviceError(f"Lethe does not run on {name!r}.", "Use cpu or cuda.")

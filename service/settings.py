@@ -39,7 +39,10 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "LETHE_CHECKOUT": "scripts that test a checkout from outside",
 }
 #: Variables that Kubernetes sets in every container for a Service whose name begins with `lethe`.
-_SERVICE_LINK = re.compile(r"LETHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_LINK = re.compile(
+    r"LETHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=.*"
+    r"|LETHE_\w+_PORT=(tcp|udp|sctp)://.*"
+)
 
 
 def _scheme(*allowed: str) -> AfterValidator:
@@ -378,7 +381,9 @@ def require_known_variables(environment: Mapping[str, str]) -> None:
     lines = []
     for name, value in sorted(environment.items()):
         upper = name.upper()
-        if not value or not upper.startswith(ENV_PREFIX) or upper in known.values() or _SERVICE_LINK.fullmatch(upper):
+        if not value or not upper.startswith(ENV_PREFIX) or upper in known.values():
+            continue
+        if _SERVICE_LINK.fullmatch(f"{upper}={value}"):
             continue
         near = get_close_matches(upper.removeprefix(ENV_PREFIX), known, 1)
         lines.append(f"{name}: unknown variable" + (f"; did you mean {known[near[0]]}?" if near else "."))

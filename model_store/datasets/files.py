@@ -1,32 +1,30 @@
 """Datasets in files: `.npz` of named arrays, and saved torch-geometric `Data`."""
 
-import pickle
-import re
-import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 
+from model_store.datasets.torch_files import StoredTensor, TorchFile, Unread
 from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
-from projector.graph.tensors import MASKS, from_torch_geometric
+from projector.graph.sparse_parts import from_compressed
+from projector.graph.tensors import ATTRIBUTES, MASKS, from_torch_geometric, looks_meant, refuse_unread
 
 _SPARSE_PARTS = ("x_indptr", "x_indices", "x_data", "x_shape")
+_READ = (*ATTRIBUTES, *_SPARSE_PARTS)
 _PLAIN = (
     "Save one plain torch_geometric.data.Data of tensors with torch.save, and node_ids, if any, as a list of str: "
     "[str(name) for name in ids]."
 )
-#: What torch calls an object that it does not unpickle.
-_UNSAFE = re.compile(r"GLOBAL (\S+)")
+#: The class of a graph, as torch-geometric has called it since its first version.
+_DATA = "torch_geometric.data.data.Data"
 
 
 def read_npz(path: Path) -> RawGraph:
@@ -36,6 +34,7 @@ def read_npz(path: Path) -> RawGraph:
     Raises DatasetNotFound when there is no such file, GraphError when it is not such a dataset.
     """
     arrays = _npz_arrays(path)
+    refuse_unread(str(path), {name: array for name, array in arrays.items() if name not in _READ})
     for name in ("edge_index", "y"):
         if name not in arrays:
             raise GraphError(f"{path}: there is no array {name!r}.", "Save edge_index, y, and x or its CSR parts.")
@@ -75,41 +74,65 @@ def read_torch_geometric(path: Path) -> RawGraph:
     """
     if not path.is_file():
         raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
-    _require_saved_by_torch(path)
-    with warnings.catch_warnings():
-        # torch-geometric calls deprecated functions of torch while it is imported.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from torch_geometric.data import Data
-        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-        from torch_geometric.data.storage import GlobalStorage
     try:
-        with torch.serialization.safe_globals([Data, GlobalStorage, DataEdgeAttr, DataTensorAttr]):
-            data = torch.load(path, map_location="cpu", weights_only=True)
+        saved = TorchFile(path)
+        attributes = {name: saved.tensor(value) for name, value in _attributes(path, saved.content).items()}
+    except ArraysUnreadable as error:
+        raise GraphError(error.detail, error.remedy) from error
+    except GraphError:
+        raise
     except Exception as error:
+        # Damage shows in any way.
         raise GraphError(
-            f"{path} cannot be read as a saved torch-geometric Data: {_first_line(error)}.", _PLAIN
+            f"{path} cannot be read as a saved torch-geometric Data: {first_line(error)}.", _PLAIN
         ) from error
-    if isinstance(data, tuple | list):
+    return from_torch_geometric(attributes, str(path))
+
+
+def _attributes(path: Path, content: object) -> dict[str, Any]:
+    """The attributes of the `Data` that a file of torch.save holds."""
+    if isinstance(content, tuple | list):
         raise GraphError(
-            f"{path} holds a {type(data).__name__} of {len(data)}, as a whole dataset is saved, and no Data.",
+            f"{path} holds a {type(content).__name__} of {len(content)}, as a whole dataset is saved, and no Data.",
             "Save its one graph: torch.save(dataset[0], path).",
         )
-    if not isinstance(data, Data):
-        raise GraphError(f"{path} holds a {type(data).__name__}.", _PLAIN)
-    return from_torch_geometric(data.to_dict(), str(path))
+    if not isinstance(content, Unread) or content.kind != _DATA:
+        raise GraphError(f"{path} holds a {_kind(content)}.", _PLAIN)
+    # Before 2.0, the attributes of the graph were those of the Data.
+    attributes: Any = content.state
+    if isinstance(attributes, dict) and "_store" in attributes:
+        attributes = attributes["_store"].state["_mapping"]
+    if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
+        raise ValueError("its Data has no attributes")
+    for name in ATTRIBUTES:
+        value = attributes.get(name)
+        for held in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(held, Unread):
+                raise GraphError(
+                    f"{path}: {name} holds a {held.kind}, which is not read because it could run a program.", _PLAIN
+                )
+    return attributes
+
+
+def _kind(content: object) -> str:
+    if isinstance(content, StoredTensor):
+        return "tensor"
+    return content.kind if isinstance(content, Unread) else type(content).__name__
 
 
 def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
     try:
-        return untrusted_arrays.read_npz(path, ("edge_index", "x", "y", "node_ids", *MASKS, *_SPARSE_PARTS))
+        return untrusted_arrays.read_npz(path, _READ, also=looks_meant)
     except ArraysUnreadable as error:
         raise GraphError(error.detail, error.remedy) from error
 
 
 def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any] | sp.csr_array:
     if "x" in arrays:
+        if any(part in arrays for part in _SPARSE_PARTS):
+            raise GraphError(f"{path} gives the features as x and in CSR form.", "Leave one of them out.")
         if arrays["x"].ndim != 2:
             raise GraphError(f"{path}: x has shape {arrays['x'].shape}.", "Give one row of features per node.")
         return arrays["x"]
@@ -119,34 +142,8 @@ def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any
         )
     indptr, indices, data, shape = (arrays[part] for part in _SPARSE_PARTS)
     try:
-        features = sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-        features.check_format(full_check=True)
+        return from_compressed(indptr, indices, data, shape.tolist())
     except (ValueError, TypeError, OverflowError) as error:
         raise GraphError(
             f"{path}: the CSR parts of x do not fit together: {first_line(error)}.", "Save them again."
         ) from error
-    return features
-
-
-def _require_saved_by_torch(path: Path) -> None:
-    """Raises GraphError for what torch.save did not write, at which torch fails in many ways, and for too much."""
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            if file.read(1) == pickle.PROTO:
-                return
-        raise GraphError(f"{path} was not written by torch.save.", _PLAIN)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            untrusted_arrays.require_room(path, (info.file_size for info in archive.infolist()))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise GraphError(f"{path} cannot be read as a file of torch.save: {first_line(error)}.", _PLAIN) from error
-    except ArraysUnreadable as error:
-        raise GraphError(error.detail, error.remedy) from error
-
-
-def _first_line(error: Exception) -> str:
-    """What torch says, in a line without the codes of a terminal."""
-    unsafe = _UNSAFE.search(str(error))
-    if unsafe is not None:
-        return f"it holds Python objects ({unsafe[1]}), which are not read because they could run a program"
-    return first_line(error)

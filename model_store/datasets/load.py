@@ -20,6 +20,7 @@ Split = Literal["full", "public"]
 
 #: The folder of what ships with Lethe: `cora.npz`, its source and licence in `cora.txt`.
 _SHIPPED = Path(__file__).parent
+_SHIPPED_NAMES = ("cora",)
 #: Shares of training and validation nodes where a dataset has no split.
 _TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
 _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
@@ -61,18 +62,28 @@ def load_dataset(
     return graph
 
 
+def is_own(source: str) -> bool:
+    """Whether `source` is data of the user's: neither made up, nor what Lethe ships or downloads."""
+    return not source.startswith(PREFIX) and source.lower() not in {*DOWNLOADABLE, *_SHIPPED_NAMES}
+
+
 def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path], Path] | None) -> RawGraph:
     if source.startswith(PREFIX):
         return generate(parse(source))
     path = Path(source)
-    if path.suffix in _READERS:
-        return _READERS[path.suffix](path)
+    if path.suffix.lower() in _READERS:
+        return _READERS[path.suffix.lower()](path)
     name = source.lower()
     # What the user put somewhere comes before what ships.
-    looked = [folder / f"{name}.npz" for folder in (*data_dirs, _SHIPPED)]
+    looked = list(dict.fromkeys(folder / f"{name}.npz" for folder in (*data_dirs, _SHIPPED)))
     for candidate in looked:
         if path.name == source and candidate.is_file():
             return read_npz(candidate)
+    if path.suffix or path.name != source or path.is_file():
+        raise DatasetNotFound(
+            f"{source} is neither the name of a dataset nor a file that ends in {', '.join(_READERS)}.",
+            "Save the graph as an .npz of arrays: docs/data.md lists them.",
+        )
     places = ", ".join(str(candidate) for candidate in looked)
     remedy = (
         "Set LETHE_DATA_DIR to the folder of the .npz, give the path of an .npz or .pt file, "

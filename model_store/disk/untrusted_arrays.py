@@ -30,18 +30,29 @@ class ArraysUnreadable(ProjectorError):
 
 
 def read_npz(
-    path: Path, wanted: Collection[str], *, free_bytes: Callable[[], int | None] = free_memory
+    path: Path,
+    wanted: Collection[str],
+    *,
+    also: Callable[[str], bool] = lambda name: False,
+    free_bytes: Callable[[], int | None] = free_memory,
 ) -> dict[str, NDArray[Any]]:
-    """Those of the arrays `wanted` that an `.npz` holds; ArraysUnreadable when one is not as it is declared."""
+    """Those of the arrays `wanted`, and of those that `also` is true of, that an `.npz` holds.
+
+    ArraysUnreadable when one is not as it is declared.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            chosen = {name: members[name] for name in wanted if name in members}
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in members:
+                    raise ValueError(f"it holds {name} twice")
+                members[name] = info
+            chosen = {name: info for name, info in members.items() if name in wanted or also(name)}
             require_room(path, (info.file_size for info in chosen.values()), free_bytes=free_bytes)
             arrays = {}
             for name, info in chosen.items():
-                if info.compress_type not in _BOUNDED:
-                    raise ValueError(f"{info.filename} is compressed by another method than DEFLATE")
+                _require_bounded(info)
                 with archive.open(info) as member:
                     _require_declared(member, info.file_size)
                 with archive.open(info) as member:
@@ -81,6 +92,17 @@ def require_room(path: Path, sizes: Iterable[int], *, free_bytes: Callable[[], i
             f"Reading {path} takes {_COPIES * unpacked:,} bytes of memory, and {free:,} are free.",
             "Use a machine with more memory, or a smaller file.",
         )
+
+
+def member_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member, never more than it declares; ValueError where unpacking it has no bound."""
+    _require_bounded(info)
+    return archive.read(info)
+
+
+def _require_bounded(info: zipfile.ZipInfo) -> None:
+    if info.compress_type not in _BOUNDED:
+        raise ValueError(f"{info.filename} is compressed by another method than DEFLATE")
 
 
 def _require_declared(file: IO[bytes], size: int) -> None:

@@ -10,10 +10,7 @@ from projector.errors import GraphError
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
-from projector.graph.tensors import MASKS, from_torch_geometric
-
-#: Attributes read from an object that is not a mapping.
-_READ = ("edge_index", "edge_weight", "edge_attr", "x", "y", *MASKS)
+from projector.graph.tensors import ATTRIBUTES, MASKS, from_torch_geometric
 
 
 def from_arrays(
@@ -76,9 +73,7 @@ def graph_of(data: Any) -> Graph:
     elif hasattr(data, "to_dict"):
         given = data.to_dict()
     else:
-        given = {
-            name: getattr(data, name, None) for name in ("edge_index", "edge_weight", "edge_attr", "x", "y", *MASKS)
-        }
+        given = {**getattr(data, "__dict__", {}), **{name: getattr(data, name, None) for name in ATTRIBUTES}}
     raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
     mask = given.get("train_mask")
     return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))
@@ -87,6 +82,8 @@ def graph_of(data: Any) -> Graph:
 def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = False) -> Graph:
     if train is None:
         train = raw.labels >= 0
+    if train.shape == (raw.nodes, 1):
+        train = train[:, 0]
     if train.dtype != np.bool_ or train.shape != (raw.nodes,):
         raise GraphError(
             f"{raw.origin}: train_mask is {train.dtype} of shape {train.shape} for {raw.nodes} nodes.",

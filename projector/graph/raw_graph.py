@@ -98,7 +98,8 @@ def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Featur
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features, dtype=dtype)
     converted = sp.csr_array(features, dtype=dtype, copy=True)
-    converted.sort_indices()
+    # A value given several times is their sum, as everywhere; products know it only as one.
+    converted.sum_duplicates()
     return converted
 
 
@@ -126,13 +127,14 @@ def _masks(origin: str, masks: tuple[NDArray[np.generic] | None, ...], nodes: in
         raise GraphError(
             f"{origin}: only some of train_mask, val_mask and test_mask are there.", "Give all three, or none."
         )
-    for mask in given:
+    flat = [mask.reshape(-1) if mask.shape == (nodes, 1) else mask for mask in given]
+    for mask in flat:
         if mask.dtype != np.bool_ or mask.shape != (nodes,):
             raise GraphError(
                 f"{origin}: a mask is {mask.dtype} of shape {mask.shape} for {nodes} nodes.",
                 "Give one boolean per node; of several splits, choose one.",
             )
-    return Masks(*(mask.astype(np.bool_) for mask in given))
+    return Masks(*(mask.astype(np.bool_) for mask in flat))
 
 
 def _names(origin: str, node_ids: NDArray[np.generic], nodes: int) -> NodeIds:

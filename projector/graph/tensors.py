@@ -1,5 +1,6 @@
 """Graphs in tensors, such as those of a torch-geometric `Data`; torch-geometric itself is not needed."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,35 @@ from numpy.typing import NDArray
 
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
+from projector.graph.sparse_parts import from_compressed, from_coordinates
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+#: What is read of a `Data`.
+ATTRIBUTES = ("edge_index", "x", "y", *MASKS, "node_ids")
 #: Dense features with at most this share of non-zeros are turned into CSR.
 _SPARSE_SHARE = 0.2
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+_WEIGHTS = "weights or attributes of edges that are not all 1"
+#: Names (in lower case) of what else a graph may come with and somebody expects to be used; what it is; what to do.
+_MEANT = (
+    (
+        re.compile(r"weight|edge_?(attr|feat|val)"),
+        _WEIGHTS,
+        "Remove it: Lethe works on unweighted graphs without attributes of edges.",
+    ),
+    (
+        re.compile(
+            r"mask|split|(^|_)(train|val|valid|validation|test)_?(idx|ids?|ind|index|indices|nodes)(_|$)|(^|_)idx_"
+        ),
+        "a split",
+        f"Give the split as {', '.join(MASKS)}, one boolean per node each, and remove the rest.",
+    ),
+    (
+        re.compile(r"(^|_)(node|n)?_?ids?(_|$)|^names?$|node_?(name|key)s?$"),
+        "ids",
+        "Call the ids of nodes node_ids, one string per node, and remove all others.",
+    ),
+)
 _REMEDY = (
     "Give one plain torch_geometric.data.Data of tensors, and node_ids, if any, as a list of str: "
     "[str(name) for name in ids]."
@@ -24,22 +50,25 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     """The graph in the attributes of a torch-geometric `Data`; sparse features become CSR.
 
     Reads `edge_index` (2, E), `x` (n, d), `y` (n,), optionally the three masks (n,) bool and `node_ids`, and nothing
-    else. Raises GraphError for what is missing or no such tensor, and for weights of edges other than 1.
+    else. Raises GraphError for what is missing or no such tensor, and as `refuse_unread` does.
     """
     for name in ("edge_index", "x", "y"):
         if not isinstance(data.get(name), torch.Tensor):
             raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
-    weights = data.get("edge_weight")
-    if isinstance(weights, torch.Tensor) and bool((weights != 1).any()):
-        raise GraphError(
-            f"{origin}: edge_weight is not 1 everywhere.", "Leave it out: Lethe works on unweighted graphs."
-        )
+    refuse_unread(origin, {name: value for name, value in data.items() if name not in ATTRIBUTES})
     try:
+        labels = _array(data["y"])
+        if labels.shape[:1] != tuple(data["x"].shape[:1]):
+            # Told before sparse features become CSR, which takes memory for every row that they claim.
+            raise GraphError(
+                f"{origin}: x has shape {tuple(data['x'].shape)} and y has shape {labels.shape}.",
+                "Give one row of features and one label per node.",
+            )
         return RawGraph.of(
             origin,
             edge_index=_array(data["edge_index"]),
             features=_features(data["x"]),
-            labels=_array(data["y"]),
+            labels=labels,
             masks=tuple(None if data.get(name) is None else _array(data[name]) for name in MASKS),
             node_ids=None if data.get("node_ids") is None else _array(data["node_ids"]),
         )
@@ -48,25 +77,51 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
         raise GraphError(f"{origin} has attributes that are no arrays: {reason}.", _REMEDY) from error
 
 
+def looks_meant(name: str) -> bool:
+    """Whether something of this name is meant to be read: as weights of edges, as a split or as ids."""
+    return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT)
+
+
+def refuse_unread(origin: str, others: Mapping[str, Any]) -> None:
+    """Raises GraphError for `others` than what is read that look meant to be; weights that are all 1 are fine."""
+    for name, value in others.items():
+        if value is None or isinstance(value, str | int | float) or getattr(value, "ndim", 1) == 0:
+            continue
+        for pattern, what, remedy in _MEANT:
+            if pattern.search(name.lower()) and not (what == _WEIGHTS and _all_ones(value)):
+                raise GraphError(f"{origin}: {name} looks like {what} and would not be read.", remedy)
+
+
+def _all_ones(value: object) -> bool:
+    try:
+        weights = _array(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return weights.dtype.kind in "biuf" and bool((weights == 1).all())
+
+
 def _array(value: object) -> NDArray[Any]:
     """A tensor, or a list, as an array; ValueError for a tensor that repeats its values and may be of any size."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     plain = value.detach().cpu()
+    if plain.layout is not torch.strided:
+        raise ValueError("a tensor other than x is sparse")
     if plain.numel() * plain.element_size() > plain.untyped_storage().nbytes():
         raise ValueError(f"a tensor of shape {tuple(plain.shape)} has more values than are stored")
+    if plain.dtype.is_floating_point and plain.dtype not in _NUMPY_FLOATS:
+        # Single precision holds every value of the shorter types that numpy does not know.
+        plain = plain.float()
     return plain.numpy()
 
 
 def _features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
-    if x.layout is not torch.strided:
-        # By its coordinates: the dense matrix may not fit in memory.
-        entries = x.detach().cpu().to_sparse().coalesce()
-        if entries.sparse_dim() != 2 or entries.dense_dim():
-            raise ValueError(f"the features have shape {tuple(x.shape)}")
-        indices = entries.indices().numpy()
-        return sp.csr_array(sp.coo_array((entries.values().numpy(), (indices[0], indices[1])), shape=tuple(x.shape)))
-    dense = _array(x)
-    if dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size:
-        return sp.csr_array(dense)
-    return dense
+    if x.layout is torch.strided:
+        dense = _array(x)
+        sparse = dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size
+        return sp.csr_array(dense) if sparse else dense
+    if x.layout is torch.sparse_coo:
+        return from_coordinates(_array(x._indices()), _array(x._values()), x.shape)
+    by_columns = x.layout in (torch.sparse_csc, torch.sparse_bsc)
+    pointers, indices = (x.ccol_indices(), x.row_indices()) if by_columns else (x.crow_indices(), x.col_indices())
+    return from_compressed(_array(pointers), _array(indices), _array(x.values()), x.shape, by_columns=by_columns)

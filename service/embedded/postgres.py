@@ -41,9 +41,8 @@ _SETTINGS = (
 #: For servers that live as long as a test: commits still survive a crash of the server itself. Without autovacuum,
 #: whose workers belong to the superuser and would keep a database from being dropped by its owner.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
-#: Output of `pg_controldata` for data without page checksums, and for a server that was shut down cleanly.
+#: Output of `pg_controldata` for data without page checksums.
 _NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
-_STOPPED = re.compile(r"^Database cluster state: *shut down$", re.MULTILINE)
 _logger = logging.getLogger(__name__)
 
 
@@ -149,9 +148,6 @@ class Postgres:
         data = ["-D", self._account.folder_argument(self.folder)]
         state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
         if not _NO_CHECKSUMS.search(state):
-            return
-        if not _STOPPED.search(state):
-            _logger.warning("Postgres' pages have no checksums; the next start after a clean shutdown enables them")
             return
         _logger.warning("Postgres' pages have no checksums; enabling them by writing every page once")
         no_sync = () if self._durable else ("--no-sync",)

@@ -115,9 +115,11 @@ class Known(BaseModel):
     def _no_more_than_known(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
             unknown = next(str(name) for name in given if name not in cls.model_fields)
+            # Half a character, as JSON can name one, is no text.
+            shown = unknown[:_LONGEST_NAME].encode(errors="backslashreplace").decode()
             raise PydanticCustomError(
                 "too_many_members",
                 "must have at most the {most} members known here, not {given}: {unknown} is unknown",
-                {"most": len(cls.model_fields), "given": len(given), "unknown": unknown[:_LONGEST_NAME]},
+                {"most": len(cls.model_fields), "given": len(given), "unknown": shown},
             )
         return given

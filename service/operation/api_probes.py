@@ -10,8 +10,8 @@ from pathlib import Path
 from service.db import clock, lease, schema
 from service.db.damage import damage_met
 from service.db.engine import Connection, Engine
-from service.db.locks import NOT_AVAILABLE, Lock
-from service.db.transactions import sqlstate, transaction
+from service.db.locks import Lock
+from service.db.transactions import Locked, transaction
 from service.deletions.delivery.unclaimed import MOST_UNCLAIMED_S
 from service.deletions.requests import RequestRepository
 from service.domain.figures import MOST_RESIDUAL
@@ -57,15 +57,16 @@ def api_probes(
 
     async def postgres() -> str:
         nonlocal damaged_at
-        async with _asking_postgres(), transaction(engine) as connection:
-            damaged = await damage_met(connection)
-        if damaged is None:
-            damaged_at = None
-            return "answers"
-        damaged_at = damaged_at or time.monotonic()
-        if time.monotonic() - damaged_at > MOST_AWAY_S:
-            raise NotReady(damaged.detail, damaged.remedy)
-        return f"answers. {damaged.detail}"
+        async with _asking_postgres():
+            async with transaction(engine) as connection:
+                damaged = await damage_met(connection)
+            if damaged is None:
+                damaged_at = None
+                return "answers"
+            damaged_at = damaged_at or time.monotonic()
+            if time.monotonic() - damaged_at > MOST_AWAY_S:
+                raise damaged
+            return f"answers. {damaged.detail}"
 
     async def migrations() -> str:
         async with _asking_postgres(), transaction(engine) as connection:
@@ -81,9 +82,7 @@ def api_probes(
                 async with transaction(engine) as connection:
                     await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_INTAKE_PATIENCE}'")
                     await enter(connection)
-            except Unavailable as error:
-                if error.__cause__ is None or sqlstate(error.__cause__) != NOT_AVAILABLE:
-                    raise
+            except Locked:
                 raise NotReady(
                     f"Another transaction holds {Lock.INTAKE}, so no deletion can be accepted.",
                     "Find it in Postgres' pg_locks and pg_stat_activity, and end it with pg_terminate_backend().",

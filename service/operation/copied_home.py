@@ -28,7 +28,7 @@ def require_original(home: Path) -> None:
             "separate Lethe, start with a new LETHE_HOME.",
         )
     if noted != here:
-        write_private(note, str(here))
+        write_private(note, os.fsencode(here))
 
 
 def _is_another(noted: Path, here: Path) -> bool:

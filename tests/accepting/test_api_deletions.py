@@ -81,9 +81,11 @@ async def test_a_body_that_does_not_fit_the_schema_names_the_place(api: Api, wri
     for body, place in BAD_BODIES:
         document = refused(await writer.post("/deletions", json=body), 422, "invalid-request")
         assert place in [fault["loc"] for fault in document["errors"]], (body, document)
-    lone_surrogate = b'{"kind":"node","nodes":["\\ud800"]}'
-    response = await writer.post("/deletions", content=lone_surrogate, headers={"Content-Type": "application/json"})
-    refused(response, 422, "invalid-request")
+    as_json = {"Content-Type": "application/json"}
+    more = ",".join(f'"{member}":1' for member in ("\\ud800", *"abcdefgh"))
+    for lone_surrogate in ('{"kind":"node","nodes":["\\ud800"]}', f'{{"kind":"node","nodes":["1"],{more}}}'):
+        response = await writer.post("/deletions", content=lone_surrogate.encode(), headers=as_json)
+        refused(response, 422, "invalid-request")
     assert await api.count("requests") == 0
 
 

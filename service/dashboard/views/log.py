@@ -28,18 +28,30 @@ _Size = Annotated[int, Query(ge=1, le=2**53 - 1)]
 
 
 @router.get("")
-async def log_page(request: Request, visitor: SignedIn) -> Response:
-    """The newest checkpoint with its keys, and what a browser can check of it."""
+async def log_page(
+    request: Request, visitor: SignedIn, size: _Size | None = None, root: Annotated[str | None, Query()] = None
+) -> Response:
+    """The newest checkpoint with its keys, and what a browser can check of it.
+
+    The code on a printed report leads here with the `size` and `root` of its checkpoint, which the browser reads.
+    """
     async with transaction(services_of(request).engine) as connection:
         checkpoints = CheckpointRepository(connection)
         note = await checkpoints.latest()
         keys = [str(key) for key in (await checkpoints.keys()).values()]
         log = LogRepository(connection)
-        size = await log.size()
+        leaves = await log.size()
         model_events = [UnrequestedEvent.of(parse_canonical(leaf.data)) for leaf in await log.unrequested(limit=_SHOWN)]
     checkpoint = None if note is None else read(note)
     return page(
-        request, "log.html", visitor, note=note, checkpoint=checkpoint, keys=keys, size=size, model_events=model_events
+        request,
+        "log.html",
+        visitor,
+        note=note,
+        checkpoint=checkpoint,
+        keys=keys,
+        size=leaves,
+        model_events=model_events,
     )
 
 

@@ -64,6 +64,7 @@ def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
         with receiving() as (url, came):
             lethe.launch_until_ready()
             monkeypatch.setenv("LETHE_HOME", str(home))
+            monkeypatch.setenv("LETHE_WEBHOOK_NETWORKS", "127.0.0.1")
             added = CommandLine(capsys)("webhooks", "add", url)
             assert added.status == 0, added.stderr
             lethe.delete(["3", "4"], reference="DSR-1")

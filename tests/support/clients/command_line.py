@@ -1,8 +1,10 @@
 """Running the command line inside a test."""
 
+import logging
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from service.cli.main import main
 
@@ -24,8 +26,16 @@ class CommandLine:
 
     def __call__(self, *arguments: object) -> Ran:
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+        root = logging.getLogger()
+        handlers, level, structured = root.handlers[:], root.level, structlog.get_config()
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main([str(argument) for argument in arguments])
+        finally:
+            # A command that logs does so to what this test captures.
+            root.handlers[:] = handlers
+            root.setLevel(level)
+            structlog.configure(**structured)
         printed = self._capsys.readouterr()
         status = ended.value.code
         assert status is None or isinstance(status, int)

@@ -89,7 +89,8 @@ def spoilt(
 ) -> Iterator[Spoilt]:
     """Members unknown, misspelled, twice, missing, of other types and shapes; the file cut, and its bytes changed."""
     members = list(good.items())
-    for name in (UNKNOWN, "edge_weight", "edge_attr"):
+    # A dataset may hold more than is read, but nothing that looks like weights, a split or ids.
+    for name in ("edge_weight", "edge_attr", "user_id", *((UNKNOWN,) if "W" in good else ())):
         yield Spoilt(f"with {name}", write([*members, (name, np.full(6, 0.5))]), (name,))
     for name, value in good.items():
         others = [one for one in members if one[0] != name]

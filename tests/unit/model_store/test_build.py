@@ -16,6 +16,7 @@ from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.manifest import FeatureDtype, FeatureLayout, InjectedChannel, Manifest
 from projector.errors import DeviceError, GraphError, RankError, TrainingError
 from projector.forgetting.injection import inject_channel
+from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import TrainingProgress
@@ -137,6 +138,14 @@ def test_a_class_without_training_nodes_is_a_warning() -> None:
     graph = dense_features()
     built = build(replace(graph, train_mask=graph.train_mask & (graph.labels != 1)))
     assert built.manifest.warnings == ("No training node has the class class-1.",)
+
+
+@pytest.mark.parametrize(("dataset", "warned"), [("people.npz", True), ("cora", False), ("synthetic:n=30", False)])
+def test_row_numbers_as_ids_of_own_data_are_a_warning(dataset: str, warned: bool) -> None:
+    graph = dense_features()
+    graph = replace(graph, node_ids=NodeIds.of(map(str, range(graph.nodes))))
+    manifest = build_model(graph, ModelSpec(), name="small", dataset=dataset, split="full").manifest
+    assert any("Row numbers" in warning for warning in manifest.warnings) is warned
 
 
 def on_the_device() -> None:

@@ -1,18 +1,28 @@
 """Weights trained elsewhere: refused outside the span, otherwise trained on to the one optimum."""
 
+import io
+import json
+import pickle
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 
 from model_store.build import BuiltModel, build_model
+from model_store.datasets.files import read_torch_geometric
 from model_store.datasets.load import load_dataset
+from model_store.disk.untrusted_arrays import read_npy
 from model_store.pretrained_files import read_weights
 from model_store.rebuild import with_weights
-from projector.errors import GraphError
+from projector.errors import GraphError, ProjectorError
 from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
@@ -127,6 +137,41 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         assert refused.value.remedy
     with pytest.raises(WeightsError, match="no file"):
         read_weights(tmp_path / "absent.npz")
+
+
+def test_weights_in_bfloat16_keep_their_values(tmp_path: Path) -> None:
+    W = torch.tensor(in_span((2, 12, 3))).bfloat16()
+    save_torch_file({"W": W}, tmp_path / "w.safetensors")
+    assert (read_weights(tmp_path / "w.safetensors").weights == W.double().numpy()).all()
+
+
+def test_what_a_file_of_weights_holds_beside_them_is_refused_by_name(tmp_path: Path) -> None:
+    W = torch.tensor(in_span((2, 12, 3)))
+    save_torch_file({"W": W, "label_w": W.clone()}, tmp_path / "w.safetensors")
+    np.savez(tmp_path / "w.npz", W=W, label_w=W)
+    for file in tmp_path.iterdir():
+        with pytest.raises(WeightsError, match="label_w"):
+            read_weights(file)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npy", "pt"])
+def test_a_file_with_holes_is_refused_before_its_bytes_take_memory(suffix: str, tmp_path: Path) -> None:
+    """8 TB, in a few KiB on disk."""
+    path, size = tmp_path / f"w.{suffix}", 8_000_000_000_000
+    array = io.BytesIO()
+    npy.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (size // 8,)})
+    header = json.dumps({"W": {"dtype": "F64", "shape": [1, 25, size // 200], "data_offsets": [0, size]}}).encode()
+    cases: dict[str, tuple[bytes, Callable[[Path], object]]] = {
+        "safetensors": (struct.pack("<Q", len(header)) + header, read_weights),
+        "npy": (array.getvalue(), read_npy),
+        "pt": (pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2), read_torch_geometric),
+    }
+    begin, read = cases[suffix]
+    with path.open("wb") as file:
+        file.write(begin)
+        file.truncate(len(begin) + size)
+    with pytest.raises(ProjectorError, match="bytes of memory"):
+        read(path)
 
 
 def test_a_model_with_canaries_keeps_them_and_their_columns(graph: Graph, tmp_path: Path) -> None:

@@ -349,15 +349,16 @@ def test_an_adjacency_of_ones_for_these_nodes_alone_is_taken(
         from_arrays(adjacency(sp.csr_array(small.adjacency)), small.features, small.labels)
 
 
-def test_edge_weights_of_any_object_are_refused(small: Graph) -> None:
+@pytest.mark.parametrize("unread", ["edge_weight", "edge_attr", "user_id", "val_idx"])
+def test_what_an_object_has_and_is_not_read_is_refused(small: Graph, unread: str) -> None:
     edge_index = torch.tensor(np.stack(sp.coo_array(small.adjacency).coords))
     x, y = torch.tensor(dense(small.features)), torch.tensor(small.labels)
-    with pytest.raises(GraphError, match="edge_weight"):
-        fit(SimpleNamespace(edge_index=edge_index, x=x, y=y, edge_weight=torch.full((edge_index.shape[1],), 0.5)))
+    with pytest.raises(GraphError, match=unread):
+        fit(SimpleNamespace(edge_index=edge_index, x=x, y=y, **{unread: torch.full((edge_index.shape[1],), 0.5)}))
 
 
-@pytest.mark.parametrize("device", ["auto", "mps", "cuda:99", "nowhere"])
-def test_a_device_that_is_not_there_is_refused(small: Graph, device: str) -> None:
+@pytest.mark.parametrize("device", ["auto", "mps", "cuda:99", "nowhere", None])
+def test_a_device_that_is_not_there_is_refused(small: Graph, device: Any) -> None:
     with pytest.raises(DeviceError):
         fit(small, device=device)
 
@@ -415,6 +416,14 @@ def test_features_alone_take_no_label_along_without_a_repair_either(small: Graph
     Y[torch.from_numpy(~span.in_span)] = 0.0
     explained = Y.T @ (side_by_side(held.labels.beta) + Y @ span.T)
     assert torch.linalg.norm(span.W - explained) <= 1e-9 * torch.linalg.norm(span.W)
+
+
+def test_training_and_predicting_warn_of_nothing() -> None:
+    code = (
+        "import numpy as np; from projector import fit, from_arrays; r = np.random.default_rng(0);"
+        "model = fit(from_arrays([[0, 1, 2], [1, 2, 3]], r.normal(size=(4, 2)), [0, 1, 0, 1])); model.predict([0])"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def test_the_library_needs_nothing_of_the_service() -> None:

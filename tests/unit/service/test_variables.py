@@ -47,7 +47,11 @@ def test_one_that_is_near_to_none_is_refused_too() -> None:
 def test_known_empty_and_foreign_variables_are_left_alone() -> None:
     known = dict.fromkeys([*SETTINGS, *OTHER_VARIABLES, "lethe_port", "_LETHE_COMPLETE"], "x")
     links = ("LETHE_SERVICE_HOST", "LETHE_API_SERVICE_PORT_HTTP", "LETHE_PORT_8000_TCP", "LETHE_PORT_8000_TCP_ADDR")
-    require_known_variables(known | dict.fromkeys(links, "10.0.0.1") | {"LETHE_PRT": "", "LETHER": "x"})
+    require_known_variables(
+        known
+        | dict.fromkeys(links, "10.0.0.1")
+        | {"LETHE_PRT": "", "LETHER": "x", "LETHE_API_PORT": "tcp://10.0.0.1:80"}
+    )
 
 
 def test_every_variable_that_the_project_names_is_known() -> None:

@@ -1,5 +1,11 @@
 """Datasets in files: what is read, and what is refused."""
 
+import contextlib
+import io
+import pickle
+import struct
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +132,9 @@ def test_sparse_parts_that_do_not_fit_together_are_refused(save: Callable[..., P
     }
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **parts))
+    # The last pointer says that it is empty, and scipy then looks at no other.
+    with pytest.raises(GraphError, match="do not fit together"):
+        load(save(x=None, **{**parts, "x_indptr": np.array([0, 10**9, 0, 0, 0, 0, 0])}))
     parts = {**parts, "x_indptr": np.array([0, 1, 1, 1, 1, 1, 1]), "x_indices": np.array([2])}
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **parts))
@@ -180,10 +189,19 @@ def test_a_path_to_nothing_is_said_to_be_so(source: str) -> None:
         load_dataset(source, data_dirs=[])
 
 
+@pytest.mark.parametrize("source", ["g.parquet", "nowhere/cora", "."])
+def test_a_file_of_another_format_is_said_to_be_one(source: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound, match=r"ends in \.npz, \.pt, \.pth") as refused:
+        load_dataset(source, data_dirs=[tmp_path])
+    assert f"{source}.npz" not in str(refused.value)
+
+
+def test_an_ending_may_be_in_capitals(save: Callable[..., Path]) -> None:
+    assert load(save().rename(save().with_name("GRAPH.NPZ"))).nodes == 6
+
+
 @pytest.fixture
 def saved_data(tmp_path: Path) -> Callable[..., Path]:
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch_geometric.data import Data
@@ -214,12 +232,76 @@ def test_a_saved_torch_geometric_data_is_the_same_graph_as_its_npz(
     assert graph.node_ids == ("a", "b", "c", "d", "e", "f")
 
 
-def test_weights_of_edges_other_than_1_are_refused(saved_data: Callable[..., Path]) -> None:
-    edges = arrays()["edge_index"].astype(np.int64)
-    ones = np.ones(edges.shape[1], dtype=np.float32)
-    load(saved_data(edge_index=edges, edge_weight=ones))
-    with pytest.raises(GraphError, match="edge_weight"):
-        load(saved_data(edge_index=edges, edge_weight=2 * ones))
+EDGES = arrays()["edge_index"].shape[1]
+MEANT: dict[str, Any] = {
+    "edge_weight": np.full(EDGES, 0.5),
+    "edge_attr": np.full((EDGES, 2), -1.0),
+    "weights": np.full(EDGES, np.nan),
+    "nodeIds": np.arange(6),
+    "user_id": np.arange(6),
+    "mask": np.ones(6, dtype=bool),
+    "train_idx": np.arange(3),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_looks_meant_to_be_used_and_is_not_read_is_refused_by_name(
+    name: str, save: Callable[..., Path], saved_data: Callable[..., Path]
+) -> None:
+    edges, value = arrays()["edge_index"].astype(np.int64), MEANT[name]
+    for path in (save(**{name: value}), saved_data(edge_index=edges, **{name: value})):
+        with pytest.raises(GraphError, match=name):
+            load(path)
+    saved = saved_data(edge_index=edges)
+    data = torch.load(saved, weights_only=False)
+    data[name] = value.tolist()
+    torch.save(data, saved)
+    with pytest.raises(GraphError, match=name):
+        load(saved)
+
+
+def test_what_is_1_everywhere_or_describes_the_graph_is_passed_over(
+    save: Callable[..., Path], saved_data: Callable[..., Path]
+) -> None:
+    edges, ones = arrays()["edge_index"].astype(np.int64), np.ones(EDGES, dtype=np.float32)
+    load(save(edge_weight=ones, num_edge_features=np.array(0), class_names=np.array(["a", "b"]), pos=np.ones((6, 3))))
+    load(saved_data(edge_index=edges, edge_weight=ones, pos=np.ones((6, 3))))
+
+
+def test_features_or_arrays_that_are_given_twice_are_refused(save: Callable[..., Path]) -> None:
+    with pytest.raises(GraphError, match="as x and in CSR form"):
+        load(save(x_data=np.ones(1)))
+    path = save()
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
+        warnings.simplefilter("ignore", UserWarning)
+        archive.writestr("y.npy", archive.read("y.npy"))
+    with pytest.raises(GraphError, match="twice"):
+        load(path)
+
+
+def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: Callable[..., Path]) -> None:
+    path = saved_data()
+    stored = torch.load(path, weights_only=False)
+    stored.x = torch._neg_view(stored.x)
+    torch.save(stored, path)
+    with pytest.raises(GraphError, match="negative or conjugate"):
+        load(path)
+
+
+@pytest.mark.parametrize("key", ["a dictionary", "a set"])
+def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
+    """Python hashes a tuple level by level, on a stack that a million overflow."""
+    nested = pickle.EMPTY_TUPLE + 10**6 * pickle.TUPLE1
+    objects = {
+        "a dictionary": pickle.EMPTY_DICT + nested + pickle.NONE + pickle.SETITEM,
+        "a set": pickle.MARK + nested + pickle.FROZENSET,
+    }
+    header = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
+    parts = [pickle.dumps(part, protocol=2) for part in header]
+    program = pickle.PROTO + b"\x02" + objects[key] + pickle.STOP
+    (tmp_path / "deep.pt").write_bytes(b"".join(parts) + program + pickle.dumps([], protocol=2))
+    with pytest.raises(GraphError, match="a key of a dictionary or set"):
+        load(tmp_path / "deep.pt")
 
 
 def test_a_directed_torch_geometric_data_is_refused(saved_data: Callable[..., Path]) -> None:
@@ -236,3 +318,112 @@ def test_a_pt_file_of_something_else_is_refused(tmp_path: Path) -> None:
     torch.save({"x": torch.ones(2)}, tmp_path / "tensors.pt")
     with pytest.raises(GraphError, match="holds a dict"):
         load(tmp_path / "tensors.pt")
+
+
+def test_a_data_with_the_caches_of_its_own_library_is_read(saved_data: Callable[..., Path]) -> None:
+    from torch_geometric.transforms import ToUndirected
+
+    edges = arrays()["edge_index"].astype(np.int64)
+    path = saved_data(edge_index=edges[:, edges[0] < edges[1]])
+    data = ToUndirected()(torch.load(path, weights_only=False))
+    assert data.is_node_attr("x")
+    assert data.edge_attrs() == ["edge_index"]
+    assert data.is_coalesced()
+    torch.save(data, path)
+    assert load(path).edges == 3
+
+
+class _Old:
+    """A `Data` as torch-geometric before 2.0 had it: its attributes are the graph's."""
+
+
+_Old.__module__, _Old.__qualname__ = "torch_geometric.data.data", "Data"
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_data_of_torch_geometric_before_2_is_read(
+    zipped: bool, saved_data: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64))
+    expected = load(path)
+    old = _Old()
+    others = {"edge_attr": None, "pos": None, "normal": None, "face": None, "__num_nodes__": None}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays().items()}
+    old.__dict__.update(others | tensors | {"edge_index": tensors["edge_index"].long()})
+    with monkeypatch.context() as patched:
+        patched.setattr("torch_geometric.data.data.Data", _Old)
+        torch.save(old, path, _use_new_zipfile_serialization=zipped)
+    graph = load(path)
+    assert np.array_equal(graph.adjacency.toarray(), expected.adjacency.toarray())
+    assert np.array_equal(graph.features, expected.features)
+    assert np.array_equal(graph.train_mask, expected.train_mask)
+
+
+def test_short_floats_and_masks_in_a_column_are_read(saved_data: Callable[..., Path]) -> None:
+    changes = {name: arrays()[name][:, None] for name in ("train_mask", "val_mask", "test_mask")}
+    path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64), **changes)
+    expected = load(path)
+    data = torch.load(path, weights_only=False)
+    data.x = data.x.bfloat16()
+    torch.save(data, path)
+    graph = load(path)
+    assert graph.features.dtype == np.float32
+    assert np.array_equal(graph.train_mask, expected.train_mask)
+    assert expected.train_mask.shape == (6,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_tensor_has_no_more_values_than_the_file(
+    zipped: bool, tmp_path: Path, saved_data: Callable[..., Path]
+) -> None:
+    path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64))
+    data = torch.load(path, weights_only=False)
+    torch.save(data, path, _use_new_zipfile_serialization=zipped)
+    load(path)
+    # The shape (6, 2), its strides (2, 1) and a storage of 12 values, as the pickle has them.
+    for held, claimed in ((b"K\x06K\x02\x86", b"J\xff\xff\xff\x7fK\x02\x86"), (b"K\x0c", b"J\xff\xff\xff\x7f")):
+        changed = tmp_path / "changed.pt"
+        if zipped:
+            with zipfile.ZipFile(path) as old, zipfile.ZipFile(changed, "w") as new:
+                for name in old.namelist():
+                    content = old.read(name)
+                    assert not name.endswith("data.pkl") or held in content
+                    new.writestr(name, content.replace(held, claimed) if name.endswith("data.pkl") else content)
+        else:
+            assert held in path.read_bytes()
+            changed.write_bytes(path.read_bytes().replace(held, claimed, 1))
+        with pytest.raises(GraphError, match=r"changed\.pt"):
+            load(changed)
+
+
+def test_a_pickle_that_asks_for_memory_is_refused(tmp_path: Path) -> None:
+    """200 GB of a byte array and of a memo that the file only declares."""
+    for asking in (b"\x80\x05\x96" + struct.pack("<Q", 200 << 30), b"\x80\x02]r\xff\xff\xff\xff."):
+        (tmp_path / "a.pt").write_bytes(asking)
+        with pytest.raises(GraphError, match=r"a\.pt"):
+            load(tmp_path / "a.pt")
+        with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+            archive.writestr("a/data.pkl", asking)
+        with pytest.raises(GraphError, match=r"a\.pt"):
+            load(tmp_path / "a.pt")
+
+
+def test_a_file_with_any_byte_changed_ends_in_a_graph_or_in_words(saved_data: Callable[..., Path]) -> None:
+    path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64), x=None)
+    data = torch.load(path, weights_only=False)
+    data.x = torch.eye(6, 4).to_sparse_csr()
+    torch.save(data, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    top = next(name for name in members if name.endswith("data.pkl"))
+    generator = np.random.default_rng(0)
+    for at in generator.integers(0, len(members[top]), 300):
+        changed = bytearray(members[top])
+        changed[at] = generator.integers(256)
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, bytes(changed) if name == top else content)
+        path.write_bytes(file.getvalue())
+        with contextlib.suppress(GraphError):
+            load(path)

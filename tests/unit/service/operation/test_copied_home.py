@@ -1,5 +1,6 @@
 """A copied LETHE_HOME does not start beside its original; a home that was moved or restored does."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def test_a_home_that_was_moved_goes_on(home: Path, tmp_path: Path) -> None:
     moved = home.rename(tmp_path / "moved")
     require_original(moved)
     require_original(moved.rename(home))
+
+
+def test_a_home_whose_path_is_no_text_goes_on(tmp_path: Path) -> None:
+    home = used(tmp_path / os.fsdecode(b"home-\xff"))
+    require_original(home)
 
 
 def test_a_backup_put_back_over_its_original_goes_on_and_the_original_does_not(home: Path, tmp_path: Path) -> None:

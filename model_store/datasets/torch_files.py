@@ -1,0 +1,295 @@
+"""Files of `torch.save` from anywhere, read without running anything in them.
+
+Objects of other classes than tensors become `Unread`, whatever they are; torch's own loader would refuse the file, and
+it takes memory for whatever size a storage or tensor claims. Here no tensor is larger than its bytes in the file.
+"""
+
+import io
+import operator
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from model_store.disk import untrusted_arrays
+
+_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+}
+_COMPRESSED = {
+    str(layout): layout for layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+}
+
+
+class Unread:
+    """An object of a class that is not read: neither the class nor anything else of it is run."""
+
+    #: Module and name of the class.
+    kind = ""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+    def __call__(self, *args: object) -> "Unread":
+        """Stands for the class or object that it would make, when a file calls it."""
+        return self
+
+    def append(self, item: object) -> None:
+        """Passes over an item of a list of such a class; `extend`, `add` and `__setitem__` do so of others."""
+
+    extend = add = append
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: torch.dtype
+    key: str
+    #: Elements of `dtype`.
+    size: int
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor whose values have not been looked at."""
+
+    storage: _Storage
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _StoredSparse:
+    layout: str
+    #: Indices, values, shape and what follows, as torch has them for this layout.
+    parts: Any
+
+
+class TorchFile:
+    """The object in a file of torch.save, and its tensors."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ArraysUnreadable when it is more than can be read, and any other error when it is damaged."""
+        self._bytes: dict[str, bytearray] = {}
+        if zipfile.is_zipfile(path):
+            self._read_archive(path)
+        else:
+            untrusted_arrays.require_room(path, [path.stat().st_size])
+            self._read_legacy(io.BytesIO(path.read_bytes()))
+
+    def tensor(self, value: object) -> object:
+        """The tensor that `value`, found in `content`, stands for; `value` itself if it is no tensor.
+
+        The parts of a sparse one do not have to fit together. Raises ValueError for one that is not in the file.
+        """
+        match value:
+            case StoredTensor():
+                return self._dense(value)
+            case _StoredSparse():
+                return self._sparse(value)
+        return value
+
+    def _read_archive(self, path: Path) -> None:
+        with zipfile.ZipFile(path) as archive:
+            untrusted_arrays.require_room(path, (info.file_size for info in archive.infolist()))
+            members = {info.filename: info for info in archive.infolist()}
+            tops = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
+            if len(tops) != 1:
+                raise ValueError(f"it holds {len(tops)} files data.pkl where torch.save writes one")
+            folder = tops[0].removesuffix("data.pkl")
+            order = members.get(f"{folder}byteorder")
+            if order is not None and untrusted_arrays.member_bytes(archive, order) != b"little":
+                raise ValueError("its numbers are big-endian")
+            unpickler = _Unpickler(io.BytesIO(untrusted_arrays.member_bytes(archive, members[tops[0]])))
+            self.content = unpickler.load()
+            for storage in unpickler.storages:
+                info = members.get(f"{folder}data/{storage.key}")
+                if info is None:
+                    raise ValueError(f"its storage {storage.key} is missing")
+                if storage.key not in self._bytes:
+                    self._bytes[storage.key] = bytearray(untrusted_arrays.member_bytes(archive, info))
+
+    def _read_legacy(self, file: io.BytesIO) -> None:
+        """The format before torch 1.6: four pickles, the keys of the storages, and each storage after its size."""
+        magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
+        if magic != _LEGACY_MAGIC or protocol != _LEGACY_PROTOCOL or not system["little_endian"]:
+            raise ValueError("it has none of the formats of torch.save, or its numbers are big-endian")
+        unpickler = _Unpickler(file)
+        self.content = unpickler.load()
+        sizes = {storage.key: storage.size * storage.dtype.itemsize for storage in unpickler.storages}
+        for key in _Unpickler(file).load():
+            file.seek(8, io.SEEK_CUR)
+            self._bytes[key] = bytearray(file.read(sizes[key]))
+
+    def _dense(self, stored: StoredTensor) -> Tensor:
+        held = self._bytes[stored.storage.key]
+        if len(held) != stored.storage.size * stored.storage.dtype.itemsize:
+            raise ValueError(f"a storage of {stored.storage.size} values has {len(held)} bytes")
+        shape, strides = _whole(stored.shape), _whole(stored.strides)
+        offset = operator.index(stored.offset)
+        if 0 in shape:
+            return torch.empty(shape, dtype=stored.dtype)
+        last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        if offset < 0 or last >= len(held) // stored.dtype.itemsize:
+            raise ValueError(f"a tensor of shape {shape} has more values than are stored")
+        # A file may hold bytes other than 0 and 1 for a bool.
+        boolean = stored.dtype is torch.bool
+        values = torch.frombuffer(held, dtype=torch.uint8 if boolean else stored.dtype)
+        return (values != 0 if boolean else values).as_strided(shape, strides, offset)
+
+    def _sparse(self, stored: _StoredSparse) -> Tensor:
+        parts = [self._dense(part) if isinstance(part, StoredTensor) else part for part in stored.parts]
+        with warnings.catch_warnings():
+            # torch says once that it is in beta.
+            warnings.simplefilter("ignore", UserWarning)
+            # The parts are checked when they are turned into CSR; torch's own check follows wrong pointers.
+            if stored.layout == str(torch.sparse_coo):
+                indices, values, shape = parts[:3]
+                return torch.sparse_coo_tensor(indices, values, _whole(shape), check_invariants=False)
+            pointers, indices, values, shape = parts
+            layout = _COMPRESSED[stored.layout]
+            return torch.sparse_compressed_tensor(
+                pointers, indices, values, _whole(shape), layout=layout, check_invariants=False
+            )
+
+
+#: What operations of pickle hash of the objects before them.
+_HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
+    pickle.SETITEM[0]: lambda stack: stack[-2:-1],
+    pickle.SETITEMS[0]: lambda stack: stack[::2],
+    pickle.DICT[0]: lambda stack: stack[::2],
+    pickle.ADDITEMS[0]: lambda stack: stack,
+    pickle.FROZENSET[0]: lambda stack: stack,
+}
+
+
+def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """An operation of pickle that first looks at what it hashes or changes.
+
+    To hash a tuple of a million levels takes more stack than there is, which ends the process.
+    """
+
+    def checked(unpickler: "_Unpickler") -> None:
+        # Of a typeshed that knows only the unpickler in C.
+        stack: list[Any] = vars(unpickler)["stack"]
+        if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread | dict):
+            raise ValueError(f"it changes a {type(stack[-2]).__name__}")
+        for key in _HASHED[code](stack) if code in _HASHED else ():
+            parts = key if isinstance(key, tuple) else (key,)
+            if not all(isinstance(part, str | bytes | int | float | Unread | None) for part in parts):
+                raise ValueError(f"a key of a dictionary or set is a {type(key).__name__} of other objects")
+        load(unpickler)
+
+    return checked
+
+
+# The one in Python: the one in C takes memory for as many objects as a file says that it has.
+class _Unpickler(pickle._Unpickler):
+    """Makes plain objects, tensors still to be read, and `Unread`; it imports and calls nothing else."""
+
+    #: Checked, and without what takes memory for a declared size, and what refers to classes by number.
+    dispatch: ClassVar = {
+        code: _checked(code, load)
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code not in (*pickle.BYTEARRAY8, *pickle.EXT1, *pickle.EXT2, *pickle.EXT4)
+    }
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.storages: list[_Storage] = []
+        self._known = _known()
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a class or function: of tensors what keeps their parts, of all others an `Unread`."""
+        kind = f"{module}.{name}"
+        if module == "torch":
+            dtype = _STORAGES.get(name, vars(torch).get(name))
+            if isinstance(dtype, torch.dtype):
+                return dtype
+        # A class of its own for each, since a file may set attributes of what it names.
+        return self._known.get(kind) or type("Unread", (Unread,), {"kind": kind})
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """The storage that a file refers to, unread."""
+        match pid:
+            case ("storage", torch.dtype() as dtype, str(key), _, int(size), *view) if size >= 0 and view in (
+                [],
+                [None],
+            ):
+                self.storages.append(_Storage(dtype, key, size))
+                return self.storages[-1]
+        raise ValueError(f"it refers to {type(pid).__name__}s that are no whole storage")
+
+
+def _known() -> Mapping[str, Any]:
+    """Made for each file, which may set attributes of what it names."""
+
+    def tensor(
+        storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+        _gradient: object = None, _hooks: object = None, marks: object = None,
+    ) -> StoredTensor:  # fmt: skip
+        _require_unmarked(marks)
+        return StoredTensor(storage, storage.dtype, offset, shape, strides)
+
+    def typed(
+        storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+        _gradient: object, _hooks: object, dtype: torch.dtype, marks: object = None,
+    ) -> StoredTensor:  # fmt: skip
+        _require_unmarked(marks)
+        return StoredTensor(storage, dtype, offset, shape, strides)
+
+    def sparse(layout: str, parts: tuple[Any, ...]) -> _StoredSparse:
+        return _StoredSparse(layout, parts)
+
+    return {
+        "torch._utils._rebuild_tensor": tensor,
+        "torch._utils._rebuild_tensor_v2": tensor,
+        "torch._utils._rebuild_tensor_v3": typed,
+        "torch._utils._rebuild_sparse_tensor": sparse,
+        "torch._utils._rebuild_parameter": lambda data, *_: data,
+        # A tensor with attributes, or of a class of its own: its values are those of the plain one.
+        "torch._tensor._rebuild_from_type_v2": lambda make, _kind, parts, _state: make(*parts),
+        "torch.serialization._get_layout": lambda name: name,
+        # Neither copies: a file could ask for a thousand copies of a long list.
+        "torch.Size": lambda lengths: lengths,
+        "collections.OrderedDict": lambda *_: type("dict", (dict,), {})(),
+        "torch.storage.UntypedStorage": torch.uint8,
+    }
+
+
+def _require_unmarked(marks: object) -> None:
+    """Raises ValueError for a tensor whose values are the negative or the conjugate of what is stored."""
+    if marks and not (isinstance(marks, dict) and not any(marks.values())):
+        raise ValueError("a tensor is stored as the negative or conjugate of another")
+
+
+def _whole(lengths: Any) -> tuple[int, ...]:
+    found = tuple(operator.index(length) for length in lengths)
+    if min(found, default=0) < 0:
+        raise ValueError(f"a tensor has the shape or the strides {found}")
+    return found
