@@ -149,7 +149,7 @@ class Postgres:
         state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
         if not _NO_CHECKSUMS.search(state):
             return
-        _logger.warning("Postgres' pages have no checksums; every page is written once to give it one")
+        _logger.warning("Postgres' pages have no checksums; enabling them by writing every page once")
         no_sync = () if self._durable else ("--no-sync",)
         self._run([self._programs / "pg_checksums", "--enable", *no_sync, *data], self.folder, lock)
 

@@ -28,8 +28,7 @@ class NoTlsAnswer(Exception):
 
 _CLOSED = (
     "it closed the connection",
-    "Make sure that it runs and has a connection left (`maxclients`). If it takes only TLS, write rediss:// in "
-    "REDIS_URL.",
+    "See that it runs and has a connection left (`maxclients`). Check REDIS_URL: rediss:// if it takes only TLS.",
 )
 #: Class of the error, or its first words -> the cause, and the remedy.
 _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
