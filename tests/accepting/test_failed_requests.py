@@ -309,8 +309,8 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         assert "It could not be computed." in shown
         assert "Mark as handled" not in shown
         log_out = token_in(shown)
-        for path in ("handle", "extend"):
-            sent = {"form_token": log_out, "reason": "x", "day": "2099-01-31"}
+        for path, day in (("handle", {}), ("extend", {"day": "2099-01-31"})):
+            sent = {"form_token": log_out, "reason": "x", **day}
             assert (await auditor.post(f"{page}/{path}", data=sent, headers=SAME_ORIGIN)).status_code == 403
         nothing = {**fields, "reason": " "}
         assert (await operator.post(f"{page}/handle", data=nothing, headers=SAME_ORIGIN)).status_code == 422
