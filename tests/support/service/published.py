@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import re
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ async def predicted(lethe: Lethe, nodes: int = 160) -> np.ndarray:
     rows = []
     for node in range(nodes):
         answer = await lethe.client.get(f"/predict/{node}")
+        while answer.status_code == 503:
+            # A reader that was held up answers nothing until it has looked at the pointer again.
+            await asyncio.sleep(0.01)
+            answer = await lethe.client.get(f"/predict/{node}")
+        assert answer.status_code in (200, 410), answer.text
         rows.append(list(answer.json()["probabilities"].values()) if answer.status_code == 200 else None)
     classes = next(len(row) for row in rows if row)
     return np.array([row or [0.0] * classes for row in rows])
