@@ -1,11 +1,11 @@
 """What others see of weights that are published with noise, and what must hold of it."""
 
+import asyncio
 import base64
 import hashlib
 import json
 import math
 import re
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
