@@ -79,7 +79,9 @@ def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], worke
                 until_together(lethe, count, of=count)
             found.append(served.deletes(nodes))
             assert lethe.stop().status == 0
-        assert "workers.lost" not in lethe.log()
+        # A worker that looks for the next session finds the unlearner gone if that stops first: nothing is lost by it.
+        lost = [line for line in lethe.log().splitlines() if "workers.lost" in line]
+        assert all("The first worker has gone." in line for line in lost), lost
     (of_one, weights_of_one), (of_several, weights) = found
     repaired = settings["repair"] == "always"
     assert_same_figures(of_several, of_one, repaired=repaired)
