@@ -143,13 +143,14 @@ def test_a_doctor_names_a_queue_that_stands_still(lethe: CommandLine, empty_data
             async with transaction(world.engine) as connection:
                 ago = "now() - interval '5 min'"
                 await connection.execute(text(f"UPDATE requests SET received_at = {ago}, queued_at = {ago}"))
+                await connection.execute(text(f"UPDATE leases SET phase = 'serving', serving_since = {ago}"))
 
     lethe("migrate")
     asyncio.run(stand_still())
     ran = lethe("doctor")
     assert ran.status == 1
-    assert "the oldest has waited for 3" in " ".join(ran.stdout.split())
-    assert "requests: See what the running Lethe says" in ran.stderr
+    assert "the oldest has been stuck for 3" in " ".join(ran.stdout.split())
+    assert "requests: Check /readyz of the running Lethe" in ran.stderr
 
 
 def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, empty_database_url: str) -> None:

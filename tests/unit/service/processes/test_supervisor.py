@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+import structlog
 
 from service.child import main as child_main
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
@@ -218,6 +219,8 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     told = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
     monkeypatch.setattr("service.processes.api.run", answer)
     monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
+    # What another test has configured may write to standard error.
+    structlog.reset_defaults()
     monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
     with ours:
         ours.sendall(json.dumps(told).encode() + b"\n")
