@@ -52,7 +52,7 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """All that it holds; numpy has no bfloat16, whose values single precision holds."""
+    """All arrays of the file; bfloat16, which numpy lacks, becomes float32."""
     untrusted_arrays.require_room(path, [path.stat().st_size])
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

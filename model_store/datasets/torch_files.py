@@ -1,7 +1,7 @@
 """Files of `torch.save` from anywhere, read without running anything in them.
 
-Objects of other classes than tensors become `Unread`, whatever they are; torch's own loader would refuse the file, and
-it takes memory for whatever size a storage or tensor claims. Here no tensor is larger than its bytes in the file.
+Objects of all other classes become `Unread`; torch's own loader would refuse the file, and
+it allocates whatever size a storage or tensor claims. Here no tensor is larger than its bytes in the file.
 """
 
 import io
@@ -208,7 +208,7 @@ def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
     return checked
 
 
-# The one in Python: the one in C takes memory for as many objects as a file says that it has.
+# The Python implementation: the C one allocates as many objects as a file declares.
 class _Unpickler(pickle._Unpickler):
     """Makes plain objects, tensors still to be read, and `Unread`; it imports and calls nothing else."""
 

@@ -23,7 +23,7 @@ _SPARSE_SHARE = 0.2
 _NEARLY = 0.85
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _WEIGHTS = "weights or attributes of edges that are not all 1"
-#: Names (in lower case) of what else a graph may come with and somebody expects to be used; what it is; what to do.
+#: Lower-case patterns of attributes that a user would expect to be used: the pattern, its meaning, the remedy.
 _MEANT = (
     (
         re.compile(r"weight|edge_?(attr|feat|val)"),
@@ -81,18 +81,18 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
 
 
 def looks_meant(name: str) -> bool:
-    """Whether something of this name is meant to be read: as weights of edges, as a split, as ids, or misspelled."""
+    """Whether a name looks like edge weights, a split, ids, or a misspelled attribute."""
     return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT) or _meant_by(name) is not None
 
 
 def _meant_by(name: str) -> str | None:
-    """What is read under nearly this name; None when there is no such thing."""
+    """The attribute that `name` probably misspells, or None."""
     near = get_close_matches(name.lower(), ATTRIBUTES, 1, _NEARLY)
     return near[0] if near else None
 
 
 def refuse_unread(origin: str, others: Mapping[str, Any]) -> None:
-    """Raises GraphError for `others` than what is read that look meant to be; weights that are all 1 are fine."""
+    """Raises GraphError for an unread attribute that looks meant to be read; weights that are all 1 are accepted."""
     for name, value in others.items():
         if value is None or isinstance(value, str | int | float) or getattr(value, "ndim", 1) == 0:
             continue

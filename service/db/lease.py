@@ -35,7 +35,7 @@ async def acquire(
 
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
     forgotten some. A failure is counted if another holder ended without giving the lease back, or if the caller knows
-    of one (`after_failure`); an outage that a holder has waited out is none.
+    of one (`after_failure`); an outage that a holder waited out is not counted.
     Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
     """
     asked_at = boottime()

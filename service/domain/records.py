@@ -44,7 +44,7 @@ class OldestRequest:
     #: Seconds for which it could have been taken up: since it was queued, one that came before it last went on, or the
     #: unlearner began to serve, whichever was last; until the unlearner took up the batch that it has in hand.
     waits_s: float
-    #: Whether an unlearner serves; while none does, the lease tells why it waits.
+    #: Whether an unlearner serves; if none does, the check of the lease gives the reason.
     is_served: bool
 
     def is_stuck(self, most_s: float) -> bool:
