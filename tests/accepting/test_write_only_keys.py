@@ -60,7 +60,7 @@ async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx
         await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
     await engine.dispose()
     headers = {"Authorization": f"Bearer {made.text}"}
-    with httpx.Client(base_url=lethe.url, headers=headers, timeout=30.0) as client:
+    with httpx.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
         yield client
 
 

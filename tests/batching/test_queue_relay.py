@@ -55,7 +55,7 @@ class Running:
 
     async def __aexit__(self, *_: object) -> None:
         self._stop.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await self._task
 
 

@@ -21,7 +21,7 @@ from tests.support.service.serving import models, serve
 
 __all__ = ["models", "serve"]
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ async def running(webhooks: Webhooks) -> AsyncIterator[None]:
         yield
     finally:
         stop.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await task
 
 

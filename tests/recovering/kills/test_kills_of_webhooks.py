@@ -22,7 +22,7 @@ from tests.support.preloaded import Preloaded
 from tests.support.service.homes import private_database
 from tests.support.service.repair_world import query
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 @contextmanager

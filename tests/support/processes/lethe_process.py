@@ -25,7 +25,7 @@ from tests.support.preloaded import ROOT, Process, Start
 KEY = "the-first-key"
 _READY = "Lethe is ready."
 #: Longest wait for a request to be completed, also across a restart (seconds).
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class LetheProcess:
 
     def http(self) -> httpx.Client:
         """A plain client with all scopes."""
-        return httpx.Client(base_url=self.url, headers=authorization(), timeout=30.0)
+        return httpx.Client(base_url=self.url, headers=authorization(), timeout=120.0)
 
     def client(self, key: str = KEY) -> LetheClient:
         """The typed client, with all scopes; it stops waiting when the process has ended."""

@@ -191,7 +191,7 @@ def next_pointer(pointer: Pointer, fencing: int) -> Pointer:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Return when `condition` holds, asking again and again, ever less often: asking is work for what is waited for."""
     pause_s = 0.005
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await condition():
             await asyncio.sleep(pause_s)
             pause_s = min(1.3 * pause_s, 0.05)

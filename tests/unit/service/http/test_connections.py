@@ -129,7 +129,7 @@ class Client:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not true():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0)
 
