@@ -31,7 +31,7 @@ class FailurePoint(StrEnum):
     COMMITTED = "6 committed"  # pointer, version, the rows of its cause
     SWAPPED = "7 swapped"  # CURRENT
     INSTALLED = "7 installed"  # of an import: its folder is in the served one's place
-    MOVED = "7 moved"  # all readers
+    SHOWN = "7 shown"  # to those who ask for predictions
     APPLYING = "8 applying"
     APPLIED = "8 applied"  # of a batch: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"

@@ -21,7 +21,7 @@ from service.vault.keyring import Keyring
 #: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
 REFRESH_INTERVAL_S = 1.0
 #: Seconds a remembered key is good without having been seen in Postgres, as during an outage.
-TRUSTED_FOR_S = 60.0
+TRUSTED_FOR_S = 3600.0
 
 #: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
 _LONGEST_KEY = 256

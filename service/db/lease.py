@@ -19,6 +19,7 @@ from service.db.tables import LeaseRow
 from service.db.transactions import transaction
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
+from service.errors import StateMismatch
 
 #: The share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
@@ -28,28 +29,63 @@ STEADY_S = 60.0
 _LONGEST = 2_000
 
 
+class AnotherHome(StateMismatch):
+    """The model is served in another LETHE_HOME."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database belongs to another LETHE_HOME, or this one is a copy of that or was restored from a backup: "
+            "processes there might go on answering from what is deleted here.",
+            "Use the other one. To go on with this one for good, stop everything that runs in the other, and run "
+            "`./lethe recover --take-over` here.",
+        )
+
+
+async def home_of(connection: AsyncConnection, name: str) -> str | None:
+    """The id of the LETHE_HOME in which the model is served; None before the first holder told it."""
+    return await connection.scalar(select(LeaseRow.home).where(LeaseRow.name == name))
+
+
 async def acquire(
-    engine: AsyncEngine, name: str, holder: str, ttl_seconds: float, *, above: int = 0, after_failure: bool = False
+    engine: AsyncEngine,
+    name: str,
+    holder: str,
+    ttl_seconds: float,
+    *,
+    above: int = 0,
+    after_failure: bool = False,
+    home: str | None = None,
+    take_over: bool = False,
 ) -> Lease | None:
     """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
 
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
     forgotten some. A failure is counted if another holder ended without giving the lease back, or if the caller knows
     of one (`after_failure`); an outage that a holder waited out is not counted.
-    Waits for a write of the former holder that is still being committed. Raises `Unavailable`.
+    `home` is the id of the holder's LETHE_HOME; with `take_over`, the model is served there from now on.
+    Waits for a write of the former holder that is still being committed.
+
+    Raises `Unavailable`, and `AnotherHome` when the model is served in another home.
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
     begun = {"holder": holder, "held_since": func.clock_timestamp(), "expires_at": expires_at}
     begun |= _columns(LeaseReport(Condition(Phase.LOADING)))
+    is_own: ColumnElement[bool] = true()
+    if home is not None:
+        begun["home"] = home
+        if not take_over:
+            is_own = or_(LeaseRow.home.is_(None), LeaseRow.home == home)
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
         index_elements=[LeaseRow.name],
         set_={"fencing": func.greatest(LeaseRow.fencing, above) + 1, **begun, **_failures(holder, after_failure)},
-        where=or_(LeaseRow.expires_at <= func.clock_timestamp(), LeaseRow.holder == holder),
+        where=and_(is_own, or_(LeaseRow.expires_at <= func.clock_timestamp(), LeaseRow.holder == holder)),
     )
     async with transaction(engine) as conn:
         fencing = await conn.scalar(taken.returning(LeaseRow.fencing))
+        if fencing is None and not await conn.scalar(select(is_own).where(LeaseRow.name == name)):
+            raise AnotherHome
     if fencing is None:
         return None
     return Lease(name, holder, fencing, ttl_seconds, asked_at + ttl_seconds * _USABLE_SHARE)

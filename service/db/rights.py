@@ -57,7 +57,7 @@ _ASKED = Rights(
 #: Columns of the lease: its holder, and the holder's report.
 _LEASE = (
     "holder fencing held_since expires_at phase reason repair_progress device checks served_at serving_since "
-    "failures failing_since"
+    "failures failing_since home"
 )
 _DRILL = Rights(add="request_id model cohort trigger")
 #: Rights to a lock table (`service.db.locks`): to share the lock, to take it exclusively, or both.
@@ -103,7 +103,6 @@ UNLEARNER: Mapping[str, Rights] = {
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),
     "pointers": Rights(add=_ALL, change="version fencing folder digest weights_sha256 moved_at"),
-    "reader_leases": Rights(remove=True),
     "recoveries": Rights(add=_ALL, change="requests_failed"),
     "refused_requests": _READ,
     "requests": Rights(
@@ -126,8 +125,6 @@ FUNCTIONS = {
             "request_retry",
             "request_handle",
             "request_extend",
-            "reader_lease_renew",
-            "reader_lease_end",
         }
     ),
     UNLEARNER_ROLE: frozenset({"audit_fold"}),

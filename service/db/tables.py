@@ -76,6 +76,8 @@ class LeaseRow(Base):
     #: Failures of holders since one last served steadily, and the time of the first.
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     failing_since: Mapped[datetime | None]
+    #: The id of the LETHE_HOME whose processes serve the model; null before the first holder that told it.
+    home: Mapped[str | None]
 
 
 class PointerRow(Base):
@@ -90,17 +92,6 @@ class PointerRow(Base):
     digest: Mapped[str]
     weights_sha256: Mapped[str]
     moved_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class ReaderLeaseRow(Base):
-    """A reader, and the version that it answers from."""
-
-    __tablename__ = "reader_leases"
-
-    reader: Mapped[UUID] = mapped_column(primary_key=True)
-    model: Mapped[str]
-    version: Mapped[int] = mapped_column(BigInteger)
-    renewed_at: Mapped[datetime]
 
 
 class RequestRow(Base):

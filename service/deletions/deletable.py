@@ -22,19 +22,20 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
 
     For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
     same is said. An edge that went with a node is unknown then: accepted, every pair with a deleted node would be, and
-    so tell it from the others.
+    so tell it from the others. Where no version can be read, everything passes: the unlearner finds out.
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
-    # First of all: what the reader no longer has by now has its tombstone already.
-    present = deletions.reader.have_edges(edges)
     nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
-    live = {node for node in nodes if deletions.reader.knows(node)}
+    # First of all: what the reader no longer has by now has its tombstone already.
+    found = await deletions.look_up(nodes, edges)
+    if found is None:
+        return
     deleted = await deletions.tombstones.deleted_nodes(nodes)
-    known: set[Target] = {*live, *deleted}
+    known: set[Target] = {*found.live, *deleted}
     if kind.rules.names is Names.EDGES:
         cut = await deletions.tombstones.find(kind.rules.removes, edges)
-        known = {*cut, *(edge for edge, is_present in zip(edges, present, strict=True) if is_present)}
-    if not known.issuperset(subjects) or any(is_public(deletions.reader, subject) for subject in subjects):
+        known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
+    if not known.issuperset(subjects) or any(is_public(found.public, subject) for subject in subjects):
         raise UnknownTargets(
             f"Not everything that is named is in the model {deletions.model} and may be deleted.",
             "Check the ids; a key that also has deletions:read is told which. Nothing of this request was accepted.",
@@ -46,26 +47,28 @@ async def deleted_earlier(
 ) -> dict[Target, UUID | None]:
     """The subjects that are gone already, with the request that deleted each, None where the database has it not.
 
-    For keys that may know of deletions. Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
+    For keys that may know of deletions. Where no version can be read, nothing is refused: the unlearner finds out.
+    Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
+    ends = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
     # First of all: what the reader no longer has by now has its tombstone already.
-    present = deletions.reader.have_edges(edges)
-    ends = dict.fromkeys(node for subject in subjects for node in ends_of(subject))
-    missing = [node for node in ends if not deletions.reader.knows(node)]
+    found = await deletions.look_up(ends, edges)
+    missing = [node for node in ends if found is None or node not in found.live]
     deleted = await deletions.tombstones.deleted_nodes(missing)
     earlier: dict[Target, UUID | None] = {}
     if kind.rules.removes is not Part.NODES:
         earlier = await deletions.tombstones.find(kind.rules.removes, subjects)
-    gone = {*missing, *earlier}
-    absent = [
-        edge
-        for edge, is_present in zip(edges, present, strict=True)
-        if not is_present and gone.isdisjoint((edge, *edge))
-    ]
-    unknown = [node for node in missing if node not in deleted]
-    _refuse_unknown(deletions.model, unknown, absent)
-    refuse_public(deletions.reader, deletions.model, subjects)
+    if found is not None:
+        gone = {*missing, *earlier}
+        absent = [
+            edge
+            for edge, is_present in zip(edges, found.edges, strict=True)
+            if not is_present and gone.isdisjoint((edge, *edge))
+        ]
+        unknown = [node for node in missing if node not in deleted]
+        _refuse_unknown(deletions.model, unknown, absent)
+        refuse_public(found.public, deletions.model, subjects)
     for subject in subjects:
         for node in ends_of(subject):
             if node in deleted:

@@ -1,12 +1,14 @@
 """What asking for deletions and finding them again works with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.access.limits import RateLimits
 from service.db.engine import Engine
 from service.deletions.intake.intake import Intake
 from service.observability.metrics import IntakeMetrics
-from service.publication.reader import Reader
+from service.offload import offload
+from service.publication.reader import Found, Reader
 from service.tombstones.lookup import TombstoneLookup
 from service.vault.keyring import Keyring
 
@@ -26,3 +28,8 @@ class Deletions:
     metrics: IntakeMetrics
     #: Most targets of one request, and most nodes of one search.
     most_targets: int
+
+    async def look_up(self, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Found | None:
+        """What the published version has of these; None where none can be read."""
+        await self.reader.catch_up()
+        return await offload(len(nodes), lambda: self.reader.look_up(nodes, edges))

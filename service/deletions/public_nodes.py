@@ -1,11 +1,10 @@
 """Nodes declared public are never deleted: a request that names any is refused whole."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from service.domain.kinds import Target
+from service.domain.kinds import Target, ends_of
 from service.errors import Conflict
-from service.publication.reader import Reader
 
 
 class PublicNodes(Conflict):
@@ -15,17 +14,17 @@ class PublicNodes(Conflict):
     title: ClassVar[str] = "Public nodes are never deleted"
 
 
-def is_public(reader: Reader, subject: Target) -> bool:
-    """Whether this is a public node, or an edge between two of them.
+def is_public(public: Collection[str], subject: Target) -> bool:
+    """Whether this is one of the `public` nodes, or an edge between two of them.
 
     An edge with one public end may be deleted: it is the other end's as well.
     """
-    return all(reader.is_public(end) for end in ([subject] if isinstance(subject, str) else subject))
+    return all(end in public for end in ends_of(subject))
 
 
-def refuse_public(reader: Reader, model: str, subjects: Sequence[Target]) -> None:
-    """Raises PublicNodes when any of `subjects` is public."""
-    public = [subject for subject in subjects if is_public(reader, subject)]
+def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[Target]) -> None:
+    """Raises PublicNodes when any of `subjects` is one of the nodes `named_public`, or an edge between two of them."""
+    public = [subject for subject in subjects if is_public(named_public, subject)]
     nodes = [subject for subject in public if isinstance(subject, str)]
     edges = [subject for subject in public if not isinstance(subject, str)]
     reason = f"the MLP of the model {model} was trained on nodes declared public, and can never forget them."

@@ -1,6 +1,6 @@
 """The cohorts of canaries of the served model: which are left for drills."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -26,14 +26,17 @@ class CohortSearch:
     """Looks the canaries up in the graph and among the tombstones."""
 
     def __init__(
-        self, canaries: Callable[[], Canaries | None], knows: Callable[[str], bool], tombstones: TombstoneLookup
+        self,
+        canaries: Callable[[], Canaries | None],
+        live: Callable[[Sequence[str]], Collection[str]],
+        tombstones: TombstoneLookup,
     ) -> None:
-        """`canaries` are those of the served model, `knows` says whether an id is a live node of it.
+        """`canaries` are those of the served model, `live` says which of some ids are live nodes of it.
 
         Either may raise Unavailable.
         """
         self.canaries = canaries
-        self._knows = knows
+        self._live = live
         self._tombstones = tombstones
 
     async def __call__(self) -> Cohorts:
@@ -41,10 +44,9 @@ class CohortSearch:
         canaries = self.canaries()
         if canaries is None:
             return Cohorts(0, 0, (), ())
-        live = {
-            cohort: [node for node in canaries.cohort_ids(cohort) if self._knows(node)]
-            for cohort in range(1, canaries.cohorts + 1)
-        }
+        all_of_them = {cohort: canaries.cohort_ids(cohort) for cohort in range(1, canaries.cohorts + 1)}
+        left = frozenset(self._live([node for cohort_nodes in all_of_them.values() for node in cohort_nodes]))
+        live = {cohort: [node for node in nodes if node in left] for cohort, nodes in all_of_them.items()}
         # A canary without its features has left the column, and is a node of the graph still.
         nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
         bare = await self._tombstones.find(Part.FEATURES, nodes)

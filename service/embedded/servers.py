@@ -186,6 +186,13 @@ def running_servers(home: Path) -> PrivateServers | None:
     return None if ports is None else _urls(place, ports)
 
 
+def owns_database(settings: Settings) -> bool:
+    """Whether the database that settings name, to whichever process, is the private one in their LETHE_HOME."""
+    running = running_servers(settings.home)
+    own = () if running is None else (running.database_url, running.api_database_url, running.unlearner_database_url)
+    return settings.database_url is not None and settings.database_url in own
+
+
 def _start_or_join(embedded: Embedded, home: Path) -> PrivateServers:
     deadline = time.monotonic() + _JOIN_SECONDS
     while True:

@@ -24,13 +24,13 @@ from service.http.server import Server, server_config
 from service.observability.access import AccessLog
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics, new_registry
+from service.operation.admission import Admission
 from service.operation.api_probes import api_probes, holder_probes, reported_checks
 from service.operation.description import model_description
 from service.operation.key_folder import SLOTS, open_keyring
 from service.operation.readiness import Readiness
 from service.processes.background import Background, announce
 from service.processes.listening import stopped_by_signals
-from service.publication.following import Follower
 from service.publication.reader import Reader
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
@@ -115,10 +115,9 @@ async def _answering(
         model = name_of(settings.model_dir)
         intake = Intake(engine, slots, keyring, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
-        reader, keys, metrics = Reader(), key_memory(engine, keyring), IntakeMetrics(registry)
-        follower = Follower(engine, reader, settings.home, model)
+        reader, keys, metrics = Reader(settings.home), key_memory(engine, keyring), IntakeMetrics(registry)
         tombstones = TombstoneLookup(engine, keyring, model)
-        cohorts = CohortSearch(lambda: reader.canaries, reader.knows, tombstones)
+        cohorts = CohortSearch(reader.canaries, reader.live, tombstones)
 
         def key_files() -> None:
             keyring.check_files()
@@ -137,14 +136,14 @@ async def _answering(
         readiness = Readiness(
             [*own, *holder_probes(engine, model)],
             timeout_s=settings.readiness_timeout_s,
-            state=lambda: reader.view,
+            state=reader.newest,
             others=lambda: reported_checks(engine, model),
         )
         exposition = Exposition(registry, name, settings.home / "run" / "metrics")
         await stack.enter_async_context(exposition.shared())
         background = Background(on_failure)
         stack.push_async_callback(background.close, settings.shutdown_grace_s)
-        background.start("reader", follower.run(background.stop))
+        background.start("reader", Admission(engine, reader, settings.home, model).run(background.stop))
         background.start("keys", keys.run(background.stop))
 
         async def is_ready() -> bool:

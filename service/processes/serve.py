@@ -23,9 +23,11 @@ from service.embedded.home import try_lock
 from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
+from service.local_disk import require_local
 from service.observability.logging import configure_logging
 from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals, was_there
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
+from service.publication.heads import Heads
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
 
@@ -58,6 +60,9 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         SystemExit: a child could not start and has said why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
+    for folder, name in ((settings.home, "LETHE_HOME"), (settings.share, "LETHE_SHARE")):
+        if folder is not None:
+            require_local(folder, name)
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         if role == "worker":
             alone = Stage([child("worker", settings)], _ENDING_S)
@@ -117,9 +122,9 @@ def _names_taken(home: Path) -> Iterator[None]:
 
 
 def _remove_publication(home: Path) -> None:
-    """Nothing of what is predicted stays in memory after an orderly end, unless another process answers from it."""
-    publication = Layout.find(home)
-    if publication is not None and not publication.has_readers():
+    """Nothing of what is predicted stays in memory after an orderly end."""
+    Heads(home).clear()
+    for publication in Layout.all_of(home):
         publication.remove()
 
 

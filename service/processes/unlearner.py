@@ -30,7 +30,9 @@ from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
 from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
+from service.embedded import owns_database
 from service.evidence.signer import LogSigner
+from service.home_id import id_of
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.key_slots.disposal import UnneededKeys
@@ -44,7 +46,6 @@ from service.processes.background import Background, announce
 from service.processes.listening import listen, stopped_by_signals
 from service.processes.unlearner_address import serve, unlearner_app
 from service.publication.facts import VersionFacts
-from service.publication.readers import Readers
 from service.publication.writer import Publisher
 from service.queue.connection import connect
 from service.queue.outage import Outage
@@ -135,7 +136,6 @@ async def unlearning(
             request_keys=request_keys,
             unneeded_keys=unneeded_keys,
             publisher=Publisher(settings.home, settings.share),
-            readers=await stack.enter_async_context(Readers(engine)),
             metrics=metrics,
             placement=Placement(
                 device,
@@ -163,6 +163,8 @@ async def unlearning(
             team,
             limits=limits,
             lease_ttl_s=settings.lease_ttl_s,
+            home=await asyncio.to_thread(id_of, settings.home),
+            owns_database=owns_database(settings),
             after_failure=restarts > 0,
         )
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
@@ -173,7 +175,7 @@ async def unlearning(
         intake = Intake(engine, slots, keyring, max_queued_nodes=settings.max_queued_nodes)
         stack.push_async_callback(intake.close)
         tombstones = TombstoneLookup(engine, keyring, model)
-        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.knows, tombstones)
+        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.live, tombstones)
         drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
         keys = key_memory(engine, keyring)
 

@@ -99,24 +99,11 @@ def read_checksums(folder: Path) -> Checksums | None:
     return msgspec.json.decode(unsealed(path.read_bytes(), path), type=dict[str, list[int]] | None)
 
 
-class Checker:
-    """Checks files. Remembers the last damage, so that a retry does not read everything again."""
-
-    def __init__(self) -> None:
-        self._damaged: tuple[Path, Checksums, Path] | None = None
-
-    def check(self, folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> None:
-        """Raise PublicationDamaged if one of a folder's files, by name, does not match its checksums."""
-        self.refuse_known(folder, expected)
-        for name, data in files.items():
-            if of_bytes(memoryview(data)) != list(expected.get(name, ())):
-                self._damaged = (folder, expected, folder / name)
-                raise PublicationDamaged(folder / name)
-
-    def refuse_known(self, folder: Path, expected: Checksums) -> None:
-        """Raise PublicationDamaged if the last damage was found in this folder, by these checksums; reads nothing."""
-        if self._damaged is not None and self._damaged[:2] == (folder, expected):
-            raise PublicationDamaged(self._damaged[2])
+def check(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> None:
+    """Raise PublicationDamaged if one of a folder's files, by name, does not match its checksums."""
+    for name, data in files.items():
+        if of_bytes(memoryview(data)) != list(expected.get(name, ())):
+            raise PublicationDamaged(folder / name)
 
 
 def damaged(folder: Path, names: Collection[str], expected: Checksums) -> bool:

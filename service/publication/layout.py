@@ -3,18 +3,17 @@
     <share>/lethe-<random>/                  named by `<home>/run/publication`
     models/<fencing>-<random>/               of each import; what goes is blanked in place
         manifest.json checksums.<fencing> ids offsets index edges public
-    versions/<version>-<fencing>/            of each version, as the pointer names it; one that was lost is written
-        manifest.json probabilities live     again as <version>-<fencing>.<fencing>, the second that of who writes it
+    versions/<version>-<fencing>-<random>/   of each version, and again where it was lost
+        manifest.json probabilities live
     home                                     the LETHE_HOME it is of: a copied home makes a publication of its own
-    readers/<id>                             locked by each reader as long as it lives
 
-It is derived from the store and may be lost at any time. A folder is whole once it has its name; until then its name
-begins with a dot, and so it does while it is removed. Every name has the fencing number of the unlearner that wrote it,
-and none is written under two: one that goes on after it lost its lease spoils nothing of its successor's.
+It is derived from the store and may be lost at any time. Which version readers answer from is told by `heads`. A folder
+is whole once it has its name; until then its name begins with a dot, and so it does while it is removed. Every name has
+the fencing number of the unlearner that wrote it, and none is written under two: one that goes on after it lost its
+lease spoils nothing of its successor's.
 """
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -23,19 +22,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 import structlog
 
-from service.embedded.home import try_lock
 from service.errors import StateMismatch
 from service.private_files import ignore_in_git, write_private
 from service.publication.checksums import unsealed
 from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
-#: Seconds for which no reader answers any more that has not renewed its lease.
-LIFE_S = 2.0
 MANIFEST = "manifest.json"
 _NAMED_BY = Path("run") / "publication"
 _PREFIX = "lethe-"
@@ -60,34 +55,45 @@ class Layout:
     @classmethod
     def find(cls, home: Path) -> "Layout | None":
         """The publication that belongs to a LETHE_HOME; None when there is none. Raises OSError."""
-        try:
-            path = Path((home / _NAMED_BY).read_text())
-        except FileNotFoundError:
-            return None
-        return cls(path) if _is_of(path, home) else None
+        path = next(iter(_named(home)), None)
+        return cls(path) if path is not None and _is_of(path, home) else None
+
+    @classmethod
+    def all_of(cls, home: Path) -> "list[Layout]":
+        """The publication, and what is left of earlier ones elsewhere. Raises OSError."""
+        return [cls(path) for path in _named(home) if _is_of(path, home)]
 
     @classmethod
     def make(cls, home: Path, share: Path | None, *, room: int) -> "Layout":
         """The publication of a LETHE_HOME; a new one, below `share`, when it has none there. Raises OSError.
 
         By default the new one is in memory, where there is such a file system with `room` bytes to spare, else in
-        `run` below the home. One that lies elsewhere than wanted goes, unless readers answer from it.
+        `run` below the home. One that lies elsewhere than wanted is left to `remove_outgrown`.
         """
         found = cls.find(home)
         wanted = share or (_MEMORY if _has_room(room) else home / "run")
-        if found is not None and (share is None or found.path.parent == wanted or found.has_readers()):
+        if found is not None and (share is None or found.path.parent == wanted):
             return found
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
-        for folder in (made.models, made.versions, made.readers):
+        for folder in (made.models, made.versions):
             folder.mkdir(mode=0o700)
         ignore_in_git(made.path)
         write_private(made.path / _OWNER, str(home.resolve()))
-        write_private(home / _NAMED_BY, str(made.path))
+        # From the newest to the oldest.
+        write_private(home / _NAMED_BY, "\n".join([str(made.path), *map(str, _named(home))]))
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
-        if found is not None:
-            found.remove()
         return made
+
+    def remove_outgrown(self, home: Path) -> None:
+        """Overwrite and remove what was published elsewhere before this one was made. Raises OSError."""
+        newest, *outgrown = _named(home)
+        if newest != self.path or not outgrown:
+            return
+        for path in outgrown:
+            if _is_of(path, home):
+                Layout(path).remove()
+        write_private(home / _NAMED_BY, str(newest))
 
     @property
     def models(self) -> Path:
@@ -99,36 +105,20 @@ class Layout:
         """A folder for each version."""
         return self.path / "versions"
 
-    @property
-    def readers(self) -> Path:
-        """A locked file for each reader."""
-        return self.path / "readers"
-
-    def version(self, folder: str) -> Path:
-        """The folder of the version that a pointer names so. Raises FileNotFoundError when it is not there."""
-        found = {path.name: path for path in self.versions.glob(f"{folder}*")}
-        again = [int(name[len(folder) + 1 :]) for name in found if name.startswith(f"{folder}.")]
-        name = f"{folder}.{max(again)}" if again else folder
-        if name not in found:
-            raise FileNotFoundError(errno.ENOENT, f"There is no version {folder} in {self.path}")
-        return found[name]
-
-    def has_readers(self) -> bool:
-        """Whether any reader lives."""
-        return not all(map(_is_free, self.readers.iterdir()))
-
-    def remove_gone_readers(self) -> list[UUID]:
-        """Remove the files of readers that live no more, and return their ids."""
-        gone = [path for path in self.readers.iterdir() if _is_free(path)]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        return [UUID(path.name) for path in gone]
-
     def remove(self) -> None:
         """Overwrite and remove all of it. Raises OSError."""
-        for folder in (*self.models.iterdir(), *self.versions.iterdir()):
+        # Versions first: whoever finds one that has its name trusts its model's files.
+        for folder in (*self.versions.iterdir(), *self.models.iterdir()):
             remove_folder(folder)
         shutil.rmtree(self.path)
+
+
+def _named(home: Path) -> list[Path]:
+    """The folders that were made for a LETHE_HOME and are not known to be gone, the newest first."""
+    try:
+        return [Path(line) for line in (home / _NAMED_BY).read_text().splitlines()]
+    except FileNotFoundError:
+        return []
 
 
 def _is_of(path: Path, home: Path) -> bool:
@@ -143,17 +133,6 @@ def _is_of(path: Path, home: Path) -> bool:
         )
     except (FileNotFoundError, PermissionError):
         return False
-
-
-def lock_reader(layout: Layout, reader: UUID) -> int:
-    """A descriptor that holds the lock on a reader's file, which is made. Raises OSError."""
-    path = layout.readers / str(reader)
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Whoever looks before it is locked takes it for that of a reader that lives no more, and removes it.
-        if try_lock(descriptor) and path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-            return descriptor
-        os.close(descriptor)
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
@@ -181,11 +160,7 @@ def hidden(folder: Path) -> Path:
 def written_under(folder: Path) -> int:
     """The fencing number of the unlearner that wrote a folder, whole or not, by its name."""
     name = folder.name[1:].rpartition(".")[0] if folder.name.startswith(".") else folder.name
-    first, _, rest = name.partition("-")
-    if folder.parent.name == "models":
-        return int(first)
-    fencing, _, again = rest.partition(".")
-    return int(again or fencing)
+    return int(name.split("-")[-2])
 
 
 def remove_folder(folder: Path) -> None:
@@ -209,18 +184,6 @@ def _overwrite(path: Path) -> None:
         zeros = bytes(min(left, _BLOCK))
         while left > 0:
             left -= file.write(zeros[: min(left, _BLOCK)])
-
-
-def _is_free(path: Path) -> bool:
-    """Whether nobody holds the lock on a file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return try_lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _has_room(room: int) -> bool:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from projector.forgetting.canaries import Canaries
-from service.publication.checksums import BLOCK, Checker, PublicationDamaged, read_checksums
+from service.publication.checksums import BLOCK, PublicationDamaged, check, read_checksums
 from service.publication.facts import Facts, ModelFacts, ModelManifest, VersionManifest
+from service.publication.heads import Head
 from service.publication.index import EdgeIndex, IdIndex
-from service.publication.layout import Layout, read_manifest
+from service.publication.layout import read_manifest
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,20 +71,20 @@ class CheckedRows:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One version. Its mapped files may be overwritten once its reader has no lease on this version.
+    """One version. Its files may be overwritten once another is the head.
 
     Its model's files are overwritten when the model is replaced; until then, only deleted entries are blanked.
     """
 
-    #: Its folder's name, as the pointer has it.
-    folder: str
-    #: Where it is; a version that was lost is written again elsewhere.
+    #: The entry that led to it.
+    head: Head
+    #: Its folder.
     path: Path
     model: MappedModel
     facts: Facts
     #: (n, C); zero for nodes no longer live.
     probabilities: CheckedRows
-    #: (n,) bool, a copy: what can be deleted is looked up when the lease has run out, too.
+    #: (n,) bool, a copy: what can be deleted is looked up in a version that is not the head any more, too.
     live: NDArray[np.bool_]
 
     def find(self, node: str) -> int | None:
@@ -92,22 +93,19 @@ class View:
         return row if row is not None and self.live[row] else None
 
 
-def open_view(layout: Layout, folder: str, before: View | None = None, checker: Checker | None = None) -> View:
+def open_view(head: Head, path: Path, before: View | None = None) -> View:
     """The version in a folder; what it has in common with the one `before` is not mapped again.
 
     Reads and checks every file but the probabilities, which are checked when an answer reads from them. Raises
     FileNotFoundError when it is not there (any more), OSError, OtherPublicationFormat and PublicationDamaged.
     """
-    checker = checker or Checker()
-    path = layout.version(folder)
     said = read_manifest(path, VersionManifest)
-    checker.refuse_known(path, said.checksums)
-    model_path = layout.models / said.model
-    model = before.model if before is not None and before.model.path == model_path else _open_model(model_path, checker)
+    model_path = path.parents[1] / "models" / said.model
+    model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
     data, mask = _map(path / "probabilities", 8 * nodes * classes), _map(path / "live", nodes)
     try:
-        checker.check(path, {"live": mask}, said.checksums)
+        check(path, {"live": mask}, said.checksums)
     except PublicationDamaged:
         if path.exists():
             raise
@@ -117,15 +115,15 @@ def open_view(layout: Layout, folder: str, before: View | None = None, checker: 
     if not path.exists():
         # A folder loses its name before it is overwritten, so the copy may be invalid.
         raise FileNotFoundError(errno.ENOENT, f"The version {path} was removed while it was read")
-    return View(folder, path, model, Facts(model.facts, said.facts), probabilities, live)
+    return View(head, path, model, Facts(model.facts, said.facts), probabilities, live)
 
 
-def _open_model(path: Path, checker: Checker) -> MappedModel:
+def _open_model(path: Path) -> MappedModel:
     said, written = read_manifest(path, ModelManifest), read_checksums(path)
     files = {name: _map(path / name, size) for name, size in said.sizes.items()}
     if written is not None:
         try:
-            checker.check(path, files, written)
+            check(path, files, written)
         except PublicationDamaged:
             if read_checksums(path) == written:
                 raise

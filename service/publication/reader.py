@@ -1,22 +1,29 @@
-"""Answers from the published version: predictions under a lease, look-ups for deletions from the version read last."""
+"""Answers from the published version that is the head; look-ups for deletions, from the one read last."""
 
-import math
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from projector.forgetting.canaries import Canaries
-from service.boottime import boottime
 from service.errors import Unavailable
+from service.publication.checksums import PublicationDamaged
 from service.publication.facts import Facts
-from service.publication.mapped import View
+from service.publication.heads import Head, Heads
+from service.publication.layout import OtherPublicationFormat
+from service.publication.mapped import View, open_view
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LAPSED = "it was not learned in time which version of the model is the committed one"
+_UNREAD = "the database has not said yet which version is committed"
+_UNPUBLISHED = "the unlearner has not published the model (yet)"
+_LOADING = ("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
+_OLDER = "what is published here is older than the committed version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,71 +38,74 @@ class Prediction:
     model_version: int
 
 
-class Reader:
-    """Answers from one view, which is replaced by one assignment.
+@dataclass(frozen=True)
+class Found:
+    """What one version has of the nodes and edges that were asked for."""
 
-    Predictions, the version and its facts need the lease, and raise Unavailable once it has run out. Look-ups for
-    deletions use the view that was read last; the unlearner detects later changes. Every question raises Unavailable
-    while there is no view. View and lease are checked after the answer is computed, because files without a lease are
-    overwritten, and a process may be stopped at any point. An answer is computed again if its view was replaced
-    meanwhile.
+    #: Nodes that are live.
+    live: frozenset[str]
+    #: Those of them that were declared public, and are never deleted.
+    public: frozenset[str]
+    #: Whether each pair of ids is an edge between two live nodes. One that was deleted by itself goes with its erasure,
+    #: shortly after `applied`.
+    edges: tuple[bool, ...]
+
+
+class Reader:
+    """Answers from one version, and from another once that is the head.
+
+    The head is looked for before an answer is computed and after it. An answer is computed again if the head changed
+    meanwhile, since files of other versions are overwritten. Any thread may ask.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
+        """It answers nothing before `admit`."""
+        self._heads = Heads(home)
         self._view: View | None = None
-        self._until = -math.inf
-        self._reason = "the model's publication has not been read yet"
+        #: Held while a version is opened.
+        self._opening = threading.Lock()
+        #: What cannot be read, and why: that is found once, and not for each question again.
+        self._unreadable: tuple[Path, PublicationDamaged | OtherPublicationFormat] | None = None
+        #: The lowest version that may be answered from.
+        self._lowest: int | None = None
+        self._reason = _UNREAD
 
-    @property
-    def view(self) -> View | None:
-        """What it answers from, whether its lease holds or not; for whoever replaces it."""
-        return self._view
+    def newest(self) -> Head | None:
+        """The head, where it may be answered from. Costs little, and raises nothing."""
+        try:
+            return None if self._lowest is None else self._heads.newest()
+        except OSError:
+            return None
 
-    def serve(self, view: View) -> None:
-        """Answer from `view`. The lease goes on: it says that the pointer named what was served before, or this."""
-        self._view = view
+    def admit(self, committed: int) -> None:
+        """Answer, but from no version lower than this one, which was the committed one when the process started.
 
-    def extend(self, until: float) -> None:
-        """The version served is the committed one, or no other is `applied`, before `until`, by `boottime()`."""
-        self._until = until
-        self._reason = _LAPSED
-
-    def explain(self, reason: str) -> None:
-        """Why the lease is not extended, for those who are refused once it has run out."""
-        self._reason = reason
-
-    @property
-    def canaries(self) -> Canaries | None:
-        """The model's canaries; None when it was trained without. Raises Unavailable."""
-        return self._answer(self._is_there, _canaries)
-
-    def row(self, node: str) -> int | None:
-        """The row of a live node; None for an id that is unknown or no longer live. Raises Unavailable."""
-        return self._answer(self._is_there, View.find, node)
-
-    def knows(self, node: str) -> bool:
-        """Whether the id belongs to a live node. Raises Unavailable."""
-        return self.row(node) is not None
-
-    def have_edges(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Whether each pair of ids is an edge between two live nodes, all by one version. Raises Unavailable.
-
-        An edge that was deleted by itself goes with its erasure, shortly after `applied`.
+        Entries may be old where LETHE_HOME was restored from a backup.
         """
-        return self._answer(self._is_there, _have_edges, pairs)
+        if self._lowest is None:
+            self._lowest = committed
 
-    def is_public(self, node: str) -> bool:
-        """Whether the id belongs to a node declared public, which is never deleted. Raises Unavailable."""
-        return self._answer(self._is_there, _is_public, node)
+    def suspend(self, reason: str) -> None:
+        """Answer nothing, for this reason, until it is admitted (again)."""
+        self._lowest, self._reason = None, reason
+
+    async def catch_up(self) -> None:
+        """Open the head in a thread if it is a new one, so that nobody else waits; raises nothing."""
+        view = self._view
+        try:
+            if view is None or self._heads.newest(view.head) != view.head:
+                await asyncio.to_thread(self._current)
+        except (Unavailable, OSError):
+            return  # whoever asks is told
 
     @property
     def facts(self) -> Facts:
         """What model and version are. Raises Unavailable."""
-        return self._answer(self._is_leased, _facts)
+        return self._answer(_facts)
 
     def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
         """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
-        return self._answer(self._is_leased, _rows, nodes)
+        return self._answer(_rows, nodes)
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
@@ -105,36 +115,109 @@ class Reader:
         All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
         of the exact ones. Raises Unavailable, and PublicationDamaged from when damage is met in a version.
         """
-        return self._answer(self._is_leased, _predictions, nodes, decimals)
+        return self._answer(_predictions, nodes, decimals)
 
-    def _is_leased(self, view: View) -> bool:
-        return boottime() < self._until
+    def look_up(self, nodes: Collection[str], edges: Sequence[tuple[str, str]] = ()) -> Found | None:
+        """What the head has of `nodes` and `edges` or, where it cannot be read, what was there when one last was.
 
-    def _is_there(self, view: View) -> bool:
-        """Whether the files that versions of the model share are intact: they lose their name before any overwrite."""
-        return self._is_leased(view) or view.model.path.exists()
+        None where nothing has been read yet. The unlearner finds out about later changes.
+        """
+        return self._answer_from_last(_found, nodes, edges)
 
-    def _answer(
-        self,
-        is_good: Callable[[View], bool],
-        question: Callable[Concatenate[View, P], T],
-        *asked: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        while (view := self._view) is not None:
-            failure = None
+    def live(self, nodes: Sequence[str]) -> frozenset[str]:
+        """The live ones of `nodes`, by the same version. Raises Unavailable where nothing has been read yet."""
+        found = self.look_up(nodes)
+        if found is None:
+            raise Unavailable(*_LOADING)
+        return found.live
+
+    def canaries(self) -> Canaries | None:
+        """The model's canaries, by the same version; None when it was trained without. Raises Unavailable."""
+        if self._answer_from_last(_is_there) is None:
+            raise Unavailable(*_LOADING)
+        return self._answer_from_last(_canaries)
+
+    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        while True:
+            view, failure = self._current(), None
             try:
                 answer = question(view, *asked, **named)
             except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
                 failure = error
-            if self._view is not view:
+            if self._newest() != view.head:
                 continue
-            if not is_good(view):
-                break
             if failure is not None:
                 raise failure
             return answer
-        raise Unavailable(f"Predictions are suspended: {self._reason}.", "Try again in a moment.")
+
+    def _answer_from_last(
+        self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs
+    ) -> T | None:
+        try:
+            return self._answer(question, *asked, **named)
+        except (Unavailable, OSError):
+            view = self._view
+        if view is None:
+            return None
+        answer = None
+        try:
+            answer = question(view, *asked, **named)
+        except Exception:  # overwritten files may hold anything
+            if view.model.path.exists():
+                raise
+        # A model's files lose their name before they are overwritten.
+        return answer if view.model.path.exists() else None
+
+    def _newest(self) -> Head | None:
+        """The head; None when it is lower than what was answered from. Raises Unavailable."""
+        view = self._view
+        try:
+            return self._heads.newest(None if view is None else view.head)
+        except OSError as error:
+            raise _suspended(str(error)) from None
+
+    def _current(self) -> View:
+        """The head's version, opened if it is another than before. Raises Unavailable."""
+        if self._lowest is None:
+            raise _suspended(self._reason)
+        head, view = self._newest(), self._view
+        if view is None or head != view.head:
+            with self._opening:
+                view = self._open()
+        if view.facts.served.version < self._lowest:
+            raise _suspended(_OLDER)
+        return view
+
+    def _open(self) -> View:
+        while True:
+            head, before = self._newest(), self._view
+            if head is None:
+                raise _suspended(_UNPUBLISHED)
+            if before is not None and head == before.head:
+                return before
+            try:
+                path = self._heads.folder(head)
+                if self._unreadable is not None and self._unreadable[0] == path:
+                    raise self._unreadable[1]
+                self._view = open_view(head, path, before)
+            except FileNotFoundError:
+                if self._newest() == head:
+                    raise _suspended(_UNPUBLISHED) from None
+            except (PublicationDamaged, OtherPublicationFormat) as error:
+                self._unreadable = (path, error)
+                raise _suspended(error.detail.rstrip("."), error.remedy) from None
+            except OSError as error:
+                raise _suspended(str(error)) from None
+            else:
+                return self._view
+
+
+def _suspended(reason: str, remedy: str = "Try again in a moment.") -> Unavailable:
+    return Unavailable(f"Predictions are suspended: {reason}.", remedy)
+
+
+def _is_there(view: View) -> bool:
+    return True
 
 
 def _facts(view: View) -> Facts:
@@ -145,9 +228,10 @@ def _canaries(view: View) -> Canaries | None:
     return view.model.canaries
 
 
-def _is_public(view: View, node: str) -> bool:
-    row = view.find(node)
-    return row is not None and bool(view.model.public[row])
+def _found(view: View, nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> Found:
+    rows = {node: row for node in nodes if (row := view.find(node)) is not None}
+    public = frozenset(node for node, row in rows.items() if view.model.public[row])
+    return Found(frozenset(rows), public, tuple(_have_edges(view, edges)))
 
 
 def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:

@@ -34,6 +34,7 @@ from service.publication.checksums import (
     write_checksums,
 )
 from service.publication.facts import ModelFacts, ModelManifest, VersionFacts, VersionManifest
+from service.publication.heads import Head, Heads
 from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_places
 from service.publication.layout import (
     MANIFEST,
@@ -47,7 +48,6 @@ from service.publication.layout import (
 
 #: Below the home, and in no backup of it.
 _NOTED = Path("run") / "highest-version"
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.
 _VERSIONS = 3
 #: Entries of a table that are looked through at a time.
@@ -74,6 +74,12 @@ class Publisher:
         self._home = home
         self._share = share
         self._layout = Layout.find(home)
+        self._heads = Heads(home)
+        #: Folders of versions that were found or written here, and which copy each is, by the versions' names in the
+        #: store.
+        self._folders: dict[str, tuple[Path, int]] = {}
+        #: How many folders of versions were written.
+        self._written = 0
 
     @property
     def layout(self) -> Layout:
@@ -101,44 +107,62 @@ class Publisher:
         with path.open("r+") as file:
             file.write(text)
 
+    def highest_fencing(self) -> int:
+        """The highest fencing number of an entry, or 0: a session that is to show anything needs a higher one."""
+        newest = self._heads.newest()
+        return 0 if newest is None else newest.fencing
+
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
-    ) -> bool:
-        """See to it that the committed version is published: whatever is not there, or not whole, is written.
+    ) -> None:
+        """Show the committed version; what is not published yet, or not whole, is written first.
 
-        Returns whether something was there before, from which readers may answer until they renew their leases.
         `fencing` is the number of the caller's own lease. Raises OSError, and ValueError when the parts do not fit.
         """
         self._layout = Layout.make(self._home, self._share, room=_room(model, snapshot))
-        if self._is_whole(ref, model, snapshot, facts):
-            return False
-        replaces = any(self.layout.versions.iterdir())
-        self._write(f"{ref.folder}.{fencing}", self._write_model(model, snapshot, fencing), snapshot, facts)
-        return replaces
+        folder = self._published()
+        if folder is None or not self._is_whole(folder, ref, model, snapshot, facts):
+            self._write(ref, self._write_model(model, snapshot, fencing), snapshot, facts, fencing)
+        else:
+            self._folders[ref.folder] = folder, self._written
+        self.show(ref, fencing)
 
     def has(self, ref: VersionRef) -> bool:
-        """Whether a version is there, as far as its name tells."""
-        try:
-            self.layout.version(ref.folder)
-        except FileNotFoundError:
+        """Whether a version that was found or written here is there still."""
+        return ref.folder in self._folders and self._folder(ref).exists()
+
+    def show(self, ref: VersionRef, fencing: int) -> bool:
+        """Make a committed version the head, if it is not; False when it is not there.
+
+        Every question asked from now on is answered from it, or from a later one. Raises OSError.
+        """
+        if not self.has(ref):
             return False
+        folder, copy = self._folders[ref.folder]
+        self._heads.show(Head(fencing, ref.version, copy), folder)
         return True
 
+    def withhold(self, ref: VersionRef, fencing: int) -> None:
+        """Let nobody answer until a version is shown. Raises OSError."""
+        self._heads.withhold(Head(fencing, ref.version, self._written))
+
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
-        """Step 5: a new version; readers see it once the pointer names it.
+        """Step 5: a new version, which nobody answers from until it is shown.
 
         It is `of` the model that an earlier version, whose folder is still there, is of, or of one that is new here.
-        Another folder of this name, from an attempt that was not committed, is replaced. Raises OSError, after which
-        nothing of it is left where there is room, and ValueError when the parts do not fit.
+        An earlier attempt at it, which was not committed, is replaced. Raises OSError, after which nothing of it is
+        left where there is room, and ValueError when the parts do not fit.
         """
+        if ref.folder in self._folders:
+            remove_folder(self._folder(ref))
         if isinstance(of, VersionRef):
-            said = read_manifest(self.layout.version(of.folder), VersionManifest)
-            self._write(ref.folder, said.model, snapshot, facts)
+            said = read_manifest(self._folder(of), VersionManifest)
+            self._write(ref, said.model, snapshot, facts, ref.fencing)
             return
         self._layout = Layout.make(self._home, self._share, room=_room(of, snapshot))
         token = self._write_model(of, snapshot, ref.fencing)
         try:
-            self._write(ref.folder, token, snapshot, facts)
+            self._write(ref, token, snapshot, facts, ref.fencing)
         except OSError:
             remove_folder(self.layout.models / token)
             raise
@@ -152,7 +176,7 @@ class Publisher:
         if not nodes.size and not edges.size:
             return
         layout = self.layout
-        path = layout.models / read_manifest(layout.version(ref.folder), VersionManifest).model
+        path = layout.models / read_manifest(self._folder(ref), VersionManifest).model
         said, before = read_manifest(path, ModelManifest), read_checksums(path)
         write_checksums(path, None, fencing)
         gone = np.zeros(said.facts.nodes, dtype=np.bool_)
@@ -184,24 +208,40 @@ class Publisher:
     def remove_older(self, keep: VersionRef, fencing: int) -> None:
         """Before `completed`: every other version, and every model but its own, are overwritten and removed.
 
-        Those written under a greater number than `fencing`, the caller's own, stay. Every reader must have left what
-        goes; see `Readers.moved`. Raises OSError.
+        Those written under a greater number than `fencing`, the caller's own, stay. `keep` is the head, or a later
+        version is. Raises OSError.
         """
-        layout = self.layout
-        committed = layout.version(keep.folder)
+        layout, committed = self.layout, self._folder(keep)
         kept = {committed.name, read_manifest(committed, VersionManifest).model}
+        # In this order, as in `Layout.remove`.
         for folder in (*layout.versions.iterdir(), *layout.models.iterdir()):
             if folder.name not in kept and written_under(folder) <= fencing:
                 remove_folder(folder)
+        layout.remove_outgrown(self._home)
+        self._folders = {keep.folder: self._folders[keep.folder]}
 
-    def _is_whole(self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts) -> bool:
-        """Whether readers may go on with what there is of a version.
+    def _folder(self, ref: VersionRef) -> Path:
+        """Where a version is that was found or written here."""
+        return self._folders[ref.folder][0]
+
+    def _published(self) -> Path | None:
+        """The folder that the head leads to, if it is in this very publication."""
+        newest = self._heads.newest()
+        try:
+            folder = None if newest is None else self._heads.folder(newest)
+        except FileNotFoundError:
+            return None
+        return folder if folder is not None and folder.parent == self.layout.versions else None
+
+    def _is_whole(
+        self, folder: Path, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts
+    ) -> bool:
+        """Whether a folder holds the committed version, and readers may go on with it.
 
         Probabilities and bounds are compared with what was written, not with what the caller has computed again: that
         may differ in its last digits, and readers answer from what is there.
         """
         try:
-            folder = self.layout.version(ref.folder)
             said = read_manifest(folder, VersionManifest)
             about = read_manifest(self.layout.models / said.model, ModelManifest)
             written = read_checksums(self.layout.models / said.model)
@@ -211,12 +251,11 @@ class Publisher:
             sizes = {name: (self.layout.models / said.model / name).stat().st_size for name in about.sizes}
         except (FileNotFoundError, OtherPublicationFormat, PublicationDamaged):
             return False
-        if about.boot != _boot() or (about.facts, about.canaries) != (model.facts, model.canaries):
-            # Of a machine that has crashed since, it may be that not all has reached the disk.
-            return False
         exact = ("version", "live_nodes", "edges", "rank")
         return (
-            all(getattr(said.facts, name) == getattr(facts, name) for name in exact)
+            said.name == ref.folder
+            and (about.facts, about.canaries) == (model.facts, model.canaries)
+            and all(getattr(said.facts, name) == getattr(facts, name) for name in exact)
             and not is_damaged
             and said.checksums["live"] == of_bytes(_bytes(snapshot.live))
             and sizes == about.sizes
@@ -243,16 +282,18 @@ class Publisher:
             "public": model.public & snapshot.live,
         }
         sizes = {name: array.nbytes for name, array in arrays.items()}
-        said = ModelManifest(_boot(), facts, model.canaries, index.hashing, edges.hashing, sizes)
+        said = ModelManifest(facts, model.canaries, index.hashing, edges.hashing, sizes)
         _write_folder(self.layout.models / token, said, arrays, fencing)
         return token
 
-    def _write(self, name: str, token: str, snapshot: Snapshot, facts: VersionFacts) -> None:
+    def _write(self, ref: VersionRef, token: str, snapshot: Snapshot, facts: VersionFacts, fencing: int) -> None:
+        """A new folder in `versions/`, of the model `token`."""
         arrays = {"probabilities": _without_forgotten(snapshot), "live": snapshot.live}
         checksums = {name: of_bytes(_bytes(array)) for name, array in arrays.items()}
-        folder = self.layout.versions / name
-        remove_folder(folder)
-        _write_folder(folder, VersionManifest(token, facts, checksums), arrays)
+        folder = self.layout.versions / f"{ref.version}-{fencing}-{secrets.token_hex(8)}"
+        _write_folder(folder, VersionManifest(ref.folder, token, facts, checksums), arrays)
+        self._written += 1
+        self._folders[ref.folder] = folder, self._written
 
 
 def _write_folder(
@@ -338,10 +379,6 @@ def _room(model: PublishedModel, snapshot: Snapshot) -> int:
     ids = 64 * len(model.node_ids) + model.node_ids.utf8.nbytes
     version = snapshot.probabilities.nbytes + snapshot.live.nbytes
     return ids + 8 * int(snapshot.edges.adjacency.nnz) + _VERSIONS * version
-
-
-def _boot() -> str:
-    return _BOOT.read_text().strip()
 
 
 def _bytes(array: NDArray[np.generic]) -> memoryview:

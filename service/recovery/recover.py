@@ -172,6 +172,8 @@ class Recoverer:
         before = pointer_to(self._store, current, context.model)
         # Asked for the lease before the disk is written to: the computation may have taken longer.
         writer = VersionWriter(context, self._keeper, self._store, resident, before, deleted_parts.edges)
+        # What was published before may have what is deleted.
+        await context.run(writer.withhold)
         database_before = None if committed is None else committed.folder
         recovery_of = partial(
             Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown

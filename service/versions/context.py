@@ -10,7 +10,6 @@ from model_store.work import Work
 from service.db.engine import Engine
 from service.key_slots.disposal import UnneededKeys
 from service.observability.metrics import UnlearningMetrics
-from service.publication.readers import Readers
 from service.publication.writer import Publisher
 from service.queue.outage import Outage
 from service.unlearning.placement import Placement
@@ -23,14 +22,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Context:
-    """The servers, keys, readers and threads of one unlearner, the same under every lease."""
+    """The servers, keys, publication and threads of one unlearner, the same under every lease."""
 
     engine: Engine
     keyring: Keyring
     request_keys: RequestKeys
     unneeded_keys: UnneededKeys
     publisher: Publisher
-    readers: Readers
     metrics: UnlearningMetrics
     #: Of one thread: what blocks, on the disk or the device, is done there, one thing after the other.
     executor: Executor

@@ -2,17 +2,16 @@
 
     5  write      the new version in a folder of its own; nothing visible changes
     6  commit     one fenced transaction: the pointer, the version's row, the rows of its cause
-    7  swap       the state on the device, CURRENT, and all readers
+    7  swap       the state on the device, CURRENT, and what predictions are answered from
     8  apply      what its cause tells of it: the requests of a batch are `applied`
     9  erase      the coefficients that go with the weights; what was deleted, and all other versions, leave the disk
     10 complete   the span residual is measured from disk; one fenced transaction: the row is finished
 
-`write` does the first, `commit` the next two but for the readers. `finish` does the rest, each part of it idempotent:
-after a crash or an outage the row alone says what is left to do, and it is done again, without knowing how far it had
-come.
+`write` does the first, `commit` the next two but for the predictions. `finish` does the rest, each part of it
+idempotent: after a crash or an outage the row alone says what is left to do, and it is done again, without knowing how
+far it had come.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,14 +28,12 @@ from model_store.versions import VersionRef, VersionState
 from projector.certified.publication import Publication
 from projector.forgetting.status import RepairStatus
 from service import failure_points
-from service.boottime import boottime
 from service.db.transactions import CommitUnanswered, fenced_transaction
 from service.domain.figures import PublicationFigures
 from service.domain.records import Lease, Pointer
 from service.domain.states import Cause
 from service.domain.versions import Version
 from service.failure_points import FailurePoint
-from service.publication.layout import LIFE_S
 from service.unlearning.measurement import stored_span_residual
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
@@ -76,8 +73,6 @@ class VersionWriter:
         self._made_from = made_from
         self._to_erase = ToErase(store.manifest.nodes, unerased_edges)
         self._log = structlog.get_logger(__name__)
-        #: Until when (`boottime()`) readers may answer from a copy of the committed version that another has replaced.
-        self._replaced_until = 0.0
         #: The model on the device.
         self.resident = resident
 
@@ -112,8 +107,8 @@ class VersionWriter:
     async def finish(self, version: Version, own: CauseSteps, watch: Stopwatch) -> Version:
         """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
         context, cause = self._context, own.cause
-        await self.moved()
-        failure_points.reached(FailurePoint.MOVED, cause)
+        await self.show()
+        failure_points.reached(FailurePoint.SHOWN, cause)
         await own.apply(version)
         committed = await watch.time("erase", partial(self._erase, own), context.executor)
         failure_points.reached(FailurePoint.ERASED, cause)
@@ -141,30 +136,31 @@ class VersionWriter:
         )
         return finished
 
-    async def moved(self) -> None:
-        """At the end of step 7: no reader answers from anything older any more. Raises Unavailable and OSError."""
-        context = self._context
-        if not context.publisher.has(self._ref):
-            # Lost since, as memory is that somebody has cleared.
-            await context.run(self.publish)
-        await asyncio.sleep(max(0.0, self._replaced_until - boottime()))
-        await context.readers.moved(self._pointer, context.publisher.layout)
+    async def show(self) -> None:
+        """At the end of step 7: each prediction asked for from now on is of the committed version, or of a later one.
+
+        Raises OSError, and LeaseLost.
+        """
+        await self._context.run(self._show)
 
     def publish(self) -> None:
-        """Has readers find the committed version, whatever became of what was published before. Raises OSError."""
+        """Have predictions answered from the committed version, whatever was published before. Raises OSError."""
         committed, work = self.resident.committed, self._context.work
         work.begin("Predicting every node", committed.sweep_columns)
         predictions = committed.predictions()
         work.begin("Bounding the distance to retraining", committed.bound_columns)
         model, facts = published_model(self.manifest, committed), committed_facts(committed, self._context.told)
         work.begin("Publishing the model")
-        if self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing):
-            self._replaced_until = boottime() + LIFE_S
+        self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing)
+
+    def withhold(self) -> None:
+        """Have predictions refused until a version is shown. Raises OSError."""
+        self._context.publisher.withhold(self._ref, self.lease.fencing)
 
     def erase(self) -> VersionState:
         """Nodes, features and edges that are gone leave disk and publication, and so do all versions but one.
 
-        Returns that one. Readers have moved to it before.
+        Returns that one, which is shown.
         """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
         erasure, fencing = self._to_erase.erasure(committed), self.lease.fencing
@@ -181,14 +177,11 @@ class VersionWriter:
     def tidy(self) -> None:
         """What an unlearner that lost the lease to this one has written since, not knowing it, is removed.
 
-        What readers answer from is written again, if somebody has removed it.
+        What predictions are answered from is written again, if somebody has removed it.
         """
-        publisher, fencing = self._context.publisher, self.lease.fencing
-        self._store.tidy(keep=self._ref, fencing=fencing)
-        if not publisher.has(self._ref):
-            self.publish()
-        elif boottime() >= self._replaced_until:
-            publisher.remove_older(self._ref, fencing)
+        self._store.tidy(keep=self._ref, fencing=self.lease.fencing)
+        self._show()
+        self._context.publisher.remove_older(self._ref, self.lease.fencing)
 
     def checkpoint_steps(self) -> Iterator[None]:
         """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
@@ -247,6 +240,11 @@ class VersionWriter:
             # Which version is the committed one is unknown until the pointer has been read.
             if not await pointer_moved(context.engine, self._keeper, version.pointer, context.outage):
                 raise
+
+    def _show(self) -> None:
+        if not self._context.publisher.show(self._ref, self.lease.fencing):
+            # Lost since, as memory is that somebody has cleared.
+            self.publish()
 
     def _swap(self, new: NewVersion, pointer: Pointer) -> None:
         """Step 7."""

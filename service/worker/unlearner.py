@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -70,12 +70,19 @@ class Unlearner:
         *,
         limits: BatchLimits,
         lease_ttl_s: float,
+        home: str,
+        owns_database: bool = False,
         after_failure: bool = False,
     ) -> None:
-        """`after_failure`: whether this process was started because an earlier one ended unexpectedly."""
+        """`home` is the id of the LETHE_HOME; `owns_database`: whether the database is a private one in it.
+
+        `after_failure`: whether this process was started because an earlier one ended unexpectedly.
+        """
         self._context = context
         self._team = team
         self._lease_ttl_s = lease_ttl_s
+        self._home = home
+        self._owns_database = owns_database
         self._consumer = f"unlearner-{uuid4().hex}"
         self._claims = Claims(
             engine=context.engine, stream=stream, model=context.model, consumer=self._consumer, limits=limits
@@ -149,12 +156,12 @@ class Unlearner:
             return None
         return committed_facts(resident.committed, self._context.told)
 
-    def knows(self, node: str) -> bool:
-        """Whether the external id belongs to a live node; raises Unavailable before a version is loaded."""
+    def live(self, nodes: Sequence[str]) -> list[str]:
+        """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
         resident = self.resident
         if resident is None:
             raise Unavailable("The model is still being loaded.", "Try again in a moment.")
-        return node in resident.committed.node_ids
+        return [node for node in nodes if node in resident.committed.node_ids]
 
     async def run(self) -> None:
         """Serves sessions under the lease until it is to stop; outages, and what is lost, start a new session."""
@@ -234,7 +241,10 @@ class Unlearner:
             self._context.model,
             self._consumer,
             self._lease_ttl_s,
+            above=await self._context.run(self._context.publisher.highest_fencing),
             after_failure=self._after_failure,
+            home=self._home,
+            take_over=self._owns_database,
         )
         if lease is None:
             # Another process claims; what kept this one from it says nothing any more.
@@ -266,7 +276,7 @@ class Unlearner:
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
         if unfinished is None and writer.resident.keeps_promise:
-            await writer.moved()
+            await writer.show()
             await context.run(writer.erase)
         elif unfinished is not None:
             steps = await steps_of_cause(context, writer, self._loader.store, unfinished)

@@ -17,7 +17,7 @@ from service.http.routes import StrictRoute
 from service.publication.writer import Publisher
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused
-from tests.support.service.publications import load, published_model, serve
+from tests.support.service.publications import load, published_model
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SOME_REQUEST = "5e1c0a66-1111-4222-8333-444455556666"
@@ -170,9 +170,8 @@ async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
     ids = ["12", "12\n", "\n12", "1\r\n2", "\r", "a\nb/c"]
     live = np.ones(len(ids), dtype=np.bool_)
     snapshot = Snapshot(1, np.full((len(ids), 3), 1 / 3), live, Edges(sp.csr_array((len(ids),) * 2), live))
-    publisher = Publisher(tmp_path / "another", tmp_path)
-    load(publisher, VersionRef(1, 1), published_model(ids, snapshot, classes=("a", "b", "c")), snapshot)
-    serve(api.services.reader, publisher, VersionRef(1, 1))
+    model = published_model(ids, snapshot, classes=("a", "b", "c"))
+    load(Publisher(api.services.settings.home, tmp_path), VersionRef(1, 1), model, snapshot, fencing=2)
     for node in ids:
         path = "".join(f"%{byte:02X}" for byte in node.encode())
         assert (await client.get(f"/predict/{path}")).json()["node"] == node

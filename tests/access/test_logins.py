@@ -263,7 +263,7 @@ HELD = {
     API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
         *("lock_drills", "lock_feed", "lock_intake", "lock_log", "lock_totals"),
-        *("outbox", "reader_leases", "webhook_deliveries"),
+        *("outbox", "webhook_deliveries"),
     ],
     AUDIT_ROLE: [],
 }

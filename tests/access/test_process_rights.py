@@ -52,7 +52,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "imports": (_READ, "read, change finished_at refusal status"),
     "leases": (
         _READ,
-        "read, add *, change checks device expires_at failing_since failures fencing held_since holder phase reason "
+        "read, add *, change checks device expires_at failing_since failures fencing held_since holder home phase reason "
         "repair_progress served_at serving_since",
     ),
     "leaves": (_READ, _ADD),
@@ -60,7 +60,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "log_nodes": (_READ, _ADD),
     "outbox": ("read, add model request_id", "read, add model request_id, change created_at, remove"),
     "pointers": (_READ, "read, add *, change digest fencing folder moved_at version weights_sha256"),
-    "reader_leases": ("", "read, remove"),
     "recoveries": (_READ, "read, add *, change requests_failed"),
     "refused_requests": ("read, add api_key_id kind model named reason", _READ),
     "request_audits": (_READ, _ADD),
@@ -146,8 +145,6 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
     called = {role: [row["name"] for row in await db.rows(query, role=role)] for role in ROLES}
     assert called == {
         API_ROLE: [
-            "reader_lease_end(uuid)",
-            "reader_lease_renew(uuid,text,text)",
             "request_cancel(uuid,uuid)",
             "request_extend(uuid,uuid,timestamp with time zone,text)",
             "request_handle(uuid,uuid,text)",

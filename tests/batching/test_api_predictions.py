@@ -1,6 +1,5 @@
 """Predictions over HTTP: live, unknown, deleted, and without a lease."""
 
-import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +8,11 @@ from urllib.parse import quote
 
 import pytest
 
+from model_store.versions import VersionRef
 from service.domain.scopes import Scope
 from tests.support.service.api_harness import CLASSES, NODES, Api, publish, serving
 from tests.support.service.bodies import node_body, refused
+from tests.support.service.publications import folder_of
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_other
     assert (folded["unknown"], folded["deleted"]) == (["7", "nobody"], [])
 
 
-async def test_nothing_is_predicted_once_the_lease_has_run_out_and_deletions_are_accepted(api: Api) -> None:
+async def test_nothing_is_predicted_while_that_is_withheld_and_deletions_are_accepted(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
-    api.services.reader.extend(-math.inf)
+    api.publisher.withhold(VersionRef(1, 1), 2)
     response = await reader.get("/predict/1")
     refused(response, 503, "unavailable")
     assert int(response.headers["retry-after"]) >= 1
@@ -101,13 +102,13 @@ async def test_nothing_is_predicted_once_the_lease_has_run_out_and_deletions_are
     # What is deleted does not wait for it.
     api_key = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     assert (await api_key.post("/deletions", json=node_body("1"))).status_code == 202
-    api.services.reader.extend(math.inf)
+    assert api.publisher.show(VersionRef(1, 1), 2)
     assert (await reader.get("/predict/1")).status_code == 200
 
 
 async def test_predictions_from_a_damaged_publication_are_503_by_name(api: Api) -> None:
     reader = await api.client(Scope.PREDICTIONS_READ)
-    with (api.publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+    with (folder_of(api.publisher, VersionRef(1, 1)) / "probabilities").open("r+b") as file:
         file.write(b"damaged")
     for answer in (await reader.get("/predict/1"), await reader.post("/predict", json={"nodes": ["1"]})):
         assert "probabilities is damaged" in refused(answer, 503, "unavailable")["detail"]

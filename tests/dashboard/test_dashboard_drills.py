@@ -60,7 +60,7 @@ async def complete(api: Api, cohort: int, after: float) -> None:
 
 
 async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     client = await visitor(api, Scope.DELETIONS_WRITE)
     page = (await client.get("/dashboard")).text
@@ -88,9 +88,9 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "Cohort 1, asked for just now" in told
     assert "None runs by itself" in told
     # While the model is being loaded, what was done is shown.
-    loading = Reader()
+    loading = Reader(tmp_path)
     with monkeypatch.context() as patched:
-        search = CohortSearch(lambda: CANARIES, loading.knows, api.services.deletions.tombstones)
+        search = CohortSearch(lambda: CANARIES, loading.live, api.services.deletions.tombstones)
         patched.setattr(api.services.drills, "cohorts", search)
         told = await card(client)
     assert "Passed 4.125 → 0" in told

@@ -39,7 +39,7 @@ async def checks(db: Database, home: Path) -> dict[str, Check]:
         redis=DeletionStream(redis, MODEL).ping,
         keyring=Keyring.open(home / "keys"),
         key_files=db.slots.check_file,
-        predictions=lambda: Reader().predict_many(()),
+        predictions=lambda: Reader(home).predict_many(()),
         max_wait_s=0.0,
     )
     made = {check.name: check for check in await Readiness(found, timeout_s=10.0, state=lambda: None)()}

@@ -230,8 +230,6 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("decisions_logged", "decisions"),
         ("decisions_append_only", "decisions"),
         ("pointers_forward", "pointers"),
-        ("pointers_told", "pointers"),
-        ("reader_leases_told", "reader_leases"),
         ("leases_forward", "leases"),
         ("events_append_only", "events"),
         ("imports_final", "imports"),

@@ -56,8 +56,8 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
     with OwnSlots.open(home / "keys" / "requests") as own_slots:
         intake = Intake(engine, own_slots, keyring, max_queued_nodes=None)
         tombstones, metrics = TombstoneLookup(engine, keyring, MODEL), IntakeMetrics(registry)
-        cohorts = CohortSearch(lambda: None, lambda node: False, tombstones)
-        settings, reader = Settings(home=home), Reader()
+        cohorts = CohortSearch(lambda: None, lambda nodes: (), tombstones)
+        settings, reader = Settings(home=home), Reader(home)
         # Whose one key is right; nothing is counted.
         redis = connect("redis://127.0.0.1:1")
         limits = RateLimits(redis, keyring.cursor_key)

@@ -23,11 +23,8 @@ import scipy.sparse as sp
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
-from service.boottime import boottime
 from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.layout import Layout
-from service.publication.mapped import open_view
 from service.publication.reader import Reader
 from service.publication.writer import PublishedModel, Publisher
 
@@ -62,6 +59,7 @@ def main() -> None:
         process.start()
         ours.recv()
         found["write_ms"] = _timed(lambda: publisher.write(two, second, _facts(second), of=one))
+        found["show_ms"] = _timed(lambda: publisher.show(two, 1))
         ours.send(None)
         found |= ours.recv()
         found["erase_ms"] = _timed(lambda: publisher.erase(two, deleted, np.empty((0, 2), dtype=np.int64), 1))
@@ -96,18 +94,17 @@ def _read(pipe: Connection, home: str, nodes: int) -> None:
     """The reading process: version 1, then version 2."""
     rng = np.random.default_rng(8)
     asked = [f"u{row:06}" for row in rng.integers(0, nodes, size=_ASKED)]
-    reader, layout, start = Reader(), Layout.find(Path(home)), _memory()
-    assert layout is not None
-    found: dict[str, object] = {"open_ms": _timed(lambda: reader.serve(open_view(layout, "1-1")))}
-    reader.extend(boottime() + 3_600)
+    reader, start = Reader(Path(home)), _memory()
+    reader.admit(1)
+    found: dict[str, object] = {"open_ms": _timed(lambda: reader.facts)}
     found["predict_us"] = _each(lambda: [reader.predict_many([node]) for node in asked])
     found["predict_many_us"] = _each(lambda: reader.predict_many(asked))
     found["unknown_us"] = _each(lambda: [reader.predict_many([f"x{node}"]) for node in asked])
-    found["have_edges_us"] = _each(lambda: reader.have_edges(list(itertools.pairwise(asked))))
+    found["have_edges_us"] = _each(lambda: reader.look_up((), list(itertools.pairwise(asked))))
     pipe.send(None)
     pipe.recv()
     before = _memory()
-    found["swap_ms"] = _timed(lambda: reader.serve(open_view(layout, "2-1", reader.view)))
+    found["swap_ms"] = _timed(lambda: reader.facts)
     found |= {"start_mb": start, "before_swap_mb": before, "after_swap_mb": _memory()}
     for node in [f"u{row:06}" for row in range(nodes)]:
         reader.predict_many([node])

@@ -70,8 +70,7 @@ def leftovers(
     rows = None if features is None else _rows(features, named)
     of_ids, of_rows = patterns_of_ids(named), None if rows is None else patterns_of_rows(rows)
     search = Search([*of_ids.patterns, *(of_rows.patterns if of_rows else ())])
-    published = Layout.find(settings.home)
-    shared = [] if published is None else [published.path]
+    shared = [publication.path for publication in Layout.all_of(settings.home)]
     folders = [folder for folder in (settings.home, settings.model_dir, *shared, *(also or [])) if folder.exists()]
     if missing := [folder for folder in also or [] if not folder.is_dir()]:
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")

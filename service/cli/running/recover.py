@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from service.db.engine import Connection, Engine
     from service.domain.records import Lease
     from service.domain.versions import Recovery
+    from service.publication.writer import Publisher
     from service.recovery.recover import Recovered
     from service.vault.request_keys import RequestKeys
 
@@ -46,6 +47,8 @@ class _GivenUp:
     requests: "set[UUID]"
     #: Whether that is what cannot be read of the store's own tombstones.
     tombstones: bool
+    #: Whether the model is not served in another LETHE_HOME any more.
+    other_home: bool
 
 
 def command(
@@ -67,6 +70,14 @@ def command(
             "tombstones: tombstones. May be given several times.",
         ),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Serve the model from this LETHE_HOME, which is not the one that the database belongs to: a copy, or "
+            "one restored from a backup. Everything that runs in the other must be stopped for good.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Go on after a backup of the store alone, or of the database alone, was restored.
@@ -93,11 +104,14 @@ def command(
     configure_logging(settings.log_format, settings.log_level, process="recover")
     with interrupted(lambda: _LEFT), open_servers(settings) as reached:
         finish_move(reached.model_dir)
-        recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
+        # A private database belongs to the home that it is in.
+        take_over = take_over or settings.database_url is None
+        accepted = frozenset(accept_lost or ())
+        recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), accepted, take_over=take_over))
     _report(recovered, as_json)
 
 
-async def _recover(settings: Settings, store: "Store", accepted: frozenset[str]) -> "Recovered":
+async def _recover(settings: Settings, store: "Store", accepted: frozenset[str], *, take_over: bool) -> "Recovered":
     from service.db import migrate, roles
     from service.db.rights import UNLEARNER_ROLE
     from service.operation.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
@@ -132,7 +146,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str])
                 request_keys = await open_request_keys(engine, keys, keyring)
             lost = await lost_requests(engine, request_keys, keyring)
             executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
-            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted)
+            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted, other_home=take_over)
             return await _persistently(settings, engine, store, request_keys, given_up, executor)
     finally:
         await engine.dispose()
@@ -173,7 +187,6 @@ async def _under_lease(
     from service.key_slots.disposal import UnneededKeys
     from service.observability.metrics import UnlearningMetrics, new_registry
     from service.operation.key_folder import open_keyring
-    from service.publication.readers import Readers
     from service.publication.writer import Publisher
     from service.queue.outage import Outage
     from service.recovery.recover import Recoverer
@@ -181,7 +194,8 @@ async def _under_lease(
     from service.versions.context import Context
     from service.versions.lease_keeper import give_back, holding
 
-    lease = await _lease(settings, engine, store)
+    publisher = Publisher(settings.home, settings.share)
+    lease = await _lease(settings, engine, store, publisher, take_over=given_up.other_home)
     try:
         async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
             context = Context(
@@ -189,8 +203,7 @@ async def _under_lease(
                 keyring=await open_keyring(engine, settings.home / "keys"),
                 request_keys=request_keys,
                 unneeded_keys=UnneededKeys(engine, request_keys),
-                publisher=Publisher(settings.home, settings.share),
-                readers=await stack.enter_async_context(Readers(engine)),
+                publisher=publisher,
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
                 outage=Outage("recover"),
@@ -213,14 +226,26 @@ async def _under_lease(
         await give_back(engine, lease)
 
 
-async def _lease(settings: Settings, engine: "Engine", store: "Store") -> "Lease":
-    """The lease, after that of a process that was killed has ended. Raises AlreadyRunning when it does not end."""
+async def _lease(
+    settings: Settings, engine: "Engine", store: "Store", publisher: "Publisher", *, take_over: bool
+) -> "Lease":
+    """The lease, after that of a process that was killed has ended.
+
+    Raises AlreadyRunning when it does not end, and AnotherHome unless it is to `take_over`.
+    """
     from service.db import lease as leases
+    from service.home_id import id_of
 
     deadline = time.monotonic() + 2 * settings.lease_ttl_s
     while True:
         lease = await leases.acquire(
-            engine, store.manifest.name, f"recover-{uuid4().hex}", settings.lease_ttl_s, above=store.fencing()
+            engine,
+            store.manifest.name,
+            f"recover-{uuid4().hex}",
+            settings.lease_ttl_s,
+            above=max(store.fencing(), publisher.highest_fencing()),
+            home=id_of(settings.home),
+            take_over=take_over,
         )
         if lease is not None:
             return lease

@@ -71,7 +71,7 @@ from service.vault.request_keys import RequestKeys
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
 from tests.support.service.db_harness import NORMS, Said, committed, imported, made, outcome
-from tests.support.service.publications import load, published_model, serve, version_facts
+from tests.support.service.publications import admitted, load, published_model, version_facts
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
@@ -254,13 +254,12 @@ async def serving(
         nodes = (*NODES, *(node for cohort in cohorts if canaries for node in canaries.cohort_ids(cohort)))
         snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
-        reader, metrics, publisher = Reader(), IntakeMetrics(registry), Publisher(home, home)
+        reader, metrics, publisher = admitted(home), IntakeMetrics(registry), Publisher(home, home)
         load(
             publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
         )
-        serve(reader, publisher, VersionRef(1, 1))
         tombstones = TombstoneLookup(engine, keyring, model)
-        cohort_search = CohortSearch(lambda: canaries, reader.knows, tombstones)
+        cohort_search = CohortSearch(lambda: canaries, reader.live, tombstones)
         limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request
         api = Api(
             app=build(
@@ -306,7 +305,7 @@ def publish(reader: Reader, publisher: Publisher, snapshot: Snapshot) -> None:
     """Have the next version of what a reader answers from be `snapshot`."""
     before, now = VersionRef(snapshot.version - 1, 1), VersionRef(snapshot.version, 1)
     publisher.write(now, snapshot, version_facts(snapshot), before)
-    serve(reader, publisher, now)
+    assert publisher.show(now, 1)
 
 
 def first_snapshot(count: int) -> Snapshot:

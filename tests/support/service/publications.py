@@ -1,6 +1,5 @@
 """Publications for tests: small models written where a test keeps its files, and readers of them."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
 from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.mapped import open_view
+from service.publication.heads import Head
+from service.publication.mapped import View, open_view
 from service.publication.reader import Prediction, Reader
 from service.publication.writer import PublishedModel, Publisher
 
@@ -77,20 +77,49 @@ def load(publisher: Publisher, ref: VersionRef, model: PublishedModel, shown: Sn
     publisher.load(ref, model, shown, version_facts(shown), fencing)
 
 
-def serve(reader: Reader, publisher: Publisher, ref: VersionRef, until: float = math.inf) -> None:
-    """Have a reader answer from a published version without asking a database for a lease."""
-    reader.serve(open_view(publisher.layout, ref.folder, reader.view))
-    reader.extend(until)
+def admitted(home: Path) -> Reader:
+    """A reader that answers from whatever is shown, without a database that says so."""
+    reader = Reader(home)
+    reader.admit(0)
+    return reader
+
+
+def folder_of(publisher: Publisher, ref: VersionRef) -> Path:
+    """Where a version is published."""
+    return publisher._folder(ref)
+
+
+def view_of(publisher: Publisher, ref: VersionRef) -> View:
+    """A published version, as a reader maps it, whether it is shown or not."""
+    return open_view(Head(ref.fencing, ref.version, 0), folder_of(publisher, ref))
+
+
+def knows(reader: Reader, node: str) -> bool:
+    """Whether a reader finds a node to be live."""
+    return node in reader.live([node])
+
+
+def is_public(reader: Reader, node: str) -> bool:
+    """Whether a reader finds a node to be public."""
+    found = reader.look_up([node])
+    assert found is not None
+    return node in found.public
+
+
+def have_edges(reader: Reader, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    """Which edges a reader finds."""
+    found = reader.look_up([], pairs)
+    assert found is not None
+    return list(found.edges)
 
 
 def reader_of(
     home: Path, ids: Sequence[str], shown: Snapshot, *, classes: Sequence[str] = CLASSES, public: Sequence[str] = ()
 ) -> Reader:
     """A reader, for good, of one version that is published below `home`."""
-    publisher, ref, reader = Publisher(home, home), VersionRef(shown.version, 1), Reader()
+    publisher, ref = Publisher(home, home), VersionRef(shown.version, 1)
     load(publisher, ref, published_model(ids, shown, classes=classes, public=public), shown)
-    serve(reader, publisher, ref)
-    return reader
+    return admitted(home)
 
 
 def predicted(reader: Reader, node: str) -> Prediction | None:

@@ -1,10 +1,8 @@
 """Nodes declared public are never deleted: the API refuses whoever names one, and so does the unlearner."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import UUID, uuid4
 
-import numpy as np
 import pytest
 
 from service.batches.public_requests import refused_for_public
@@ -13,37 +11,30 @@ from service.deletions.public_nodes import PublicNodes, refuse_public
 from service.domain.kinds import RequestKind
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestStatus
-from service.publication.reader import Reader
-from tests.support.service.publications import reader_of, snapshot
 
 IDS = ("a", "b", "c", "d")
 PUBLIC = frozenset({"a", "b"})
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return reader_of(tmp_path, IDS, snapshot(0, np.full((4, 2), 0.5)), public=list(PUBLIC))
-
-
-def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them(reader: Reader) -> None:
+def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them() -> None:
     with pytest.raises(PublicNodes) as caught:
-        refuse_public(reader, "cora", ["c", "b", "a"])
+        refuse_public(PUBLIC, "cora", ["c", "b", "a"])
     assert caught.value.status == 409
     assert caught.value.detail.startswith("2 of the nodes named are public: the MLP of the model cora was trained on")
     assert caught.value.extra == {"public": ["b", "a"]}
     assert "nothing of this request was accepted" in caught.value.remedy
 
 
-def test_only_an_edge_between_two_public_nodes_is_refused(reader: Reader) -> None:
+def test_only_an_edge_between_two_public_nodes_is_refused() -> None:
     with pytest.raises(PublicNodes) as caught:
-        refuse_public(reader, "cora", [("a", "c"), ("a", "b"), ("c", "d")])
+        refuse_public(PUBLIC, "cora", [("a", "c"), ("a", "b"), ("c", "d")])
     assert caught.value.detail.startswith("1 of the edges named join two public nodes")
     assert caught.value.extra == {"public_edges": [("a", "b")]}
-    refuse_public(reader, "cora", [("a", "c"), ("b", "d")])
+    refuse_public(PUBLIC, "cora", [("a", "c"), ("b", "d")])
 
 
-def test_what_is_not_public_is_not_refused(reader: Reader) -> None:
-    refuse_public(reader, "cora", ["c", "d", "nobody"])
+def test_what_is_not_public_is_not_refused() -> None:
+    refuse_public(PUBLIC, "cora", ["c", "d", "nobody"])
 
 
 def claimed(kind: RequestKind, targets: Targets) -> DecryptedRequest:

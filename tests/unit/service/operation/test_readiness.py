@@ -41,7 +41,7 @@ async def test_every_failing_check_says_what_to_do(tmp_path: Path) -> None:
             redis=stream.ping,
             keyring=Keyring.open(tmp_path / "keys"),
             key_files=own_slots.check_file,
-            predictions=lambda: Reader().predict_many(()),
+            predictions=lambda: Reader(tmp_path).predict_many(()),
             max_wait_s=0.0,
         ),
         *unlearner_probes(queue=queue, key_files=own_slots.check_file, device=cpu, team=team, restarts=2),

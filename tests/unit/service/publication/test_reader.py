@@ -1,6 +1,5 @@
 """Predictions from a publication: views, forgotten nodes, the lease, and what is in the files."""
 
-import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,17 @@ import pytest
 
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
-from service.boottime import boottime
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.publication import mapped
 from service.publication.checksums import BLOCK, PublicationDamaged
+from service.publication.heads import Head, Heads
 from service.publication.layout import Layout
-from service.publication.reader import Prediction, Reader
+from service.publication.mapped import View
+from service.publication.reader import Found, Prediction, Reader
 from service.publication.writer import Publisher
 from tests.support.service import publications
-from tests.support.service.publications import predicted
+from tests.support.service.publications import admitted, have_edges, is_public, knows, predicted
 
 IDS = ("a", "b", "ç d", "d")
 #: a - b - ç d, and d alone.
@@ -48,19 +48,21 @@ def publisher(tmp_path: Path) -> Publisher:
 
 
 @pytest.fixture
-def reader(publisher: Publisher) -> Reader:
-    reader = Reader()
-    publications.serve(reader, publisher, ref(1))
-    return reader
+def reader(publisher: Publisher, tmp_path: Path) -> Reader:
+    return admitted(tmp_path)
 
 
 def write(publisher: Publisher, shown: Snapshot) -> None:
     publisher.write(ref(shown.version), shown, publications.version_facts(shown), of=ref(shown.version - 1))
 
 
+def show(publisher: Publisher, version: int) -> None:
+    assert publisher.show(ref(version), 1)
+
+
 def test_a_prediction_names_the_most_probable_class_and_its_version(reader: Reader) -> None:
     assert predicted(reader, "b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 1)
-    assert (reader.row("ç d"), reader.knows("b")) == (2, True)
+    assert (reader.rows(["ç d"]), knows(reader, "b")) == ((1, [2]), True)
 
 
 def test_equally_probable_classes_give_the_first(tmp_path: Path) -> None:
@@ -72,40 +74,40 @@ def test_equally_probable_classes_give_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("node", ["z", "", "b\0", "ç", "a" * 5000, "\udcff"])
 def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
     assert predicted(reader, node) is None
-    assert reader.row(node) is None
-    assert not reader.knows(node)
-    assert not reader.is_public(node)
-    assert reader.have_edges([(node, "a"), (node, node)]) == [False, False]
+    assert reader.rows([node]) == (1, [])
+    assert not knows(reader, node)
+    assert not is_public(reader, node)
+    assert have_edges(reader, [(node, "a"), (node, node)]) == [False, False]
 
 
 def test_what_the_manifests_say_is_answered(reader: Reader) -> None:
     assert reader.facts.model == publications.model_facts(4)
     assert reader.facts.served == publications.version_facts(snapshot(1))
-    assert reader.canaries == Canaries(cohorts=1, nodes=1, first_column=2, tag="0123abcd")
-    assert [reader.is_public(node) for node in IDS] == [False, True, False, False]
+    assert reader.canaries() == Canaries(cohorts=1, nodes=1, first_column=2, tag="0123abcd")
+    assert [is_public(reader, node) for node in IDS] == [False, True, False, False]
 
 
 def test_edges_are_looked_up_by_ids_in_either_order(reader: Reader) -> None:
     pairs = [("a", "b"), ("b", "a"), ("a", "ç d"), ("d", "d"), ("a", "z"), ("z", "z"), ("ç d", "b")]
-    assert reader.have_edges(pairs) == [True, True, False, False, False, False, True]
-    assert reader.have_edges([]) == []
+    assert have_edges(reader, pairs) == [True, True, False, False, False, False, True]
+    assert have_edges(reader, []) == []
 
 
 def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
     publisher: Publisher, reader: Reader
 ) -> None:
     write(publisher, snapshot(2, 0))
-    assert reader.knows("a")
-    publications.serve(reader, publisher, ref(2))
+    assert knows(reader, "a")
+    show(publisher, 2)
     assert predicted(reader, "a") is None
     assert reader.facts.served == publications.version_facts(snapshot(2, 0))
-    assert reader.have_edges([("a", "b"), ("b", "ç d")]) == [False, True]
+    assert have_edges(reader, [("a", "b"), ("b", "ç d")]) == [False, True]
     assert reader.predict_many(["a", "b", "z"])[2] == ["a", "z"]
 
 
 def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
     publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]), 1)
-    assert reader.have_edges([("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
+    assert have_edges(reader, [("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
 
 
 def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapshot_holds_them(
@@ -113,15 +115,14 @@ def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapsho
 ) -> None:
     shown = snapshot(2, 1)
     write(publisher, Snapshot(2, np.full((4, 2), 0.625), shown.live, shown.edges))
-    publications.serve(reader, publisher, ref(2))
-    assert reader.view is not None
-    written = np.fromfile(reader.view.path / "probabilities").reshape(4, 2)
+    show(publisher, 2)
+    written = np.fromfile(publications.folder_of(publisher, ref(2)) / "probabilities").reshape(4, 2)
     assert written.tolist() == [[0.625, 0.625], [0.0, 0.0], [0.625, 0.625], [0.625, 0.625]]
 
 
 def test_nodes_already_gone_at_a_start_are_unknown(tmp_path: Path) -> None:
     reader = publications.reader_of(tmp_path, ("a", "", "", "d"), snapshot(3, 1, 2))
-    assert not reader.knows("")
+    assert not knows(reader, "")
     assert predicted(reader, "d") is not None
     assert reader.facts.served.live_nodes == 2
 
@@ -133,68 +134,116 @@ def test_many_predictions_are_of_one_version_in_the_order_asked(reader: Reader) 
     assert missing == ["nobody"]
 
 
-def test_nothing_is_served_without_a_view_or_a_lease_and_the_reason_is_said(
-    publisher: Publisher, reader: Reader
+def test_nothing_is_answered_before_the_database_has_admitted_it_and_the_reason_is_said(
+    publisher: Publisher, tmp_path: Path
 ) -> None:
+    reader = Reader(tmp_path)
     questions = (lambda: predicted(reader, "a"), lambda: reader.predict_many(()), lambda: reader.facts)
     for ask in questions:
-        ask()
-    reader.extend(boottime())
-    for ask in questions:
-        with pytest.raises(Unavailable, match="not learned in time"):
+        with pytest.raises(Unavailable, match="has not said yet which version is committed"):
             ask()
-    reader.explain("the database is away")
-    with pytest.raises(Unavailable, match="the database is away"):
+    assert reader.look_up(["a"]) is None
+    assert reader.newest() is None
+    reader.admit(1)
+    for ask in questions:
+        ask()
+    reader.suspend("it is served elsewhere")
+    with pytest.raises(Unavailable, match="it is served elsewhere"):
         predicted(reader, "a")
-    reader.extend(math.inf)
+
+
+def test_what_is_older_than_the_committed_version_is_not_answered_from(publisher: Publisher, tmp_path: Path) -> None:
+    """As after a backup of LETHE_HOME was restored with what was published then."""
+    reader = Reader(tmp_path)
+    reader.admit(2)
+    with pytest.raises(Unavailable, match="older than the committed version"):
+        predicted(reader, "a")
+    write(publisher, snapshot(2))
+    show(publisher, 2)
     assert predicted(reader, "a") is not None
-    with pytest.raises(Unavailable, match="has not been read yet"):
-        predicted(Reader(), "a")
 
 
-def deletable(reader: Reader) -> tuple[list[bool], list[bool], list[bool], Canaries | None]:
+def test_only_what_is_shown_is_answered_from(publisher: Publisher, reader: Reader, tmp_path: Path) -> None:
+    write(publisher, snapshot(2, 0))
+    assert predicted(reader, "a") is not None
+    publisher.withhold(ref(2), 2)
+    with pytest.raises(Unavailable, match="has not published the model"):
+        predicted(reader, "a")
+    assert publisher.show(ref(2), 2)
+    assert predicted(reader, "a") is None
+    Heads(tmp_path).clear()
+    with pytest.raises(Unavailable, match="has not published the model"):
+        predicted(reader, "b")
+
+
+def test_an_entry_of_a_session_that_lost_its_lease_is_never_the_head(
+    publisher: Publisher, reader: Reader, tmp_path: Path
+) -> None:
+    write(publisher, snapshot(2, 0))
+    assert publisher.show(ref(2), 5)
+    assert publisher.show(ref(1), 4)
+    assert predicted(reader, "a") is None
+    assert predicted(admitted(tmp_path), "a") is None
+    # Nor where the higher entry is away: what was forgotten does not come back.
+    heads = Heads(tmp_path)
+    heads._path(Head(5, 2, 2)).unlink()
+    with pytest.raises(Unavailable):
+        predicted(reader, "b")
+
+
+def test_entries_of_another_boot_do_not_count_and_go_with_the_next(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("service.publication.heads.boot_id", lambda: "of today")
+    reader, today = admitted(tmp_path), Publisher(tmp_path, tmp_path / "share")
+    with pytest.raises(Unavailable, match="has not published the model"):
+        predicted(reader, "a")
+    shown = snapshot(1)
+    publications.load(today, ref(1), publications.published_model(IDS, shown), shown, 2)
+    assert predicted(reader, "a") is not None
+    assert [path.name for path in (tmp_path / "run" / "heads").iterdir()] == ["of today"]
+
+
+def deletable(reader: Reader) -> tuple[Found | None, Canaries | None]:
     """What a deletion asks of a reader."""
-    known, public = [[question(node) for node in IDS] for question in (reader.knows, reader.is_public)]
-    return known, public, reader.have_edges([("a", "b"), ("a", "d")]), reader.canaries
+    return reader.look_up(IDS, [("a", "b"), ("a", "d")]), reader.canaries()
 
 
-def test_what_can_be_deleted_is_told_by_the_version_read_last_whatever_the_lease_says(
+def test_what_can_be_deleted_is_told_by_the_version_read_last_where_none_can_be_read(
     publisher: Publisher, reader: Reader
 ) -> None:
     told = deletable(reader)
-    reader.extend(boottime())
-    # The unlearner has waited long enough for this reader, which is still at the version before.
+    assert told[0] == Found(frozenset(IDS), frozenset("b"), (True, False))
     write(publisher, snapshot(2, 3))
+    publisher.withhold(ref(2), 2)
     publisher.erase(ref(2), np.array([3]), NO_EDGES, 1)
     publisher.remove_older(ref(2), 1)
-    live, *others = deletable(reader)
-    assert (live, others) == ([True, True, True, False], list(told[1:]))
+    assert deletable(reader) == (Found(frozenset(IDS[:3]), frozenset("b"), (True, False)), told[1])
     with pytest.raises(Unavailable):
         predicted(reader, "a")
-    with pytest.raises(Unavailable, match="has not been read yet"):
-        Reader().knows("a")
 
 
 def test_what_can_be_deleted_is_not_told_by_a_model_that_was_replaced_and_overwritten(
     publisher: Publisher, reader: Reader
 ) -> None:
-    reader.extend(boottime())
+    deletable(reader)
     shown = publications.snapshot(2, np.ones((2, 1)))
     imported = publications.published_model(("x", "y"), shown, classes=("only",))
     publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
+    publisher.withhold(ref(2), 2)
     publisher.remove_older(ref(2), 1)
-    for ask in (reader.knows, reader.is_public):
-        with pytest.raises(Unavailable):
-            ask("a")
-    publications.serve(reader, publisher, ref(2), until=boottime())
-    assert (reader.knows("a"), reader.knows("x")) == (False, True)
+    assert reader.look_up(["a"]) is None
+    with pytest.raises(Unavailable):
+        reader.live(["a"])
+    assert publisher.show(ref(2), 2)
+    assert (knows(reader, "a"), knows(reader, "x")) == (False, True)
 
 
 def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(publisher, snapshot(2))
-    mapped_file = mapped._map
+    first, mapped_file = publications.folder_of(publisher, ref(1)), mapped._map
 
     def removed(path: Path, size: int) -> Any:
         if path.name == "live":
@@ -203,23 +252,20 @@ def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
 
     monkeypatch.setattr(mapped, "_map", removed)
     with pytest.raises(FileNotFoundError):
-        mapped.open_view(publisher.layout, ref(1).folder)
+        mapped.open_view(Head(1, 1, 1), first)
 
 
-def test_an_answer_that_was_computed_while_the_lease_ran_out_is_refused(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_head_is_opened_in_a_thread_and_an_error_is_left_to_whoever_asks(
+    publisher: Publisher, reader: Reader, tmp_path: Path
 ) -> None:
-    """As in a process that is stopped in the middle of it, while the files it reads are overwritten."""
-    reader.extend(boottime() + 60)
-    later = boottime() + 120
-    assert reader.view is not None
-    find = type(reader.view).find
-
-    def stopped(view: Any, node: str) -> int | None:
-        monkeypatch.setattr("service.publication.reader.boottime", lambda: later)
-        return find(view, node)
-
-    monkeypatch.setattr(type(reader.view), "find", stopped)
+    await reader.catch_up()
+    assert reader._view is not None
+    write(publisher, snapshot(2))
+    show(publisher, 2)
+    await reader.catch_up()
+    assert reader._view.facts.served.version == 2
+    Heads(tmp_path).clear()
+    await reader.catch_up()
     with pytest.raises(Unavailable):
         predicted(reader, "a")
 
@@ -228,18 +274,17 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
     publisher: Publisher, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(publisher, snapshot(2, 0))
-    assert reader.view is not None
-    find, asked = type(reader.view).find, []
+    find, asked = View.find, []
 
     def replaced(view: Any, node: str) -> int | None:
         asked.append(node)
         if len(asked) == 1:
-            publications.serve(reader, publisher, ref(2))
+            show(publisher, 2)
             # What the first is computed from is not what was written any more.
             publisher.remove_older(ref(2), 1)
         return find(view, node)
 
-    monkeypatch.setattr(type(reader.view), "find", replaced)
+    monkeypatch.setattr(View, "find", replaced)
     assert predicted(reader, "b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 2)
     assert len(asked) == 2
 
@@ -247,34 +292,33 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
 def test_damage_is_met_by_the_answer_that_reads_from_it_and_ends_all_of_that_version(tmp_path: Path) -> None:
     classes, nodes = ("red", "green", "blue"), 25_000
     ids, shown = [f"n{row}" for row in range(nodes)], publications.snapshot(1, np.full((nodes, 3), 0.25))
-    publications.reader_of(tmp_path, ids, shown, classes=classes)
     publisher = Publisher(tmp_path, tmp_path)
+    publications.load(publisher, ref(1), publications.published_model(ids, shown, classes=classes), shown)
     # The first of which a part is in the second block.
     row = BLOCK // 24
     assert row * 24 < BLOCK < (row + 1) * 24
-    path = publisher.layout.version("1-1") / "probabilities"
+    path = publications.folder_of(publisher, ref(1)) / "probabilities"
     with path.open("r+b") as file:
         file.seek(BLOCK)
         [byte] = file.read(1)
         file.seek(BLOCK)
         file.write(bytes([byte ^ 1]))
-    reader = Reader()
-    publications.serve(reader, publisher, ref(1))
+    reader = admitted(tmp_path)
     elsewhere = [ids[0], ids[row - 1], ids[-1]]
     assert len(reader.predict_many(elsewhere)[1]) == 3
     # The readiness check asks for none.
     for nodes_asked in ([ids[row]], [], elsewhere):
         with pytest.raises(PublicationDamaged, match=f"{path} is damaged"):
             reader.predict_many(nodes_asked)
-    assert reader.knows(ids[row])
+    assert knows(reader, ids[row])
     write(publisher, publications.snapshot(2, np.full((nodes, 3), 0.25)))
-    publications.serve(reader, publisher, ref(2))
+    show(publisher, 2)
     assert predicted(reader, ids[row]) is not None
 
 
 def test_a_block_is_checked_before_its_first_answer_and_not_for_each(publisher: Publisher, reader: Reader) -> None:
     assert predicted(reader, "a") is not None
-    with (publisher.layout.version("1-1") / "probabilities").open("r+b") as file:
+    with (publications.folder_of(publisher, ref(1)) / "probabilities").open("r+b") as file:
         file.write(b"damaged")
     assert predicted(reader, "b") is not None
 
@@ -283,21 +327,20 @@ def test_a_model_that_is_imported_replaces_ids_and_classes(publisher: Publisher,
     shown = publications.snapshot(2, np.ones((2, 1)))
     imported = publications.published_model(("x", "y"), shown, classes=("only",))
     publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
-    publications.serve(reader, publisher, ref(2))
+    show(publisher, 2)
     assert predicted(reader, "y") == Prediction("y", "only", {"only": 1.0}, 2)
-    assert not reader.knows("a")
-    assert reader.canaries is None
+    assert not knows(reader, "a")
+    assert reader.canaries() is None
 
 
 def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
     publisher: Publisher, reader: Reader
 ) -> None:
-    before = reader.view
+    before = reader._current()
     write(publisher, snapshot(2, 0))
-    publications.serve(reader, publisher, ref(2))
-    assert before is not None
-    assert reader.view is not None
-    assert reader.view.model is before.model
+    show(publisher, 2)
+    assert reader._current().model is before.model
+    publisher.remove_older(ref(2), 1)
     layout = Layout.find(publisher.layout.path.parents[1])
     assert layout is not None
     assert len(list(layout.models.iterdir())) == 1
@@ -307,7 +350,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     """Version v predicts v/1000 for every node, and older versions are overwritten at once."""
     versions = 40
     write(publisher, snapshot(2, fill=0.002))
-    publications.serve(reader, publisher, ref(2))
+    show(publisher, 2)
     wrong: list[Prediction] = []
     done = threading.Event()
 
@@ -326,7 +369,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     for version in range(3, versions):
         dead = (3,) if version > versions // 2 else ()
         write(publisher, snapshot(version, *dead, fill=version / 1000))
-        publications.serve(reader, publisher, ref(version))
+        show(publisher, version)
         publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES, 1)
         publisher.remove_older(ref(version), 1)
     done.set()
@@ -336,18 +379,21 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     assert reader.facts.served.version == versions - 1
 
 
-def test_files_that_hold_anything_are_no_fault_once_the_lease_has_run_out(tmp_path: Path) -> None:
-    reader = publications.reader_of(tmp_path, IDS, snapshot(1))
+def test_files_that_hold_anything_are_no_fault_once_another_version_is_shown(
+    publisher: Publisher, reader: Reader
+) -> None:
+    asked: list[int] = []
 
-    def broken(view: object) -> None:
-        if not lapses:
+    def broken(view: View) -> int:
+        asked.append(view.head.version)
+        if view.head.version == 1:
+            if len(asked) > 1:
+                write(publisher, snapshot(2))
+                show(publisher, 2)
             raise IndexError("a table of zeros")
-        reader.extend(-math.inf)
-        raise IndexError("a table of zeros")
+        return view.head.version
 
-    lapses: list[bool] = []
     with pytest.raises(IndexError):
-        reader._answer(reader._is_leased, broken)
-    lapses.append(True)
-    with pytest.raises(Unavailable):
-        reader._answer(reader._is_leased, broken)
+        reader._answer(broken)
+    assert reader._answer(broken) == 2
+    assert asked == [1, 1, 2]

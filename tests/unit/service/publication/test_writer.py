@@ -8,26 +8,25 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pytest
 
 from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
+from service.errors import Unavailable
 from service.publication import checksums, mapped, writer
 from service.publication import layout as layouts
-from service.publication.checksums import Checker, PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
-from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, lock_reader, written_under
-from service.publication.mapped import open_view
-from service.publication.reader import Reader
+from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
+from service.publication.heads import Heads
+from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, written_under
 from service.publication.writer import Publisher
 from tests.support.service import publications
+from tests.support.service.publications import admitted, knows, view_of
 
 IDS = ("ann@x", "bob@x", "cid@x", "dan@x", "eve@x")
 EDGES = ((0, 1), (1, 2), (2, 3), (3, 4))
-#: Where the version is that the fixture has published.
-FIRST = "1-1.1"
+REF = VersionRef(1, 1)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 
@@ -52,6 +51,11 @@ def write(publisher: Publisher, version: int, *dead: int, fencing: int = 1) -> V
     shown, ref = snapshot(version, *dead), VersionRef(version, fencing)
     publisher.write(ref, shown, publications.version_facts(shown), of=VersionRef(version - 1, 1))
     return ref
+
+
+def first(publisher: Publisher) -> Path:
+    """Where the first version is published."""
+    return publications.folder_of(publisher, REF)
 
 
 def names(folder: Path) -> set[str]:
@@ -81,36 +85,36 @@ def test_what_is_computed_again_with_other_last_digits_is_not_written_again(publ
     shown = snapshot(1)
     shown = replace(shown, probabilities=np.nextafter(shown.probabilities, 1.0))
     facts = replace(publications.version_facts(shown), distance_bound=2e-9)
-    publisher.load(VersionRef(1, 1), publications.published_model(IDS, shown), shown, facts, 7)
+    publisher.load(REF, publications.published_model(IDS, shown), shown, facts, 7)
     assert names(publisher.layout.versions) == before
 
 
-@pytest.mark.parametrize("spoil", ["missing", "altered", "other facts", "other format", "another boot"])
+@pytest.mark.parametrize("spoil", ["missing", "altered", "other facts", "other format", "other version", "not shown"])
 def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
-    publisher: Publisher, spoil: str, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, spoil: str, tmp_path: Path
 ) -> None:
-    layout = publisher.layout
-    folder = layout.version("1-1")
+    folder = first(publisher)
     if spoil == "missing":
         (folder / MANIFEST).unlink()
     elif spoil == "altered":
         with (folder / "probabilities").open("r+b") as file:
             file.write(b"x")
-    elif spoil == "another boot":
-        monkeypatch.setattr(writer, "_boot", lambda: "of today")
+    elif spoil == "not shown":
+        Heads(tmp_path).clear()
     else:
         said = json.loads(unsealed((folder / MANIFEST).read_bytes(), folder))
-        said = {**said, "format": 2} if spoil == "other format" else {**said, "facts": {**said["facts"], "rank": 2}}
+        other = {"other format": {"format": 1}, "other version": {"name": "1-3"}}
+        said |= other.get(spoil, {"facts": {**said["facts"], "rank": 2}})
         (folder / MANIFEST).write_bytes(sealed(json.dumps(said).encode()))
     load(publisher, 1, 3, fencing=7)
-    assert layout.version("1-1").name == "1-1.7"
-    reader = Reader()
-    publications.serve(reader, publisher, VersionRef(1, 1))
-    assert [reader.knows(node) for node in IDS] == [True, True, True, False, True]
+    assert first(publisher) != folder
+    assert written_under(first(publisher)) == 7
+    reader = admitted(tmp_path)
+    assert [knows(reader, node) for node in IDS] == [True, True, True, False, True]
     assert reader.facts.served == publications.version_facts(snapshot(1, 3))
-    publisher.remove_older(VersionRef(1, 1), 7)
-    assert names(layout.versions) == {"1-1.7"}
-    assert len(names(layout.models)) == 1
+    publisher.remove_older(REF, 7)
+    assert names(publisher.layout.versions) == {first(publisher).name}
+    assert len(names(publisher.layout.models)) == 1
 
 
 def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
@@ -124,15 +128,15 @@ def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
     dead = publications.published_model(IDS, shown)
     with pytest.raises(ValueError, match="live nodes"):
         publisher.write(VersionRef(2, 1), snapshot(2, 0), facts, of=dead)
-    assert names(publisher.layout.versions) == {FIRST}
+    assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
 
 
 def test_another_attempt_at_a_version_replaces_the_one_before(publisher: Publisher) -> None:
     write(publisher, 2, 0)
     ref = write(publisher, 2, 1)
-    assert open_view(publisher.layout, ref.folder).live.tolist() == [True, False, True, True, True]
-    assert names(publisher.layout.versions) == {FIRST, "2-1"}
+    assert view_of(publisher, ref).live.tolist() == [True, False, True, True, True]
+    assert names(publisher.layout.versions) == {first(publisher).name, publications.folder_of(publisher, ref).name}
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,26 +154,25 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkey
     imported = publications.published_model(IDS, shown)
     with pytest.raises(OSError, match="No space left"):
         publisher.write(VersionRef(2, 1), shown, publications.version_facts(shown), of=imported)
-    assert names(publisher.layout.versions) == {FIRST}
+    assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
 
 
-def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publisher) -> None:
-    reader = Reader()
-    publications.serve(reader, publisher, VersionRef(1, 1))
+def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publisher, tmp_path: Path) -> None:
+    reader = admitted(tmp_path)
     ref = write(publisher, 2, 1, 4)
-    publications.serve(reader, publisher, ref)
+    assert publisher.show(ref, 1)
     for _ in range(2):
         publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]), 1)
         publisher.remove_older(ref, 1)
         found = all_bytes(publisher)
         assert [name.encode() in found for name in IDS] == [True, False, True, True, False]
-        assert [reader.knows(node) for node in IDS] == [True, False, True, True, False]
-        assert reader.view is not None
+        assert [knows(reader, node) for node in IDS] == [True, False, True, True, False]
+        view = view_of(publisher, ref)
         rows = np.array([(first, second) for first in range(5) for second in range(5)])
         # 0 - 1, 1 - 2 and 3 - 4 went with their nodes, 2 - 3 by itself.
-        assert not reader.view.model.edges.contain(rows).any()
-        entries = np.fromfile(reader.view.model.path / "index", dtype=np.int32)
+        assert not view.model.edges.contain(rows).any()
+        entries = np.fromfile(view.model.path / "index", dtype=np.int32)
         assert sorted(entries[entries >= 0].tolist()) == [0, 2, 3]
 
 
@@ -191,7 +194,7 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
     monkeypatch.undo()
     publisher.erase(ref, np.array([1]), NO_EDGES, 1)
     assert b"bob@x" not in all_bytes(publisher)
-    assert open_view(publisher.layout, ref.folder).model.edges.contain(np.array(EDGES)).tolist() == [
+    assert view_of(publisher, ref).model.edges.contain(np.array(EDGES)).tolist() == [
         False,
         False,
         True,
@@ -200,7 +203,7 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
 
 
 def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_maps_it(publisher: Publisher) -> None:
-    view = open_view(publisher.layout, "1-1")
+    view = view_of(publisher, REF)
     live = mapped._map(view.path / "live", len(view.live))
     rows = [view.probabilities.row(row) for row in range(len(IDS))]
     assert np.all(rows)
@@ -209,23 +212,24 @@ def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_ma
     publisher.remove_older(ref, 1)
     assert not np.any(rows)
     assert not any(live[:])
-    assert names(publisher.layout.versions) == {"2-1"}
+    assert names(publisher.layout.versions) == {publications.folder_of(publisher, ref).name}
 
 
 def test_what_an_unlearner_of_a_later_lease_wrote_stays(publisher: Publisher) -> None:
     """One that lost its lease, and does not know, removes what was written until then and nothing else."""
-    write(publisher, 2, fencing=5)
-    later = hidden(publisher.layout.versions / "3-5")
-    earlier = hidden(publisher.layout.versions / "3-1")
+    ref = write(publisher, 2, fencing=5)
+    second = publications.folder_of(publisher, ref).name
+    later = hidden(publisher.layout.versions / "3-5-01234567")
+    earlier = hidden(publisher.layout.versions / "3-1-01234567")
     for folder in (later, earlier):
         folder.mkdir()
         (folder / "probabilities").write_bytes(b"1" * 5_000)
     (publisher.layout.models / "5-0123456789abcdef").mkdir()
-    publisher.remove_older(VersionRef(1, 1), 1)
-    assert names(publisher.layout.versions) == {FIRST, "2-5", later.name}
+    publisher.remove_older(REF, 1)
+    assert names(publisher.layout.versions) == {first(publisher).name, second, later.name}
     assert "5-0123456789abcdef" in names(publisher.layout.models)
-    publisher.remove_older(VersionRef(1, 1), 5)
-    assert names(publisher.layout.versions) == {FIRST}
+    publisher.remove_older(REF, 5)
+    assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
 
 
@@ -234,29 +238,27 @@ def test_what_an_unlearner_of_a_later_lease_wrote_stays(publisher: Publisher) ->
     [
         ("models/12-0123456789abcdef", 12),
         ("models/.12-0123456789abcdef.00000001", 12),
-        ("versions/3-14", 14),
-        ("versions/3-14.15", 15),
-        ("versions/.3-14.01234567", 14),
-        ("versions/.3-14.15.01234567", 15),
+        ("versions/3-14-0123456789abcdef", 14),
+        ("versions/.3-14-0123456789abcdef.01234567", 14),
     ],
 )
 def test_every_name_says_under_which_lease_it_was_written(path: str, fencing: int) -> None:
     assert written_under(Path("share") / path) == fencing
 
 
-def test_a_version_is_not_taken_for_one_whose_name_begins_alike(publisher: Publisher) -> None:
-    (publisher.layout.versions / "1-12").mkdir()
-    assert publisher.layout.version("1-1").name == FIRST
-    with pytest.raises(FileNotFoundError):
-        publisher.layout.version("1-2")
-
-
 def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: Publisher, tmp_path: Path) -> None:
+    reader = admitted(tmp_path)
+    assert knows(reader, "ann@x")
     publisher.layout.remove()
+    assert not publisher.has(REF)
+    assert not publisher.show(REF, 1)
     with pytest.raises(FileNotFoundError):
         write(publisher, 2)
+    with pytest.raises(Unavailable):
+        admitted(tmp_path).predict_many([])
     load(publisher, 1)
-    assert open_view(Layout.find(tmp_path) or publisher.layout, "1-1").live.all()
+    for one in (reader, admitted(tmp_path)):
+        assert one.predict_many(["ann@x"])[0] == 1
 
 
 def test_a_copy_of_a_home_makes_a_publication_of_its_own(publisher: Publisher, tmp_path: Path) -> None:
@@ -275,15 +277,19 @@ def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher,
 
 @pytest.mark.parametrize("name", ["ids", "index", "edges", "offsets", "public"])
 def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publisher, name: str) -> None:
-    for harm in (Path.unlink, lambda path: os.truncate(path, 1)):
+    for fencing, harm in ((2, Path.unlink), (4, lambda path: os.truncate(path, 1))):
         [model] = publisher.layout.models.iterdir()
         harm(model / name)
         shown = snapshot(1)
         parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
-        assert publisher.load(VersionRef(1, 1), *parts, 2)
-        publisher.remove_older(VersionRef(1, 1), 2)
-        assert open_view(publisher.layout, "1-1").find("ann@x") == 0
-        assert not publisher.load(VersionRef(1, 1), *parts, 3)
+        before = first(publisher)
+        publisher.load(REF, *parts, fencing)
+        publisher.remove_older(REF, fencing)
+        assert view_of(publisher, REF).find("ann@x") == 0
+        assert not before.exists()
+        written = first(publisher)
+        publisher.load(REF, *parts, fencing + 1)
+        assert first(publisher) == written
 
 
 @pytest.mark.parametrize("folder", ["models", "versions"])
@@ -295,33 +301,35 @@ def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_agai
     [harmed] = (publisher.layout.path / folder).iterdir()
     for fencing, name in enumerate(sorted(names(harmed)), start=2):
         [harmed] = (publisher.layout.path / folder).iterdir()
+        damaged = first(publisher)
         path = next(path for path in harmed.iterdir() if path.stem == Path(name).stem)
         data = path.read_bytes()
         for place in range(0, len(data), max(1, len(data) // 50)):
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
             with pytest.raises(PublicationDamaged, match=f"{path.name} is damaged"):
-                open_view(publisher.layout, "1-1").probabilities.row(0)
-        assert publisher.load(VersionRef(1, 1), *parts, fencing), name
-        publisher.remove_older(VersionRef(1, 1), fencing)
-        assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+                view_of(publisher, REF).probabilities.row(0)
+        publisher.load(REF, *parts, fencing)
+        assert first(publisher) != damaged, name
+        publisher.remove_older(REF, fencing)
+        assert view_of(publisher, REF).find("ann@x") == 0
 
 
 @pytest.mark.parametrize("name", ["edges", "live"])
 def test_damage_that_was_found_is_not_read_again_until_the_files_are_written_anew(
-    publisher: Publisher, name: str, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     [path] = publisher.layout.path.rglob(name)
     data = path.read_bytes()
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    checker = Checker()
-    with pytest.raises(PublicationDamaged):
-        open_view(publisher.layout, "1-1", checker=checker)
+    reader = admitted(tmp_path)
+    with pytest.raises(Unavailable, match=f"{name} is damaged"):
+        reader.predict_many([])
     with monkeypatch.context() as patch:
         patch.setattr(checksums, "of_bytes", lambda data: pytest.fail("It was read again"))
-        with pytest.raises(PublicationDamaged, match=f"{name} is damaged"):
-            open_view(publisher.layout, "1-1", checker=checker)
+        with pytest.raises(Unavailable, match=f"{name} is damaged"):
+            reader.predict_many([])
     load(publisher, 1, fencing=2)
-    assert open_view(publisher.layout, "1-1", checker=checker).find("ann@x") == 0
+    assert knows(reader, "ann@x")
 
 
 def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,44 +342,48 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
         with monkeypatch.context() as patch:
             patch.setattr(mapped, "read_checksums", lambda folder: next(said, None))
             with pytest.raises(FileNotFoundError, match="is being changed"):
-                open_view(publisher.layout, "1-1")
+                view_of(publisher, REF)
         # What begins in its middle cannot check what changes.
-        assert open_view(publisher.layout, "1-1").live.all()
+        assert view_of(publisher, REF).live.all()
         met.append(path.name)
 
     [model] = publisher.layout.models.iterdir()
     before = read_checksums(model)
     monkeypatch.setattr(writer, "_blank", blanked)
-    publisher.erase(VersionRef(1, 1), np.array([1]), NO_EDGES, 1)
+    publisher.erase(REF, np.array([1]), NO_EDGES, 1)
     assert met == ["index", "ids", "edges"]
-    assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+    assert view_of(publisher, REF).find("ann@x") == 0
 
 
 def test_checksums_of_an_unlearner_that_lost_its_lease_do_not_count(publisher: Publisher) -> None:
     [model] = publisher.layout.models.iterdir()
     before = read_checksums(model)
-    publisher.erase(VersionRef(1, 1), np.array([1]), NO_EDGES, 7)
+    publisher.erase(REF, np.array([1]), NO_EDGES, 7)
     write_checksums(model, before, 3)
-    assert open_view(publisher.layout, "1-1").find("ann@x") == 0
+    assert view_of(publisher, REF).find("ann@x") == 0
 
 
 def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
-    folder = publisher.layout.version("1-1")
+    folder = first(publisher)
     (folder / MANIFEST).write_bytes(bytes((folder / MANIFEST).stat().st_size))
     with pytest.raises(FileNotFoundError):
-        open_view(publisher.layout, "1-1")
+        view_of(publisher, REF)
 
 
-def test_a_share_that_is_wanted_elsewhere_moves_unless_readers_are_in_it(publisher: Publisher, tmp_path: Path) -> None:
-    here = publisher.layout
-    reader = lock_reader(here, UUID(int=7))
+def test_a_share_that_is_wanted_elsewhere_moves_and_the_one_before_goes_once_it_is_not_answered_from(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    before, reader = publisher.layout, admitted(tmp_path)
+    assert knows(reader, "ann@x")
     moving = Publisher(tmp_path, tmp_path / "elsewhere")
-    load(moving, 1)
-    assert moving.layout == here
-    os.close(reader)
-    load(moving, 1)
+    load(moving, 1, 0, fencing=2)
+    assert Layout.all_of(tmp_path) == [moving.layout, before]
     assert moving.layout.path.parent == tmp_path / "elsewhere"
-    assert not here.path.exists()
+    assert not knows(reader, "ann@x")
+    moving.remove_older(REF, 2)
+    assert Layout.all_of(tmp_path) == [moving.layout]
+    assert not before.path.exists()
+    assert knows(reader, "bob@x")
 
 
 @pytest.fixture
@@ -393,30 +405,19 @@ def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memo
     assert not layouts._has_room(0)
 
 
-def test_a_reader_s_file_is_there_as_long_as_it_lives(publisher: Publisher) -> None:
-    reader = UUID(int=7)
-    held = lock_reader(publisher.layout, reader)
-    assert publisher.layout.has_readers()
-    assert publisher.layout.remove_gone_readers() == []
-    os.close(held)
-    assert not publisher.layout.has_readers()
-    assert publisher.layout.remove_gone_readers() == [reader]
-    assert publisher.layout.remove_gone_readers() == []
-
-
 def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
-    manifest = publisher.layout.version("1-1") / MANIFEST
+    manifest = first(publisher) / MANIFEST
     document = unsealed(manifest.read_bytes(), manifest)
-    manifest.write_bytes(sealed(document.replace(b'"format":1', b'"format":12')))
-    with pytest.raises(OtherPublicationFormat, match=r"not of format 1, .*Invalid value 12"):
-        open_view(publisher.layout, "1-1")
+    manifest.write_bytes(sealed(document.replace(b'"format":2', b'"format":12')))
+    with pytest.raises(OtherPublicationFormat, match=r"not of format 2, .*Invalid value 12"):
+        view_of(publisher, REF)
 
 
 def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -> None:
-    path = publisher.layout.version("1-1") / "probabilities"
+    path = first(publisher) / "probabilities"
     os.truncate(path, mmap.PAGESIZE // 1024)
     with pytest.raises(OSError, match="instead of"):
-        open_view(publisher.layout, "1-1")
+        view_of(publisher, REF)
 
 
 def test_the_highest_number_is_kept_whatever_a_loss_of_power_leaves_of_its_file(

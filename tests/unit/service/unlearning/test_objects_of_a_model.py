@@ -13,13 +13,13 @@ from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.injection import inject_channel
 from service.cli.evidence.leftovers import _in_model, _own_rows
-from service.publication.mapped import open_view
 from service.publication.writer import Publisher
 from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.versions.published import committed_facts, published_model
 from service.versions.told import Told
 from tests.support.models.store_models import small_model
+from tests.support.service.publications import view_of
 
 SIZES = (2_000, 8_000)
 #: More objects for the larger graph than this are too many: it has 6,000 nodes more, and a chunk.
@@ -73,7 +73,7 @@ def test_a_model_is_loaded_deleted_from_published_and_searched_with_as_many_obje
         publisher = Publisher(path, path)
         model = published_model(store.manifest, committed)
         publisher.load(ref, model, committed.predictions(), committed_facts(committed, Told()), 1)
-        assert open_view(publisher.layout, ref.folder).find("node 3") == 3
+        assert view_of(publisher, ref).find("node 3") == 3
         rows = committed.node_ids.rows_of(["node 1", "node 3"])
         resident.commit(resident.prepare([Removal(nodes=rows)]))
         publisher.erase(ref, rows, np.empty((0, 2), dtype=np.int64), 1)

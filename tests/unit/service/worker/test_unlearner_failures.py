@@ -1,6 +1,7 @@
 """Which ends of a session the unlearner has counted, once it has the lease again."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +32,22 @@ async def test_an_outage_that_ends_a_session_is_no_failure_and_what_was_not_fore
 ) -> None:
     stop = asyncio.Event()
     outage = Outage("unlearner", Backoff(base_s=0.001, cap_s=0.001))
-    context: Any = SimpleNamespace(engine=None, model="small", outage=outage, stop=stop, work=Work())
+
+    async def run(work: Callable[[], object]) -> object:
+        return work()
+
+    publisher = SimpleNamespace(highest_fencing=lambda: 7)
+    context: Any = SimpleNamespace(
+        engine=None, model="small", outage=outage, stop=stop, work=Work(), publisher=publisher, run=run
+    )
     anything: Any = SimpleNamespace(manifest=None)
-    unlearner = Unlearner(context, anything, anything, anything, limits=BatchLimits(1, 0.0), lease_ttl_s=60.0)
+    unlearner = Unlearner(
+        context, anything, anything, anything, limits=BatchLimits(1, 0.0), lease_ttl_s=60.0, home="a" * 32
+    )
     told: list[bool] = []
 
-    async def acquire(*_: object, after_failure: bool) -> Lease | None:
+    async def acquire(*_: object, above: int, after_failure: bool, home: str, take_over: bool) -> Lease | None:
+        assert (above, home, take_over) == (7, "a" * 32, False)
         told.append(after_failure)
         if len(told) == 1:
             raise error

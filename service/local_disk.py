@@ -1,0 +1,43 @@
+"""Refuses folders that another machine may change, or that are served by a program: there one process may not see at
+once what another has done, and file locks may not hold."""
+
+import os
+from pathlib import Path
+
+from service.errors import ConfigurationError
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_NETWORK = (
+    *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
+    *("nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs"),
+)
+
+
+def require_local(folder: Path, name: str) -> None:
+    """Raise ConfigurationError where `folder`, or the nearest folder above it that exists, is on such a file system.
+
+    `name` is what the folder is called in the settings.
+    """
+    kind = _kind_of(folder)
+    if kind in _NETWORK or kind.partition(".")[0] in ("fuse", "fuseblk"):
+        raise ConfigurationError(
+            f"{name} {folder} is on a file system of the kind {kind}: one process may see late what another has done.",
+            "Use a folder on a disk of this machine, such as ext4, xfs, btrfs, zfs, overlayfs or tmpfs.",
+        )
+
+
+def _kind_of(folder: Path) -> str:
+    """The file system that a folder is on; empty where that cannot be told."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    path, found, kind = folder.resolve(), Path(), ""
+    for line in lines:
+        # "36 35 98:0 /root /mount/point options - kind source options", with any number of fields before the dash
+        fields, _, rest = line.partition(" - ")
+        mounted = Path(os.fsdecode(fields.split()[4].encode().decode("unicode_escape").encode("latin-1")))
+        # A later one lies over an earlier one.
+        if path.is_relative_to(mounted) and len(mounted.parts) >= len(found.parts):
+            found, kind = mounted, rest.split()[0]
+    return kind

@@ -1,0 +1,62 @@
+"""Asks the database whether a reader may answer: when it starts, and whether the model is still served in its home."""
+
+import asyncio
+from pathlib import Path
+
+from service.db import lease
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.errors import Unavailable
+from service.home_id import known_id
+from service.publication.reader import Reader
+from service.queue.backoff import Backoff
+from service.queue.outage import Outage, run_until
+from service.versions.pointers import PointerRepository
+
+#: Seconds between two looks.
+_LOOK_S = 5.0
+#: The same until the reader may answer, and at most after a failure.
+_SOON_S = 0.2
+
+
+class Admission:
+    """Admits the reader of one model in one LETHE_HOME, and suspends it where the model is served in another.
+
+    An outage of Postgres changes nothing for a reader that was admitted.
+    """
+
+    def __init__(self, engine: Engine, reader: Reader, home: Path, model: str) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._home = home
+        self._model = model
+        #: What keeps it from asking, while something does.
+        self.outage = Outage("reader", Backoff(cap_s=_SOON_S))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop` is set, through any outage."""
+        await run_until(stop, self._run())
+
+    async def look(self) -> bool:
+        """Admit the reader or suspend it, and return whether it was admitted. Raises Unavailable."""
+        async with transaction(self._engine) as connection:
+            pointer = await PointerRepository(connection).read(self._model)
+            served_in = await lease.home_of(connection, self._model)
+        if pointer is None or served_in is None:
+            self._reader.suspend("no unlearner has committed a version of the model yet")
+            return False
+        if served_in != await asyncio.to_thread(known_id, self._home):
+            self._reader.suspend("the model is served in another LETHE_HOME, or this one is a copy")
+            return False
+        self._reader.admit(pointer.version)
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                admitted = await self.look()
+            except (Unavailable, OSError) as error:
+                await self.outage.pause(error)
+            else:
+                self.outage.over()
+                await asyncio.sleep(_LOOK_S if admitted else _SOON_S)
