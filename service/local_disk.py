@@ -1,5 +1,7 @@
-"""Refuses folders that another machine may change, or that are served by a program: there one process may not see at
-once what another has done, and file locks may not hold."""
+"""Refuses folders on network and FUSE file systems.
+
+There a process may not see at once what another has done, and file locks may not hold.
+"""
 
 import os
 from pathlib import Path
@@ -11,6 +13,13 @@ _NETWORK = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
     *("nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs"),
 )
+
+
+def require_local_disks(home: Path, share: Path | None) -> None:
+    """Raise ConfigurationError where LETHE_HOME or LETHE_SHARE is on such a file system."""
+    require_local(home, "LETHE_HOME")
+    if share is not None:
+        require_local(share, "LETHE_SHARE")
 
 
 def require_local(folder: Path, name: str) -> None:

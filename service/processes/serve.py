@@ -23,7 +23,7 @@ from service.embedded.home import try_lock
 from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
-from service.local_disk import require_local
+from service.local_disk import require_local_disks
 from service.observability.logging import configure_logging
 from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals, was_there
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
@@ -60,9 +60,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         SystemExit: a child could not start and has said why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
-    for folder, name in ((settings.home, "LETHE_HOME"), (settings.share, "LETHE_SHARE")):
-        if folder is not None:
-            require_local(folder, name)
+    require_local_disks(settings.home, settings.share)
     with stopped_by_signals() as hand_over, ExitStack() as stack:
         if role == "worker":
             alone = Stage([child("worker", settings)], _ENDING_S)

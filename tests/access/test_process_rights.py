@@ -52,8 +52,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "imports": (_READ, "read, change finished_at refusal status"),
     "leases": (
         _READ,
-        "read, add *, change checks device expires_at failing_since failures fencing held_since holder home phase reason "
-        "repair_progress served_at serving_since",
+        "read, add *, change checks device expires_at failing_since failures fencing held_since holder home phase "
+        "reason repair_progress served_at serving_since",
     ),
     "leaves": (_READ, _ADD),
     "log_keys": (_READ, _ADD),

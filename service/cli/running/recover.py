@@ -18,6 +18,7 @@ from service.cli.running.serve import setting_option
 from service.cli.server import Home
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
+from service.local_disk import require_local_disks
 from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def command(
         device=device,
     )
     configure_logging(settings.log_format, settings.log_level, process="recover")
+    require_local_disks(settings.home, settings.share)
     with interrupted(lambda: _LEFT), open_servers(settings) as reached:
         finish_move(reached.model_dir)
         # A private database belongs to the home that it is in.
