@@ -58,11 +58,14 @@ def check(
             "repair": repair,
         }
         settings |= {"lease_ttl_s": 2, "max_wait_ms": 5, **of_cause.settings}
-        for its_own in (faults, ()):
-            home = tmp_path / f"home-{len(made)}"
-            home.mkdir(mode=0o700)
-            made.append(DoomedLethe(preloaded, home, its_own, armed=True, **settings))
-        first, second = made
+        (home := tmp_path / "home").mkdir(mode=0o700)
+        first = DoomedLethe(preloaded, home, faults, armed=True, **settings)
+        if cause is Cause.RECOVERY:
+            (home := tmp_path / "another-home").mkdir(mode=0o700)
+            second = DoomedLethe(preloaded, home, armed=True, **settings)
+        else:
+            second = DoomedLethe(preloaded, home, armed=True, role="unlearner", part="-second", **settings)
+        made.extend((first, second))
         goes_on_beside_its_successor(
             of_cause(people, first, second, database_url=database_url),
             runs_of_another() if cause is Cause.IMPORT else runs,
@@ -98,20 +101,20 @@ def goes_on_beside_its_successor(pair: Pair, runs: Runs, repair: str) -> None:
     begun = pair.stop_first()
     pair.take_over()
     middle = len(begun) + 3
-    pair.complete(pair.second, begun + pair.ask(pair.second, range(len(begun), middle)))
+    pair.complete(pair.answering, begun + pair.ask(pair.answering, range(len(begun), middle)))
     pair.until(lambda: not unfinished(pair))
-    before, versions = stored(pair.second.model), committed(pair)
+    before, versions = stored(pair.first.model), committed(pair)
     assert before is not None
 
     pair.go_on()
     # What the first still wrote into files of its own, the second removes: it may hold what was deleted meanwhile.
-    pair.until(lambda: stored(pair.second.model) == before)
+    pair.until(lambda: stored(pair.first.model) == before)
     assert committed(pair) == versions
-    pair.complete(pair.second, pair.ask(pair.second, range(middle, count)))
+    pair.complete(pair.answering, pair.ask(pair.answering, range(middle, count)))
     pair.until(lambda: not unfinished(pair))
     asyncio.run(assert_each_happened_once(pair.people, pair.database_url))
     reference = runs.uninterrupted(repair)
-    assert_same(pair.outcome(pair.second), reference, pair.people, repaired=repaired)
+    assert_same(pair.outcome(pair.answering), reference, pair.people, repaired=repaired)
 
     # It comes to its turn again, and serves what the other has left.
     pair.give_back()

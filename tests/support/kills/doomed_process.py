@@ -21,16 +21,24 @@ class DoomedLethe(LetheProcess):
     """A LETHE_HOME whose process meets `faults`, one after the other, across its restarts."""
 
     def __init__(
-        self, preloaded: Preloaded, home: Path, faults: Sequence[Fault] = (), *, armed: bool = False, **settings: Any
+        self,
+        preloaded: Preloaded,
+        home: Path,
+        faults: Sequence[Fault] = (),
+        *,
+        armed: bool = False,
+        role: str | None = None,
+        part: str = "",
+        **settings: Any,
     ) -> None:
-        """Unless `armed`, the first fault waits for the first request."""
-        super().__init__(preloaded.python(doomed.__file__), home, **settings)
+        """Unless `armed`, the first fault waits for the first request; `role` and `part` as of a `LetheProcess`."""
+        super().__init__(preloaded.python(doomed.__file__), home, role=role, part=part, **settings)
         # Of a copied home, it would be that of another.
         shutil.rmtree(self.share, ignore_errors=True)
         self._armed = armed
-        self._arguments = ["serve"]
+        self._arguments = self._command
         self._all_faults = list(faults)
-        self._happened = Happened(home.with_name(f"{home.name}.happened"))
+        self._happened = Happened(home.with_name(f"{home.name}{part}.happened"))
         self._happened.path.touch()
 
     @property
@@ -69,7 +77,7 @@ class DoomedLethe(LetheProcess):
         try:
             self.launch()
         finally:
-            self._arguments = ["serve"]
+            self._arguments = self._command
 
     def run(self, *command: object) -> Ended:
         """How that ends."""

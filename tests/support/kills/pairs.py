@@ -1,4 +1,7 @@
-"""Two Lethes on one model and one database: the first is stopped amid a version of some cause, the second follows."""
+"""Two unlearners of one model: the first is stopped amid a version of some cause, and the second follows.
+
+Both are in one home, but for recoveries.
+"""
 
 import contextlib
 import os
@@ -10,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -20,7 +22,7 @@ from service.domain.states import Cause
 from tests.support.kills.another_model import another_model
 from tests.support.kills.deletions import Outcome, People, outcome_of
 from tests.support.kills.doomed_process import DoomedLethe
-from tests.support.processes.lethe_process import authorization, copied
+from tests.support.processes.lethe_process import copied
 
 #: Longest wait for anything (seconds): more than the 60 s after which Postgres ends the transaction of one that was
 #: stopped with a statement half sent.
@@ -49,20 +51,34 @@ class Pair:
         self.until(self._is_stopped)
         return asked
 
+    @property
+    def answering(self) -> DoomedLethe:
+        """The one that is asked."""
+        return self.first
+
     def take_over(self) -> None:
-        """Start the second, as on another machine: with a copy of the keys."""
-        with_keys_of(self.first, self.second).launch_until_ready()
+        """Start the second."""
+        self.second.launch_until_ready()
 
     def go_on(self) -> None:
-        """Continue the first, until it has understood; it predicts nothing, before that and after."""
-        before = self.first.log().count("lease.lost")
-        # Sent while it is stopped, and so there when it goes on, before it can know of anything.
-        waiting = [self._predicting() for _ in range(8)]
+        """Continue the first, until it has understood; what is predicted meanwhile is of the second's version."""
+        before, versions = self.first.log().count("lease.lost"), [self.predicted()]
         os.kill(self.pid, signal.SIGCONT)
-        assert {_status(one) for one in waiting} == {503}
-        self.until(lambda: self.first.log().count("lease.lost") > before)
-        assert _status(self._predicting()) == 503
+
+        def has_understood() -> bool:
+            versions.append(self.predicted())
+            return self.first.log().count("lease.lost") > before
+
+        self.until(has_understood)
+        versions.append(self.predicted())
+        assert len({*versions}) == 1
         self.first.assert_runs()
+
+    def predicted(self) -> int:
+        """By which version a node is predicted that is live."""
+        live = next(node for node in self.people.graph.node_ids if node not in self.people.deleted)
+        with self.answering.client() as client:
+            return client.predict(live).model_version
 
     def give_back(self) -> None:
         """End the second; the first comes to its turn again."""
@@ -108,16 +124,6 @@ class Pair:
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         return False
 
-    def _predicting(self) -> socket.socket:
-        """A connection on which the first was asked to predict a node that is live."""
-        url = urlsplit(self.first.url)
-        live = next(node for node in self.people.graph.node_ids if node not in self.people.deleted)
-        lines = [f"GET /predict/{live} HTTP/1.1", f"Host: {url.netloc}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in authorization().items()]
-        connection = socket.create_connection((url.hostname, url.port), timeout=_PATIENCE_S)
-        connection.sendall("\r\n".join([*lines, "", ""]).encode())
-        return connection
-
 
 class InRepair(Pair):
     """The first is stopped in the repair that its first batch has left to idle time."""
@@ -131,15 +137,22 @@ class InImport(Pair):
     def begin(self) -> list[str]:
         asked = self.ask(self.first.launch_until_ready(), range(1))
         self.complete(self.first, asked)
-        another = another_model(self.people, self.second.home.with_name("another"))
+        another = another_model(self.people, self.first.home.with_name("another"))
         # By the other's command line, which does not wait for what becomes of it.
-        ended = with_keys_of(self.first, self.second).run("model", "import", another, "--exclude-deleted")
+        ended = self.second.run("model", "import", another, "--exclude-deleted")
         assert ended.status == 0, ended.stderr
         return asked
 
 
 class InRecovery(Pair):
-    """The first is `lethe recover`, after a part of the deletions that the store has forgotten; so is the second."""
+    """The first is `lethe recover`, after a part of the deletions that the store has forgotten; so is the second.
+
+    That is in a home of its own, which takes the model over.
+    """
+
+    @property
+    def answering(self) -> DoomedLethe:
+        return self.second
 
     def begin(self) -> list[str]:
         first, kept, asked = self.first, self.first.home.with_name("kept"), []
@@ -155,7 +168,7 @@ class InRecovery(Pair):
         return asked
 
     def take_over(self) -> None:
-        ended = with_keys_of(self.first, self.second).run("recover")
+        ended = with_keys_of(self.first, self.second).run("recover", "--take-over")
         assert ended.status == 0, ended.stderr
         self.second.launch_until_ready()
 
@@ -165,7 +178,7 @@ class InRecovery(Pair):
         ended = self.first.ended()
         # Who was stopped in a transaction finds it ended by Postgres.
         told: dict[int | None, str] = {
-            ExitStatus.REFUSED: "Another process holds the lease",
+            ExitStatus.REFUSED: "The database belongs to another LETHE_HOME",
             ExitStatus.UNREACHABLE: "The database stopped answering during a commit",
         }
         assert ended.status == 0 or told[ended.status] in ended.stderr, ended.stderr
@@ -173,7 +186,9 @@ class InRecovery(Pair):
 
     def give_back(self) -> None:
         assert self.second.stop().status == 0
-        with_keys_of(self.second, self.first).launch_until_ready()
+        ended = with_keys_of(self.second, self.first).run("recover", "--take-over")
+        assert ended.status == 0, ended.stderr
+        self.first.launch_until_ready()
 
     @property
     def pid(self) -> int:
