@@ -91,7 +91,7 @@ def command(
         device=device,
     )
     configure_logging(settings.log_format, settings.log_level, process="recover")
-    with interrupted(lambda: _LEFT), open_servers(settings) as reached:
+    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached:
         finish_move(reached.model_dir)
         recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), frozenset(accept_lost or ())))
     _report(recovered, as_json)
