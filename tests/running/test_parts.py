@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import psutil
+import pytest
 
-from lethe_client.errors import LetheClientError
+from lethe_client.errors import ProblemError
 from service.embedded import guardian, running_servers
+from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied, version_of
 
@@ -20,7 +22,9 @@ def once_answered(ask: Callable[[], T], lethe: LetheProcess) -> T:
     while True:
         try:
             return ask()
-        except LetheClientError:
+        except ProblemError as problem:
+            if problem.status != 503:
+                raise
             lethe.assert_runs()
         time.sleep(0.02)
 
@@ -60,7 +64,7 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
         guardian_of(home).terminate()
         unlearner.kill()
         with api.client() as client:
-            accepted = once_answered(lambda: client.request_deletion(["2"]), api)
+            accepted = once_answered(lambda: client.request_deletion(["2"], idempotency_key="a"), api)
             assert once_answered(lambda: api.predict(["40"]), api).model_version == 2
             unlearner.start()
             assert version_of(client.wait(accepted.id, timeout_s=60.0)) == 3
@@ -78,8 +82,14 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
 
 
 def test_a_lethe_whose_private_servers_end_with_their_guardian_starts_them_again(
-    small_model: Path, tmp_path: Path, lethe_start: Start
+    small_model: Path,
+    tmp_path: Path,
+    lethe_start: Start,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for variable in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
     home = tmp_path / "home"
     copied(small_model, home / "model")
     with LetheProcess(lethe_start, home, api_workers=1) as lethe:
@@ -87,9 +97,14 @@ def test_a_lethe_whose_private_servers_end_with_their_guardian_starts_them_again
         servers, before = running_servers(home), guardian_of(home)
         before.kill()
         psutil.wait_procs([before])
-        assert version_of(once_answered(lambda: lethe.delete(["1"]), lethe)) == 1
+        with lethe.client() as client:
+            accepted = once_answered(lambda: client.request_deletion(["1"], idempotency_key="a"), lethe)
+            completed = once_answered(lambda: client.wait(accepted.id, timeout_s=60.0), lethe)
+        assert version_of(completed) == 1
         assert once_answered(lambda: lethe.predict(["40"]), lethe).model_version == 1
         assert running_servers(home) == servers
         assert "the private servers had ended with their guardian; they run again" in lethe.log()
+        refused = CommandLine(capsys)("recover", "--home", home)
+        assert (refused.status, f"Lethe already runs in {home}" in refused.stderr) == (4, True)
         assert lethe.stop().status == 0
     assert running_servers(home) is None
