@@ -49,5 +49,5 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
         async with opened(settings.database_url) as engine, transaction(engine) as connection:
             return await work(connection, settings)
 
-    with open_servers(settings_of_used(home), share=True) as settings:
+    with open_servers(settings_of_used(home)) as settings:
         return asyncio.run(run(settings))

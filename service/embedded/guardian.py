@@ -1,14 +1,15 @@
-"""The guardian: a small process that starts the private servers and outlives Lethe just long enough to stop them.
+"""The guardian: a small process that starts the private servers and looks after them while anyone uses their home.
 
-Run as a script with the standard library alone. Its standard input is a pipe whose other end only Lethe holds. The
-first line is the plan; the line `watch` says that Lethe is content with the start; the end of the pipe means that
-Lethe has stopped or died, by SIGKILL too, and the servers are stopped. Should the guardian itself be killed, the
-kernel sends each server its stop signal (Linux). Before `watch` a server that ends is an error that stops everything;
-afterwards it is started again.
+Run as a script with the standard library alone. The first line of its standard input is the plan. The line `watch`
+says that whoever started it is content; if its standard input ends before, the servers are stopped. From then on it
+belongs to no process: all that use the home share a lock, and once nobody holds it, also after a SIGKILL, the servers
+are stopped. Should the guardian itself be killed, the kernel sends each server its stop signal (Linux). Before `watch`
+a server that ends is an error that stops everything; afterwards it is started again.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -107,7 +108,8 @@ class Guardian:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._servers = [GuardedServer(server, plan["lock"]) for server in plan["servers"]]
         self._stop_seconds: list[float] = plan["stop_seconds"]
-        self._parent: int = plan["parent"]
+        #: The lock that all who use the home share; taken here once nobody does, until the end.
+        self._users: int = plan["users"]
         self._watching = False
         self._stop_asked = False
 
@@ -127,16 +129,25 @@ class Guardian:
         for server in self._servers:
             if not self._start(server):
                 return 1
-        while not self._stop_asked and os.getppid() == self._parent:
-            if select.select([0], [], [], _TICK_SECONDS)[0]:
+        while not self._stop_asked and not self._is_unused():
+            if self._watching:
+                time.sleep(_TICK_SECONDS)
+            elif select.select([0], [], [], _TICK_SECONDS)[0]:
                 received = os.read(0, 4096)
                 if not received:
                     return 0
-                self._watching = self._watching or b"watch" in received
+                self._watching = b"watch" in received
             for server in self._servers:
                 if not self._look_after(server):
                     return 1
         return 0
+
+    def _is_unused(self) -> bool:
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _look_after(self, server: GuardedServer) -> bool:
         """Notice an end, restart when due; False when the whole start has failed."""
@@ -160,10 +171,10 @@ class Guardian:
         return True
 
     def _report(self, **event: object) -> None:
-        """Tell Lethe during the start, and the log ever after."""
+        """Tell who started it during the start, and the log ever after."""
         descriptor = 2 if self._watching else 1
         stamp = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} if self._watching else {}
-        with contextlib.suppress(OSError):  # Lethe may be gone; the end of the pipe says so too
+        with contextlib.suppress(OSError):  # who started it may be gone; the end of the pipe says so too
             os.write(descriptor, (json.dumps({**stamp, **event}) + "\n").encode())
 
     def _stop_servers(self) -> None:

@@ -1,8 +1,9 @@
-"""The folder LETHE_HOME: who holds it, and the passwords kept in it."""
+"""The folder LETHE_HOME: who uses it, and what is kept in it for the private servers, their ports and passwords."""
 
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,13 +12,12 @@ from service.errors import AlreadyRunning, ConfigurationError
 from service.private_files import ignore_in_git, write_private
 
 
-class Ports(msgspec.Struct, frozen=True):
-    """TCP ports of the private servers on 127.0.0.1; None for a server that is not private."""
+class _KeptPorts(msgspec.Struct, frozen=True):
+    """TCP ports of the private servers on 127.0.0.1, by name."""
 
-    postgres: int | None
-    valkey: int | None
-    #: The process that they are of.
-    pid: int = msgspec.field(default_factory=os.getpid)
+    ports: dict[str, int]
+    #: Device and inode of the home. A copy has others, and must not reach the servers of its original.
+    folder: tuple[int, int]
 
 
 class Home:
@@ -29,6 +29,7 @@ class Home:
         self.valkey = self.path / "valkey"
         self.logs = self.path / "logs"
         self.lock_file = self.path / "lock"
+        self.guardian_lock_file = self.path / "run" / "guardian.lock"
         self.servers_lock_file = self.path / "run" / "servers.lock"
         self._ports_file = self.path / "run" / "ports.json"
         self._secrets = self.path / "secrets"
@@ -54,39 +55,53 @@ class Home:
         write_private(path, password + "\n")
         return password
 
-    def write_ports(self, ports: Ports) -> None:
-        """Publish where the servers of this process listen, for other commands of the same user."""
-        write_private(self._ports_file, msgspec.json.encode(ports).decode())
+    def keep_ports(self, ports: dict[str, int]) -> None:
+        """Keep the ports of the private servers, by name, for every later start."""
+        if ports != self.kept_ports():
+            write_private(self._ports_file, msgspec.json.encode(_KeptPorts(ports, self._folder())))
 
-    def read_ports(self, pid: int) -> Ports | None:
-        """Return where the servers of process `pid` listen, or None while that is not known."""
+    def kept_ports(self) -> dict[str, int]:
+        """Return the ports that were chosen for this home; none of those that a copy has from its original."""
         try:
-            found = msgspec.json.decode(self._ports_file.read_bytes(), type=Ports)
+            kept = msgspec.json.decode(self._ports_file.read_bytes(), type=_KeptPorts)
         except (FileNotFoundError, ValueError):
-            return None
-        return found if found.pid == pid else None
+            return {}
+        return kept.ports if kept.folder == self._folder() else {}
 
-    def forget_ports(self) -> None:
-        """Remove what `write_ports` wrote."""
-        self._ports_file.unlink(missing_ok=True)
+    def part_from_original(self) -> None:
+        """Drop the passwords that a copied home shares with its original; the next start makes others."""
+        if self._ports_file.exists() and not self.kept_ports():
+            for password in self._secrets.glob("*-password"):
+                password.unlink()
+
+    def _folder(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_dev, status.st_ino
 
 
 class HomeLock:
-    """The right to run Lethe in one LETHE_HOME; released by `release` or the end of the process."""
+    """The right to use one LETHE_HOME, alone or with others; ends with `release` or with the process."""
 
-    def __init__(self, home: Home) -> None:
-        """Take the lock; AlreadyRunning, naming the process, when another one holds it."""
+    def __init__(self, home: Home, *, share: bool = False) -> None:
+        """Take the lock alone or, with `share`, beside others that share it.
+
+        Raises AlreadyRunning when others use the home; with `share`, when another process has it alone.
+        """
         self._descriptor: int | None = os.open(home.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
-        if not try_lock(self._descriptor):
+        #: Whether nobody else uses the home.
+        self.alone = try_lock(self._descriptor)
+        if not self.alone and not (share and try_lock(self._descriptor, share=True)):
             self.release()
-            pid = holder(home)
             raise AlreadyRunning(
-                f"Lethe already runs in {home.path}" + (f" as process {pid}." if pid else "."),
-                "Stop that process, or give this one a LETHE_HOME of its own.",
-                pid=pid,
+                f"Lethe already runs in {home.path}.",
+                "Stop it, or give this process a LETHE_HOME of its own.",
             )
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def share(self) -> None:
+        """Let others use the home, too."""
+        if self._descriptor is not None and self.alone:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            self.alone = False
 
     def release(self) -> None:
         """Give the lock back; harmless when it was given back already."""
@@ -95,18 +110,31 @@ class HomeLock:
             self._descriptor = None
 
 
-def holder(home: Home) -> int | None:
-    """Return the id of the process that last took the lock of `home`, if it is written down."""
-    try:
-        return int(home.lock_file.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+def is_shared(home: Home) -> bool:
+    """Tell whether processes use `home` that let others use it, too."""
+    with suppress(AlreadyRunning):
+        lock = HomeLock(home, share=True)
+        lock.release()
+        return not lock.alone
+    return False
 
 
-def try_lock(descriptor: int) -> bool:
-    """Take an exclusive lock that lasts as long as any copy of `descriptor`, in this or a child process."""
+def is_guarded(home: Home) -> bool:
+    """Tell whether a guardian runs in `home`, or is being started."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(home.guardian_lock_file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(descriptor, share=True)
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, share: bool = False) -> bool:
+    """Take a lock that lasts as long as any copy of `descriptor`, in this or a child process."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if share else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -18,6 +18,8 @@ from service.embedded.orphans import Server
 _START_SECONDS = 120.0  # recovery after a crash reads the whole write-ahead log
 #: Time for each of a server's stop signals.
 _STOP_SECONDS = (30.0, 10.0, 5.0)
+#: Longest time that the guardian takes to end.
+STOP_SECONDS = sum(_STOP_SECONDS) + 10.0
 _LOG_ROTATE_BYTES = 8 << 20
 
 
@@ -33,13 +35,16 @@ class StartFailed(Exception):
 class Launch:
     """One guardian with its servers."""
 
-    def __init__(self, home: Home, servers: Sequence[Server], ports: Mapping[str, int], lock: int) -> None:
-        """Start the guardian; it and the servers hold copies of the descriptor `lock`."""
+    def __init__(
+        self, home: Home, servers: Sequence[Server], ports: Mapping[str, int], guardian_lock: int, lock: int
+    ) -> None:
+        """Start the guardian, which holds copies of both descriptors; the servers hold copies of `lock` alone."""
         self._servers = {server.name: server for server in servers}
         self._ports = ports
         self._logs = {name: _Log(home.logs / f"{name}.log") for name in ("guardian", *self._servers)}
         self._pids: dict[str, int] = {}
         log = os.open(self._logs["guardian"].path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        users = os.open(home.lock_file, os.O_RDWR)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, str(home.path)],
@@ -47,14 +52,15 @@ class Launch:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C reaches Lethe alone, which stops its servers last
-                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C does not reach it: others may use the servers
+                pass_fds=(guardian_lock, lock, users),
                 bufsize=0,
             )
         finally:
             os.close(log)
+            os.close(users)
         plan = {
-            "parent": os.getpid(),
+            "users": users,
             "lock": lock,
             "stop_seconds": _STOP_SECONDS,
             "servers": [server.plan(ports[server.name]).as_json() for server in servers],
@@ -62,7 +68,7 @@ class Launch:
         self._send(json.dumps(plan))
 
     def wait_until_ready(self) -> None:
-        """Return when all servers serve; raises StartFailed."""
+        """Return when all servers serve, and leave the guardian to itself; raises StartFailed."""
         deadline = time.monotonic() + _START_SECONDS
         waiting = list(self._servers.values())
         while waiting:
@@ -74,17 +80,21 @@ class Launch:
             elif time.monotonic() > deadline:
                 raise StartFailed(server, f"It was not ready in {_START_SECONDS:.0f} s.", timed_out=True)
         self._send("watch")
+        self._hang_up()
 
-    def stop(self) -> None:
-        """Stop the servers and the guardian, and wait for their end."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()  # the end of its standard input tells the guardian to stop
+    def give_up(self) -> None:
+        """Stop the servers and the guardian of a start that failed, and wait for their end."""
+        self._hang_up()  # the end of its standard input tells the guardian to stop
         try:
-            self.process.wait(sum(_STOP_SECONDS) + 10.0)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()  # the kernel, or the next start, sees to the servers
             self.process.wait()
+
+    def _hang_up(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _send(self, line: str) -> None:
         if self.process.stdin is not None:

@@ -1,55 +1,31 @@
-"""Servers of an earlier Lethe that still run, or that left files which say so."""
+"""Servers that have outlived their guardian, or left files which say so."""
 
 import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import psutil
 
 from service.embedded.guardian import wait_until
 from service.embedded.home import Home, try_lock
-from service.embedded.plan import ServerPlan
-from service.embedded.postgres import works_in
+from service.embedded.postgres import Postgres, works_in
+from service.embedded.valkey import PROGRAMS, Valkey
 from service.errors import EmbeddedServerError
 
 _GENTLE_SECONDS = 30.0
 _HARSH_SECONDS = 10.0
-_SERVER_PROGRAMS = ("postgres", "valkey-server", "redis-server")
+_SERVER_PROGRAMS = ("postgres", *PROGRAMS)
 
 
-class Server(Protocol):
-    """What starting a server asks of `Postgres` and `Valkey`."""
-
-    @property
-    def name(self) -> str:
-        """The server's short name."""
-
-    def prepare(self, lock: int) -> None:
-        """Create what is missing before a start; programs that it runs inherit the descriptor `lock`."""
-
-    def plan(self, port: int) -> ServerPlan:
-        """Return how the guardian is to start it."""
-
-    def is_ready(self, pid: int, port: int) -> bool:
-        """Tell whether process `pid` serves on `port`."""
-
-    def main_process(self) -> psutil.Process | None:
-        """Return the process that serves the data folder now."""
-
-    def clear_stale_files(self) -> None:
-        """Remove what a server that is known to be gone left behind."""
-
-    def recover(self) -> bool:
-        """Try to mend data that keep the server from starting; tell whether anything was done."""
+Server = Postgres | Valkey
 
 
 def take_over(home: Home, servers: Sequence[Server]) -> int:
-    """Stop servers that outlived their Lethe, clear what they left, and return the lock's open descriptor.
+    """Stop servers that outlived their guardian, clear what they left, and return the lock's open descriptor.
 
     The guardian and every server process hold a copy of that descriptor, so the lock is free exactly when all of them
-    are gone, whatever process ids were reused meanwhile. The caller holds the lock of `home`.
+    are gone, whatever process ids were reused meanwhile. The caller holds the guardian's lock: no guardian runs.
     Raises EmbeddedServerError when a leftover does not end.
     """
     descriptor = os.open(home.servers_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
@@ -81,7 +57,7 @@ def _stop_orphans(home: Home, servers: Sequence[Server], is_free: Callable[[], b
     if not wait_until(gone, _HARSH_SECONDS):
         pids = ", ".join(str(process.pid) for process in _processes_of(home)) or "unknown"
         raise EmbeddedServerError(
-            f"Servers of an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them by hand."
+            f"Servers left by an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them by hand."
         )
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,10 @@ class Postgres:
         self._home = home
         self._durable = durable
         self._account = server_account(self.folder)
-        self._programs = find_postgres(self._account, _data_version(self.folder))
+
+    @cached_property
+    def _programs(self) -> Path:
+        return find_postgres(self._account, _data_version(self.folder))
 
     def prepare(self, lock: int) -> None:
         """Create the data folder and the passwords if they are missing. Raises EmbeddedServerError.

@@ -1,17 +1,19 @@
-"""Private Postgres and Valkey servers that live and die with this process."""
+"""Private Postgres and Valkey servers, shared by all processes that use one LETHE_HOME."""
 
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from service.embedded.home import Home, HomeLock, Ports, holder
-from service.embedded.launch import Launch, StartFailed
+from service.embedded.guardian import wait_until
+from service.embedded.home import Home, HomeLock, is_guarded, is_shared, try_lock
+from service.embedded.launch import STOP_SECONDS, Launch, StartFailed
 from service.embedded.orphans import Server, take_over
 from service.embedded.postgres import API, UNLEARNER, Postgres, database_url
 from service.embedded.valkey import Valkey, redis_url
@@ -19,7 +21,11 @@ from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerErr
 from service.settings import Settings
 
 _START_ATTEMPTS = 4
-_JOIN_SECONDS = 30.0
+#: Longest wait for whoever has the home alone, as a guardian that ends, and for servers that another process starts.
+_JOIN_SECONDS = STOP_SECONDS
+_PAUSE_SECONDS = 0.05
+#: Systems take no port of these for an outgoing connection, which could be in the way while a server is down.
+_PORTS = range(20_000, 30_000)
 _logger = logging.getLogger(__name__)
 
 
@@ -37,9 +43,8 @@ class PrivateServers:
 class Embedded:
     """The private servers of one LETHE_HOME: `start`, use, `stop`; also a context manager.
 
-    They stop with this process however it ends (see `guardian`), and are started again when they crash; with the
-    guardian they stop as well, which `require_guardian` tells. A second
-    `start` of the same object takes the same ports where they are free, so that the URLs stay valid.
+    They belong to the home. Whoever comes first starts them, and they run until nobody uses the home any more, however
+    processes end (see `guardian`). They keep their ports for good, so that URLs stay valid.
     """
 
     def __init__(self, home: Path, *, postgres: bool = True, valkey: bool = True, durable: bool = True) -> None:
@@ -50,48 +55,50 @@ class Embedded:
         self._durable = durable
         self._lock: HomeLock | None = None
         self._launch: Launch | None = None
-        self._ports: dict[str, int] = {}
 
-    def start(self) -> PrivateServers:
-        """Start the servers and return their URLs once they serve.
+    def start(self, *, alone: bool = False) -> PrivateServers:
+        """Start the servers unless they run, and return their URLs once they serve.
 
-        Raises AlreadyRunning when another process holds the home, EmbeddedServerError when a server does not start.
+        With `alone` nobody else can use the home until `stop`.
+
+        Raises:
+            AlreadyRunning: another process has the home alone; with `alone`, others use it.
+            EmbeddedServerError: a server does not start, or a kept port is taken and others rely on it.
         """
         self._home.prepare()
-        self._lock = HomeLock(self._home)
+        deadline = time.monotonic() + _JOIN_SECONDS
+        self._lock = _enter(self._home, alone, deadline)
         try:
-            self._home.forget_ports()
-            servers = self._servers()
-            descriptor = take_over(self._home, servers)
-            try:
-                for server in servers:
-                    server.prepare(descriptor)
-                self._launch_servers(servers, descriptor)
-            finally:
-                os.close(descriptor)  # the guardian and the servers hold copies
-            ports = Ports(self._ports.get(Postgres.name), self._ports.get(Valkey.name))
-            self._home.write_ports(ports)
+            while not (ports := self._start_servers() or self._ports_of_running()):
+                if time.monotonic() > deadline:
+                    raise EmbeddedServerError(
+                        f"The private servers of the Lethe that runs in {self._home.path} are not ready.",
+                        f"Look into {self._home.logs}. If that Lethe uses servers of its operator's, set DATABASE_URL "
+                        "and REDIS_URL here as they are set there.",
+                    )
+                time.sleep(_PAUSE_SECONDS)
+            if not alone:
+                self._lock.share()
         except BaseException:
             self.stop()
             raise
         return _urls(self._home, ports)
 
+    def keep_running(self) -> None:
+        """Start the servers again, on their ports, if their guardian has ended. Raises EmbeddedServerError."""
+        if self._lock is not None and self._start_servers():
+            _logger.warning("the private servers had ended with their guardian; they run again")
+
     def stop(self) -> None:
-        """Stop the servers and let go of the home; harmless when nothing runs."""
+        """Let go of the home; servers that nobody else uses have ended on return. Harmless when nothing runs."""
         if self._lock is None:
             return
-        self._home.forget_ports()
-        self._stop_launch()
         self._lock.release()
         self._lock = None
-
-    def require_guardian(self) -> None:
-        """Raise EmbeddedServerError when servers were started here and their guardian has ended."""
-        if self._launch is not None and self._launch.process.poll() is not None:
-            raise EmbeddedServerError(
-                "The process that looks after the private servers was ended, and they have ended with it.",
-                "Start Lethe again; nothing that was accepted is lost.",
-            )
+        wait_until(lambda: not is_guarded(self._home) or is_shared(self._home), STOP_SECONDS)
+        if self._launch is not None and not is_guarded(self._home):
+            self._launch.process.wait()
+            self._launch = None
 
     def __enter__(self) -> PrivateServers:
         return self.start()
@@ -109,16 +116,45 @@ class Embedded:
             servers.append(Valkey(self._home, durable=self._durable))
         return servers
 
-    def _launch_servers(self, servers: Sequence[Server], descriptor: int) -> None:
+    def _start_servers(self) -> dict[str, int]:
+        """Start the servers and return their ports, or none if a guardian runs, or is being started."""
+        guardian_lock = os.open(self._home.guardian_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if not try_lock(guardian_lock):
+                return {}
+            if self._launch is not None:
+                self._launch.process.wait()
+            self._home.part_from_original()
+            servers = self._servers()
+            servers_lock = take_over(self._home, servers)
+            try:
+                for server in servers:
+                    server.prepare(servers_lock)
+                return self._launch_servers(servers, guardian_lock, servers_lock)
+            finally:
+                os.close(servers_lock)  # the guardian and the servers hold copies
+        finally:
+            os.close(guardian_lock)  # the guardian holds a copy
+
+    def _ports_of_running(self) -> dict[str, int]:
+        """Return the ports of the servers that a guardian of this home runs, or none until all of them serve."""
+        kept = self._home.kept_ports()
+        for server in self._servers():
+            port, process = kept.get(server.name), server.main_process()
+            if port is None or process is None or not server.is_ready(process.pid, port):
+                return {}
+        return kept
+
+    def _launch_servers(self, servers: Sequence[Server], guardian_lock: int, servers_lock: int) -> dict[str, int]:
         """Try a few times: a port may be taken between choosing and using it, and Valkey's file be damaged."""
         for attempt in range(1, _START_ATTEMPTS + 1):
-            ports = {server.name: self._ports.get(server.name) or _free_port() for server in servers}
-            self._launch = Launch(self._home, servers, ports, descriptor)
+            ports = self._choose_ports(servers)
+            self._home.keep_ports(ports)
+            launch = Launch(self._home, servers, ports, guardian_lock, servers_lock)
             try:
-                self._launch.wait_until_ready()
+                launch.wait_until_ready()
             except StartFailed as failure:
-                self._stop_launch()
-                self._ports = {}
+                launch.give_up()
                 if attempt == _START_ATTEMPTS or failure.timed_out:
                     raise EmbeddedServerError(
                         f"The private {failure.server.name} server did not start. {failure}\n",
@@ -127,14 +163,30 @@ class Embedded:
                 _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
                 if attempt == 2:  # the first failure may have been a port that was taken just then
                     failure.server.recover()
+            except BaseException:
+                launch.give_up()
+                raise
             else:
-                self._ports = ports
-                return
+                self._launch = launch
+                return ports
+        raise AssertionError("the last attempt returns or raises")
 
-    def _stop_launch(self) -> None:
-        if self._launch is not None:
-            self._launch.stop()
-            self._launch = None
+    def _choose_ports(self, servers: Sequence[Server]) -> dict[str, int]:
+        """The kept ports; others in the place of those that are missing or, while nobody relies on them, taken."""
+        assert self._lock is not None
+        kept, chosen = self._home.kept_ports(), dict[str, int]()
+        for server in servers:
+            port = kept.get(server.name)
+            if port is not None and not _is_free(port):
+                if not self._lock.alone:
+                    raise EmbeddedServerError(
+                        f"Port {port} on 127.0.0.1, where the private {server.name} server of {self._home.path} is "
+                        "expected, is taken by another program.",
+                        "End that program, or stop every part of this Lethe and start again: the port is then changed.",
+                    )
+                port = None
+            chosen[server.name] = port or _free_port({*kept.values(), *chosen.values()})
+        return chosen
 
 
 def private_servers(settings: Settings) -> Embedded:
@@ -143,12 +195,11 @@ def private_servers(settings: Settings) -> Embedded:
 
 
 @contextlib.contextmanager
-def open_servers(settings: Settings, embedded: Embedded | None = None, *, share: bool = False) -> Iterator[Settings]:
-    """Give settings with both URLs, starting private servers for those not set, until the end of the block.
+def open_servers(settings: Settings, embedded: Embedded | None = None, *, alone: bool = False) -> Iterator[Settings]:
+    """Give settings with both URLs until the end of the block, with private servers for those not set.
 
-    They are `embedded`, for whoever looks after them meanwhile. With `share`, servers that another process of this home
-    runs are used instead of raising AlreadyRunning: what every command but `serve` wants. Raises ConfigurationError
-    where a process' login is named and no database.
+    They are `embedded`, for whoever keeps them running meanwhile. With `alone` nobody else may use this home. Raises
+    what `Embedded.start` raises, and ConfigurationError where a process' login is named and no database.
     """
     if settings.database_url is None and (settings.api_database_url or settings.unlearner_database_url):
         raise ConfigurationError(
@@ -160,14 +211,11 @@ def open_servers(settings: Settings, embedded: Embedded | None = None, *, share:
         yield settings
         return
     embedded = embedded or private_servers(settings)
+    servers = embedded.start(alone=alone)
     try:
-        servers = _start_or_join(embedded, settings.home) if share else embedded.start()
         database, redis = settings.database_url or servers.database_url, settings.redis_url or servers.redis_url
-        if database is None or redis is None:
-            raise EmbeddedServerError(
-                f"The Lethe that runs in {settings.home} uses a server of its operator's.",
-                f"Set {'DATABASE_URL' if database is None else 'REDIS_URL'} here as it is set there.",
-            )
+        assert database is not None
+        assert redis is not None
         yield settings.with_servers(
             database_url=database,
             redis_url=redis,
@@ -179,11 +227,9 @@ def open_servers(settings: Settings, embedded: Embedded | None = None, *, share:
 
 
 def running_servers(home: Path) -> PrivateServers | None:
-    """Return where the servers that another process runs in `home` are reached, or None while it does not say."""
+    """Return where the servers that run in `home` are reached, or None if none run there."""
     place = Home(home)
-    pid = holder(place)
-    ports = None if pid is None else place.read_ports(pid)
-    return None if ports is None else _urls(place, ports)
+    return _urls(place, place.kept_ports()) if is_guarded(place) else None
 
 
 def owns_database(settings: Settings) -> bool:
@@ -193,34 +239,43 @@ def owns_database(settings: Settings) -> bool:
     return settings.database_url is not None and settings.database_url in own
 
 
-def _start_or_join(embedded: Embedded, home: Path) -> PrivateServers:
-    deadline = time.monotonic() + _JOIN_SECONDS
+def _enter(home: Home, alone: bool, deadline: float) -> HomeLock:
+    """Take the lock of `home`, which a guardian that ends, or who starts the servers, has alone for a while."""
     while True:
         try:
-            return embedded.start()
+            return HomeLock(home, share=not alone)
         except AlreadyRunning:
-            servers = running_servers(home)
-            if servers is not None:
-                return servers
-            if time.monotonic() > deadline:  # it neither ends nor gets ready
+            if time.monotonic() > deadline or (alone and is_shared(home)):
                 raise
-        time.sleep(0.05)
+        time.sleep(_PAUSE_SECONDS)
 
 
-def _urls(home: Home, ports: Ports) -> PrivateServers:
-    valkey = None if ports.valkey is None else redis_url(home, ports.valkey)
-    if ports.postgres is None:
-        return PrivateServers(None, valkey)
+def _urls(home: Home, ports: Mapping[str, int]) -> PrivateServers:
+    valkey, postgres = ports.get(Valkey.name), ports.get(Postgres.name)
+    redis = None if valkey is None else redis_url(home, valkey)
+    if postgres is None:
+        return PrivateServers(None, redis)
     return PrivateServers(
-        database_url(home, ports.postgres),
-        valkey,
-        api_database_url=database_url(home, ports.postgres, API),
-        unlearner_database_url=database_url(home, ports.postgres, UNLEARNER),
+        database_url(home, postgres),
+        redis,
+        api_database_url=database_url(home, postgres, API),
+        unlearner_database_url=database_url(home, postgres, UNLEARNER),
     )
 
 
-def _free_port() -> int:
+def _free_port(taken: Collection[int]) -> int:
+    """Return a random free port that is not among `taken`."""
+    for port in secrets.SystemRandom().sample(_PORTS, len(_PORTS)):
+        if port not in taken and _is_free(port):
+            return port
+    raise EmbeddedServerError(f"No port from {_PORTS[0]} to {_PORTS[-1]} is free.", "End programs that listen there.")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -28,12 +28,13 @@ class Valkey:
         self._home = home
         self._durable = durable
         self._account = server_account(self.folder)
-        self._program = find_valkey(self._account)
-        self._password = ""
+
+    @property
+    def _password(self) -> str:
+        return self._home.password(self.name)
 
     def prepare(self, lock: int) -> None:
-        """Make the data folder and the password where they are missing."""
-        self._password = self._home.password(self.name)
+        """Make the data folder if it is missing."""
         self._account.make_folder(self.folder)
 
     def plan(self, port: int) -> ServerPlan:
@@ -52,7 +53,7 @@ class Valkey:
         )
         return ServerPlan(
             name=self.name,
-            argv=[str(self._program), "-"],
+            argv=[str(find_valkey(self._account)), "-"],
             folder=self.folder,
             log=self.log,
             account=self._account,

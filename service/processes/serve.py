@@ -54,9 +54,9 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
-        AlreadyRunning: another process serves this LETHE_HOME, or answers in it.
+        AlreadyRunning: another process answers in this LETHE_HOME, trains its first model, or recovers it.
         LetheError: what kept it from starting.
-        EmbeddedServerError: the private servers have ended with their guardian.
+        EmbeddedServerError: the private servers have ended with their guardian and cannot be started again.
         SystemExit: a child could not start and has said why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
@@ -72,11 +72,9 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         if role in (None, "api"):
             end_orphans(_facts_of(settings))
             bound = stack.enter_context(listen(settings.host, settings.port))
-        # A part alone uses the servers of the other, where that has started some.
-        embedded = private_servers(settings)
-        settings = stack.enter_context(open_servers(settings, embedded, share=role is not None))
-        if bound is not None:
             stack.enter_context(_names_taken(settings.home))
+        embedded = private_servers(settings)
+        settings = stack.enter_context(open_servers(settings, embedded))
         if role in (None, "prepare"):
             run_once(child("prepare", settings), _ENDING_S)
         if role == "prepare":
@@ -91,7 +89,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             stages,
             on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
             on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
-            on_look=embedded.require_guardian,
+            on_look=embedded.keep_running,
         )
         hand_over(supervisor.stop)
         supervisor.run()

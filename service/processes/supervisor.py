@@ -33,6 +33,8 @@ MAY_PASS = os.EX_TEMPFAIL
 _STEADY_S = 60.0
 #: Seconds after which it is tried again to tell of the process ids.
 _TELL_AGAIN_S = 1.0
+#: Longest time between two calls of `on_look` (seconds).
+_LOOK_AGAIN_S = 1.0
 _BACKOFF = Backoff()
 _logger = logging.getLogger(__name__)
 
@@ -181,13 +183,12 @@ class Supervisor:
         *,
         on_ready: Callable[[], None],
         on_start: Callable[[Mapping[str, int]], None],
-        on_look: Callable[[], None] = lambda: None,
+        on_look: Callable[[], None] | None = None,
     ) -> None:
         """`on_ready` is called once, when all children are ready for the first time.
 
         `on_start` is called with the process ids by name, whenever a process was started, and again where it has raised
-        OSError, as on a full disk. `on_look` is called at each look, of which there is one whenever a process that this
-        one has started ends, be it of a stage or not; what it raises stops all.
+        OSError, as on a full disk. `on_look` is called at each look, at least once a second; what it raises stops all.
         """
         self._stages = [(stage, [_Process(child) for child in stage.children]) for stage in stages]
         self._processes = [process for _, processes in self._stages for process in processes]
@@ -223,7 +224,7 @@ class Supervisor:
                     _end(wakeup, processes, stage.grace_s)
 
     def _look_after(self) -> None:
-        if not self._stopping:
+        if self._on_look is not None and not self._stopping:
             self._on_look()
         for process in self._processes:
             process.listen()
@@ -251,7 +252,8 @@ class Supervisor:
             _logger.warning("%s cannot be started (%s); again in %.1f s", process.child.name, error.strerror, delay)
 
     def _next_due(self) -> float | None:
-        times = [self._tell_at, *(process.restart_at for process in self._processes)]
+        look_at = None if self._on_look is None else time.monotonic() + _LOOK_AGAIN_S
+        times = [look_at, self._tell_at, *(process.restart_at for process in self._processes)]
         return min((at for at in times if at is not None), default=None)
 
     def _report_pids(self) -> None:

@@ -1,4 +1,4 @@
-"""The private servers survive what happens to processes, and never outlive theirs."""
+"""The private servers survive what happens to processes, keep their ports, and never outlive who uses them."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,9 @@ from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.embedded import Embedded, PrivateServers, guardian, open_servers, orphans, programs, running_servers
+from service.embedded import servers as embedded_servers
 from service.embedded.account import Account, server_account
-from service.embedded.home import Home
+from service.embedded.home import Home, is_guarded
 from service.embedded.postgres import Postgres, works_in
 from service.errors import AlreadyRunning, ConfigurationError, DatabaseDamaged, EmbeddedServerError
 from service.settings import Settings, load_settings
@@ -54,6 +55,9 @@ with Embedded(Path(sys.argv[1]), durable=False) as servers:
 """
 
 
+StartHost = Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """A LETHE_HOME; whatever a failing test leaves running in it is killed."""
@@ -65,7 +69,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def host(home: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[str], PrivateServers]]]:
+def host(home: Path) -> Iterator[StartHost]:
     """Start a process that runs private servers in `home`, and wait until they serve."""
     started: list[subprocess.Popen[str]] = []
 
@@ -135,21 +139,47 @@ def test_what_a_login_sets_for_itself_does_not_outlive_a_restart(home: Path) -> 
             assert shown == ['"$user", public', "0", "off"]
 
 
-def test_a_second_lethe_in_the_same_home_is_refused_with_the_first_ones_pid(
-    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_servers_run_on_for_whoever_still_uses_them(number: signal.Signals, home: Path, host: StartHost) -> None:
+    first, servers = host()
+    second, same = host()
+    assert same == servers
+    before = _main_pids(home)
+
+    first.send_signal(number)
+    first.wait()
+    third, again = host()
+    assert again == servers
+    second.send_signal(number)
+    second.wait()
+
+    assert _answers(servers)
+    assert _main_pids(home) == before
+    third.send_signal(number)
+    third.wait()
+    _wait(lambda: not _servers_in(home))
+
+
+def test_a_home_that_others_use_cannot_be_had_alone_nor_used_while_one_has_it(
+    home: Path, host: StartHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, servers = host()
+    with pytest.raises(AlreadyRunning, match=str(home)):
+        Embedded(home, durable=False).start(alone=True)
+    assert _answers(servers), "the first one is not disturbed"
+    process.terminate()
+    process.wait()
 
-    with pytest.raises(AlreadyRunning, match=str(process.pid)):
+    alone = Embedded(home, durable=False)
+    alone.start(alone=True)
+    monkeypatch.setattr(embedded_servers, "_JOIN_SECONDS", 0.5)
+    with pytest.raises(AlreadyRunning, match=str(home)):
         Embedded(home, durable=False).start()
-
-    assert _sql(servers, "SELECT 1") == 1, "the first one is not disturbed"
+    alone.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-def test_no_server_outlives_a_lethe_that_ends_by(
-    number: signal.Signals, home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
-) -> None:
+def test_no_server_outlives_a_lethe_that_ends_by(number: signal.Signals, home: Path, host: StartHost) -> None:
     process, _ = host()
     assert {server.name() for server in _servers_in(home)} == {"postgres", "valkey-server"}
 
@@ -159,24 +189,43 @@ def test_no_server_outlives_a_lethe_that_ends_by(
     assert process.wait() in (0, -number)
 
 
-def test_no_server_outlives_a_guardian_that_is_killed_and_who_started_it_is_told(home: Path) -> None:
+def test_servers_that_ended_with_their_guardian_are_started_again_on_their_ports(home: Path) -> None:
     embedded = Embedded(home, durable=False)
-    embedded.start()
-    embedded.require_guardian()
-    [its_guardian] = [child for child in psutil.Process().children() if str(home) in child.cmdline()]
+    servers = embedded.start()
+    before = _main_pids(home)
+    embedded.keep_running()
+    assert _main_pids(home) == before
 
-    its_guardian.kill()
+    _guardian_of(home).kill()
 
     _wait(lambda: not _servers_in(home))
-    with pytest.raises(EmbeddedServerError, match="looks after the private servers"):
-        embedded.require_guardian()
+    embedded.keep_running()
+    assert _answers(servers)
     embedded.stop()
-    embedded.require_guardian()
+    embedded.keep_running()
+    assert not _servers_in(home)
 
 
-def test_ctrl_c_on_the_terminal_leaves_the_servers_to_lethe(
-    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
+def test_servers_whose_guardian_was_told_to_end_are_started_again_by_whoever_is_left(
+    home: Path, host: StartHost
 ) -> None:
+    starter, _ = host()
+    left = Embedded(home, durable=False)
+    servers = left.start()
+    its_guardian = _guardian_of(home)
+
+    # As a service manager does, which stops all processes that a part has started.
+    its_guardian.terminate()
+    starter.terminate()
+    starter.wait()
+
+    _wait(lambda: not is_guarded(Home(home)))
+    left.keep_running()
+    assert _answers(servers)
+    left.stop()
+
+
+def test_ctrl_c_on_the_terminal_leaves_the_servers_to_lethe(home: Path, host: StartHost) -> None:
     process, _ = host()
     sessions = {os.getsid(server.pid) for server in _servers_in(home)}
 
@@ -214,12 +263,10 @@ def test_a_server_that_never_runs_for_long_is_started_again_for_ever(
         assert server.due()
 
 
-def test_servers_left_behind_are_recognised_and_replaced(
-    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
-) -> None:
+def test_servers_left_behind_are_recognised_and_replaced(home: Path, host: StartHost) -> None:
     process, servers = host()
     _sql(servers, "CREATE TABLE kept (x int)")
-    its_guardian = psutil.Process(process.pid).children()[0]
+    its_guardian = _guardian_of(home)
     left = _main_pids(home)
     for pid in left.values():  # they cannot hear their stop signals until `start` has done something about it
         os.kill(pid, signal.SIGSTOP)
@@ -259,9 +306,7 @@ def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
     assert left.returncode == (-signal.SIGKILL if frozen else 0)
 
 
-def test_a_start_right_after_a_kill_waits_for_the_old_servers(
-    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
-) -> None:
+def test_a_start_right_after_a_kill_waits_for_the_old_servers(home: Path, host: StartHost) -> None:
     process, servers = host()
     _sql(servers, "CREATE TABLE kept (x int)")
     process.kill()
@@ -279,8 +324,7 @@ def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
     try:
         # The number in the file is taken by another process of the same account by now.
         (home / "postgres" / "postmaster.pid").write_text(f"{somebody.pid}\n{home}/postgres\n1\n5432\n\n\n\nready\n")
-        (home / "run" / "ports.json").write_text(f'{{"pid": {os.getpid()}, "postgres": 1, "valkey": 1}}')
-        (home / "lock").write_text(f"{somebody.pid}\n")
+        (home / "run" / "ports.json").write_bytes(b"\0" * 100)
         (home / "run" / "servers.lock").write_text("nonsense")
 
         with Embedded(home, durable=False) as servers:
@@ -300,27 +344,70 @@ def test_a_first_start_that_was_interrupted_is_begun_anew(home: Path) -> None:
         assert _sql(servers, "SELECT 1") == 1
 
 
-def test_a_port_that_was_taken_meanwhile_is_changed(home: Path) -> None:
-    embedded = Embedded(home, durable=False)
-    ports = [_port(url) for url in _both(embedded.start())]
-    embedded.stop()
+def test_a_port_that_was_taken_meanwhile_is_changed_for_good_where_nobody_relies_on_it(home: Path) -> None:
+    with Embedded(home, durable=False) as servers:
+        ports = [_port(url) for url in _both(servers)]
     takers = [socket.create_server(("127.0.0.1", port)) for port in ports]
     try:
-        assert _answers(embedded.start())
+        with Embedded(home, durable=False) as moved:
+            assert _answers(moved)
     finally:
-        embedded.stop()
         for taker in takers:
             taker.close()
 
+    with Embedded(home, durable=False) as again:
+        assert again == moved
 
-def test_stopped_and_started_again_the_urls_stay_valid(own_valkey: Embedded) -> None:
-    first = own_valkey.start()
-    own_valkey.stop()
 
-    assert own_valkey.start().redis_url == first.redis_url
-    assert first.redis_url is not None
-    with redis.Redis.from_url(first.redis_url) as client:
-        assert client.ping()
+def test_a_taken_port_is_named_where_another_process_relies_on_it(home: Path) -> None:
+    first, second = Embedded(home, postgres=False, durable=False), Embedded(home, postgres=False, durable=False)
+    servers = first.start()
+    second.start()
+    port = _port(servers.redis_url)
+    _guardian_of(home).kill()
+    _wait(lambda: not _servers_in(home))
+
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(EmbeddedServerError, match=rf"Port {port} .* private valkey server of {home}"):
+            first.keep_running()
+        first.stop()
+        with pytest.raises(EmbeddedServerError, match=rf"Port {port} .* private valkey server of {home}"):
+            Embedded(home, postgres=False, durable=False).start()
+    second.keep_running()
+    assert _redis(servers).ping()
+    second.stop()
+
+
+def test_ports_are_none_that_systems_take_for_outgoing_connections(running: tuple[Path, PrivateServers]) -> None:
+    assert all(20_000 <= _port(url) < 30_000 for url in _both(running[1]))
+
+
+def test_a_copied_home_has_ports_and_passwords_of_its_own(home: Path, tmp_path: Path) -> None:
+    with Embedded(home, durable=False) as servers:
+        _redis(servers).set("kept", "1")
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", home, copy], check=True)
+    assert running_servers(copy) is None
+
+    # Its original does not run, and its ports are free.
+    with Embedded(copy, durable=False) as copied:
+        assert _redis(copied).get("kept") == b"1"
+        assert not {_port(url) for url in _both(servers)} & {_port(url) for url in _both(copied)}
+        with Embedded(home, durable=False) as again:
+            assert again == servers
+            assert not {make_url(url).password for url in _both(again)} & {
+                make_url(url).password for url in _both(copied)
+            }
+            assert running_servers(copy) != running_servers(home)
+
+
+def test_a_home_that_is_moved_keeps_its_ports(home: Path, tmp_path: Path) -> None:
+    with Embedded(home, postgres=False, durable=False) as servers:
+        pass
+    moved = home.rename(tmp_path / "moved")
+
+    with Embedded(moved, postgres=False, durable=False) as again:
+        assert again == servers
 
 
 def test_a_damaged_append_only_file_is_set_aside(home: Path) -> None:
@@ -442,18 +529,16 @@ def test_servers_named_by_the_operator_are_used_and_nothing_is_started(home: Pat
 
 
 def test_a_command_uses_the_servers_of_the_lethe_that_runs_and_leaves_them_running(
-    home: Path, host: Callable[[], tuple[subprocess.Popen[str], PrivateServers]], monkeypatch: pytest.MonkeyPatch
+    home: Path, host: StartHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     monkeypatch.delenv("REDIS_URL", raising=False)
     _, servers = host()
     settings = load_settings(home=home)
 
-    with open_servers(settings, share=True) as joined:
+    with open_servers(settings) as joined:
         assert (joined.database_url, joined.redis_url) == _both(servers)
     assert _answers(servers)
-    with pytest.raises(AlreadyRunning), open_servers(settings):
-        pass
 
 
 def test_data_of_another_postgres_version_are_refused_by_name(home: Path) -> None:
@@ -640,6 +725,12 @@ def _main_pids(home: Path) -> dict[str, int]:
     servers = _servers_in(home)
     children = {child.pid for server in servers for child in server.children()}
     return {server.name(): server.pid for server in servers if server.pid not in children}
+
+
+def _guardian_of(home: Path) -> psutil.Process:
+    own = [guardian.__file__, str(home)]
+    [found] = [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-2:] == own]
+    return found
 
 
 def _text(file: Path) -> str:

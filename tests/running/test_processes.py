@@ -43,25 +43,6 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
         lethe.stop()
 
 
-def test_a_lethe_whose_private_servers_are_gone_with_their_guardian_ends_and_says_so(
-    small_model: Path, tmp_path: Path, lethe_start: Start
-) -> None:
-    home = tmp_path / "home"
-    copied(small_model, home / "model")
-    with LetheProcess(lethe_start, home) as lethe:
-        lethe.start()
-        of_its_own = psutil.Process(lethe.pid).children()
-        [guardian] = [child for child in of_its_own if str(home) in child.cmdline()]
-        guardian.kill()
-        assert psutil.wait_procs(of_its_own, timeout=60.0)[1] == []
-        ended = lethe.ended()
-        assert ended.status == 5
-        assert "The process that looks after the private servers was ended" in ended.stderr
-        lethe.start()
-        assert lethe.delete(["1"]).status == "completed"
-        lethe.stop()
-
-
 @pytest.mark.parametrize("workers", everyday([1, 2], 2))
 def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_place(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start, workers: int

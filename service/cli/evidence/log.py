@@ -86,7 +86,7 @@ def export(
     left = "Nothing was kept: half a log does not verify. Run the same command again."
     with (
         interrupted(lambda: left),
-        open_servers(settings_of_used(home), share=True) as settings,
+        open_servers(settings_of_used(home)) as settings,
         written(out) as file,
         doing("Reading the log") as work,
     ):

@@ -56,7 +56,7 @@ def recheck(
     left = "Nothing was changed, and nothing can be said yet. Run the same command again."
     with (
         interrupted(lambda: left),
-        open_servers(settings_of_used(home, model), share=True) as settings,
+        open_servers(settings_of_used(home, model)) as settings,
         doing("Measuring the files") as work,
     ):
         pointer, figures, measured = _measured(settings, work)

@@ -128,7 +128,7 @@ def _replace(
 
     running = read_facts(settings.home) is not None
     ended = None
-    with open_servers(settings, share=True) as reached:
+    with open_servers(settings) as reached:
         with interrupted(lambda: _UNTOUCHED):
             import_id = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted))
         if running:

@@ -21,7 +21,7 @@ def command(home: Home = Path("var"), as_json: Json = False) -> None:
     left = "The database is at one revision or at the other, not between them. Run the same command again."
     with (
         interrupted(lambda: left),
-        open_servers(load_settings(home=home), share=True) as settings,
+        open_servers(load_settings(home=home)) as settings,
         doing("Bringing the tables to this version"),
     ):
         assert settings.database_url is not None

@@ -104,7 +104,7 @@ def command(
     )
     configure_logging(settings.log_format, settings.log_level, process="recover")
     require_local_disks(settings.home, settings.share)
-    with interrupted(lambda: _LEFT), open_servers(settings) as reached:
+    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached:
         finish_move(reached.model_dir)
         # A private database belongs to the home that it is in.
         take_over = take_over or settings.database_url is None

@@ -20,7 +20,12 @@ _ROLE = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        Role | None, typer.Option("--role", help="Do this part alone: prepare ends, the others go on.")
+        Role | None,
+        typer.Option(
+            "--role",
+            help="Do this part alone: prepare ends, the others go on. Private servers belong to no part: they run, "
+            "on ports that LETHE_HOME keeps, while any part uses them.",
+        ),
     ],
 )
 

@@ -48,6 +48,7 @@ class LetheProcess:
     def __init__(self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: Any) -> None:
         """With a `role` that part alone; `part` tells several of one home apart."""
         self.home = home
+        self._is_part = role is not None
         self._command = ["serve"] if role is None else ["serve", "--role", role]
         self._ready = f"The {role} is ready." if role in ("unlearner", "worker") else "  Docs"
         self._lethe = lethe
@@ -93,7 +94,10 @@ class LetheProcess:
         return self._process.stdout
 
     def ended(self) -> Ended:
-        """Wait for the end of the process, and of the servers it started, and return how it ended."""
+        """Wait for the end of the process and of those it started, and return how it ended.
+
+        Private servers included, but where a part alone has ended: others may use those that it has started.
+        """
         assert self._process is not None
         children = self._children()
         self._stdout += self._process.stdout.readlines()
@@ -189,6 +193,9 @@ class LetheProcess:
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(self._process.pid).children(recursive=True)
+            if self._is_part:
+                session = os.getsid(self._process.pid)
+                children = [child for child in children if _session_of(child) == session]
         return children
 
     def __enter__(self) -> Self:
@@ -198,6 +205,12 @@ class LetheProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _session_of(process: psutil.Process) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(process.pid)
+    return None
 
 
 def _wait_for(processes: Iterable[psutil.Process]) -> None:
