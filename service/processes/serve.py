@@ -25,6 +25,7 @@ from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.observability.logging import configure_logging
 from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals, was_there
+from service.processes.numbers import numbered, own_number
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.layout import Layout
 from service.settings import Settings, environment_without_settings
@@ -80,7 +81,8 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             return
         stages = [] if bound is None else [_answering(settings, bound, api_workers)]
         if role != "api":
-            stages.append(_unlearning(settings, {} if role else _threads(settings.workers)))
+            name = numbered("unlearner", stack.enter_context(own_number(settings.home, "unlearner")))
+            stages.append(_unlearning(settings, name, {} if role else _threads(settings.workers)))
         if role is None and settings.workers > 1:
             # After the unlearner, which lets them go.
             stages.append(_following(settings))
@@ -211,8 +213,8 @@ def _answering(settings: Settings, bound: socket.socket, workers: int) -> Stage:
     return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
 
 
-def _unlearning(settings: Settings, environment: Mapping[str, str]) -> Stage:
-    unlearner = child("unlearner", settings, environment=environment)
+def _unlearning(settings: Settings, name: str, environment: Mapping[str, str]) -> Stage:
+    unlearner = child("unlearner", settings, name, environment=environment)
     return Stage([unlearner], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
 
 
