@@ -114,6 +114,7 @@ WALKED = {
     "/audit/export": ["/audit/export", "/audit/export?format=csv"],
     "/healthz": ["/healthz"],
     "/readyz": ["/readyz"],
+    "/readyz/predictions": ["/readyz/predictions"],
     "/metrics": ["/metrics"],
     "/predict/{node}": [],
 }
