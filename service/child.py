@@ -65,7 +65,7 @@ def _do(
             from service.processes.unlearner import run as unlearn
 
             with _kept_running():
-                unlearn(settings, notify_ready, restarts)
+                unlearn(settings, notify_ready, name, restarts)
         case "worker":
             from service.worker.following import follow
 

@@ -119,9 +119,6 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
-    unlearner_port: int = Field(
-        0, ge=0, le=65_535, description="TCP port of the unlearner's own /healthz and /metrics; 0 takes a free one."
-    )
     trusted_proxies: str | None = Field(
         None,
         description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",

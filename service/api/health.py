@@ -1,5 +1,6 @@
 """Whether the process lives, whether it can do its work, and its metrics."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -9,10 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import local_or_reading
+from service.domain.lease_report import Check
+from service.errors import LetheError
 from service.http.problem_responses import Problem, problems
 from service.http.problems import MEDIA_TYPE, problem
 from service.http.replies import reply
 from service.http.routes import StrictRoute
+from service.publication.reader import Reader
 from service.services import services_of
 
 router = APIRouter(tags=["operation"], route_class=StrictRoute)
@@ -45,7 +49,7 @@ _REDIS_CHECK: dict[str, Any] = {
 
 
 class Ready(BaseModel):
-    """Deletions and predictions are really served."""
+    """What was asked about is really served."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
 
@@ -53,24 +57,26 @@ class Ready(BaseModel):
     checks: list[CheckAnswer]
 
 
-_NOT_READY: dict[int | str, dict[str, Any]] = {
-    503: {
-        "description": "Not ready; `checks` names what fails",
-        "content": {
-            MEDIA_TYPE: {
-                "schema": {"$ref": "#/components/schemas/Problem"},
-                "example": Problem(
-                    type="urn:lethe:problem:not-ready",
-                    title="Not ready",
-                    status=503,
-                    detail="Not ready: redis.",
-                    remedy="Start it; what was accepted meanwhile is applied then.",
-                    checks=[_POSTGRES_CHECK, _REDIS_CHECK],
-                ).model_dump(),
-            }
-        },
-    }
+_PREDICTIONS_CHECK: dict[str, Any] = {
+    "name": "predictions",
+    "ok": False,
+    "detail": "The model is still being loaded.",
+    "remedy": "Try again in a moment; /readyz says when it is.",
 }
+
+
+def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """The 503 of a route, with one check that fails as its example."""
+    example = Problem(
+        type="urn:lethe:problem:not-ready",
+        title="Not ready",
+        status=503,
+        detail=f"Not ready: {failing['name']}.",
+        remedy=failing["remedy"],
+        checks=[*others, failing],
+    )
+    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example.model_dump()}
+    return {503: {"description": "Not ready; `checks` names what fails", "content": {MEDIA_TYPE: content}}}
 
 
 @router.get("/healthz", response_model=Alive, responses=problems(), summary="Is the process alive?")
@@ -79,10 +85,40 @@ async def healthz() -> Response:
     return reply(Alive())
 
 
-@router.get("/readyz", response_model=Ready, responses={**problems(), **_NOT_READY}, summary="Can it do its work?")
+@router.get(
+    "/readyz",
+    response_model=Ready,
+    responses={**problems(), **_not_ready(_REDIS_CHECK, _POSTGRES_CHECK)},
+    summary="Can it do its work?",
+)
 async def readyz(request: Request) -> Response:
     """200 when deletions and predictions are really served; else 503, naming what fails and what to do."""
-    checks = await services_of(request).readiness()
+    return _answer(await services_of(request).readiness())
+
+
+@router.get(
+    "/readyz/predictions",
+    response_model=Ready,
+    responses={**problems(), **_not_ready(_PREDICTIONS_CHECK)},
+    summary="Can it predict?",
+)
+async def readyz_predictions(request: Request) -> Response:
+    """200 when this process can answer a prediction now; else 503, for a load balancer that chooses who predicts.
+
+    It asks neither Postgres nor Redis: without them predictions go on.
+    """
+    return _answer([_prediction(services_of(request).reader)])
+
+
+def _prediction(reader: Reader) -> Check:
+    try:
+        reader.predict_many(())
+    except LetheError as error:
+        return Check("predictions", False, error.detail, error.remedy)
+    return Check("predictions", True, "answered")
+
+
+def _answer(checks: Sequence[Check]) -> Response:
     answers = [CheckAnswer(name=check.name, ok=check.ok, detail=check.detail, remedy=check.remedy) for check in checks]
     failing = [check for check in checks if not check.ok]
     if not failing:

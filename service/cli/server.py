@@ -9,7 +9,7 @@ import typer
 
 from lethe_client import LetheClient
 from service.errors import ConfigurationError, Unavailable
-from service.processes.listening import ServerFacts, was_there
+from service.processes.listening import ServerFacts, facts_paths, was_there
 from service.settings import Settings, load_settings
 
 Home = Annotated[
@@ -43,9 +43,13 @@ Key = Annotated[
 
 
 def read_facts(home: Path) -> ServerFacts | None:
-    """The facts of the `serve` that runs in `home`; None when none runs there, or they may not be read."""
+    """The facts of a `serve` that runs in `home`; None when none runs there, or they may not be read."""
+    return next(filter(None, map(_read, facts_paths(home))), None)
+
+
+def _read(path: Path) -> ServerFacts | None:
     try:
-        facts = msgspec.json.decode((home / "run" / "server.json").read_bytes(), type=ServerFacts)
+        facts = msgspec.json.decode(path.read_bytes(), type=ServerFacts)
         # After a power cut another process may have its id: a stranger, who is not to be sent the key.
         return facts if was_there(psutil.Process(facts.pid), facts.started_at.timestamp()) else None
     except (OSError, ValueError, psutil.Error):

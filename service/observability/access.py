@@ -10,7 +10,7 @@ import orjson
 from service.observability.logging import LogFormat
 
 #: Routes that monitoring asks every few seconds; their answers are logged at `debug`.
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_PROBES = frozenset({"/healthz", "/readyz", "/readyz/predictions", "/metrics"})
 
 
 class AccessLog:

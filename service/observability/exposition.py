@@ -1,20 +1,21 @@
 """What Prometheus is shown: one process' metrics and those of its siblings, each under the label `process`.
 
-Siblings ask each other at the moment somebody looks, over sockets in a folder of theirs: what is counted costs nothing
-but the counting, and a full disk, which ends a process that writes to a mapped file, ends none here.
+Siblings are all processes of a home that answer requests or unlearn. They ask each other at the moment somebody looks,
+over sockets: what is counted costs nothing but the counting, and a full disk, which ends a process that writes to a
+mapped file, ends none here.
 """
 
 import asyncio
-import os
 import re
-import socket
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+
+from service.observability.sockets import answering, connected
 
 #: Longest wait for a sibling: one that is stopped is left out (seconds).
 _SIBLING_S = 1.0
@@ -41,33 +42,12 @@ class Exposition:
         if self._folder is None:
             yield
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._folder / f"{self._process}.sock"
-        path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX)
-        with _reachable(path) as address:
-            listening.bind(address)
-        path.chmod(0o600)
-        server = await asyncio.start_unix_server(self._answer, sock=listening)
-        try:
+        async with answering(self._folder / f"{self._process}.sock", self._own):
             yield
-        finally:
-            server.close()
-            path.unlink(missing_ok=True)
 
-    async def _own(self) -> str:
+    async def _own(self) -> bytes:
         # In a thread: hundreds of lines are some milliseconds, in which requests would wait.
-        return (await asyncio.to_thread(generate_latest, _Named(self.registry, self._process))).decode()
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            writer.write((await self._own()).encode())
-            await writer.drain()
-        except OSError:
-            # Whoever asked has gone.
-            return
-        finally:
-            writer.close()
+        return await asyncio.to_thread(generate_latest, _Named(self.registry, self._process))
 
     def _siblings(self) -> list[Path]:
         if self._folder is None:
@@ -92,34 +72,19 @@ class _Named(Collector):
             yield named
 
 
-async def _ask(path: Path) -> str:
+async def _ask(path: Path) -> bytes:
     """What a sibling shows; nothing of one that is dead or does not answer."""
     with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_SIBLING_S):
-            with _reachable(path) as address:
-                reader, writer = await asyncio.open_unix_connection(address)
-            try:
-                return (await reader.read()).decode()
-            finally:
-                writer.close()
-    return ""
+        async with asyncio.timeout(_SIBLING_S), connected(path) as (answer, _):
+            return await answer.read()
+    return b""
 
 
-@contextmanager
-def _reachable(path: Path) -> Iterator[str]:
-    """An address for a socket: its path may have any length, an address has at most 107 bytes."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
-def _merged(shown: Iterable[str]) -> str:
+def _merged(shown: Iterable[bytes]) -> str:
     """Each family once, with the samples of all."""
     families: dict[str, list[str]] = {}
     for page in shown:
-        for family in _FAMILY.split(page):
+        for family in _FAMILY.split(page.decode()):
             lines = family.splitlines()
             if not lines:
                 continue

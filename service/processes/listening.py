@@ -15,12 +15,13 @@ import psutil
 
 from service.errors import ConfigurationError
 from service.private_files import write_private
+from service.processes.numbers import numbered
 
 _BACKLOG = 2048
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a running `serve` says of itself in LETHE_HOME/run/server.json."""
+    """What a running `serve` that answers requests says of itself, at its `facts_path`."""
 
     pid: int
     url: str
@@ -91,6 +92,16 @@ def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def facts_path(home: Path, number: int) -> Path:
+    """Where the facts are of the `serve` with this number among those that answer requests in `home`."""
+    return home / "run" / f"{numbered('server', number)}.json"
+
+
+def facts_paths(home: Path) -> list[Path]:
+    """Where facts are, also those of a `serve` that was killed."""
+    return sorted((home / "run").glob("server*.json"))
 
 
 @contextlib.contextmanager

@@ -19,13 +19,20 @@ import msgspec
 import psutil
 
 from service.embedded import open_servers, private_servers
-from service.embedded.home import try_lock
-from service.errors import AlreadyRunning
 from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.local_disk import require_local_disks
 from service.observability.logging import configure_logging
-from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals, was_there
+from service.processes.listening import (
+    ServerFacts,
+    facts_file,
+    facts_path,
+    facts_paths,
+    listen,
+    stopped_by_signals,
+    was_there,
+)
+from service.processes.numbers import is_only, numbered, own_number
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.heads import Heads
 from service.publication.layout import Layout
@@ -51,10 +58,11 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
 
     Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
     A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
+    Others may serve the same LETHE_HOME, each at its own port: an upgrade starts the new one before it stops the old.
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
-        AlreadyRunning: another process answers in this LETHE_HOME, trains its first model, or recovers it.
+        AlreadyRunning: another process trains the first model of this LETHE_HOME, or recovers it.
         LetheError: what kept it from starting.
         EmbeddedServerError: the private servers have ended with their guardian and cannot be started again.
         SystemExit: a child could not start and has said why; with its status.
@@ -70,51 +78,37 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             return
         bound = None
         if role in (None, "api"):
-            end_orphans(_facts_of(settings))
+            for facts in facts_paths(settings.home):
+                end_orphans(facts)
             bound = stack.enter_context(listen(settings.host, settings.port))
-            stack.enter_context(_names_taken(settings.home))
         embedded = private_servers(settings)
         settings = stack.enter_context(open_servers(settings, embedded))
         if role in (None, "prepare"):
             run_once(child("prepare", settings), _ENDING_S)
         if role == "prepare":
             return
-        stages = [] if bound is None else [_answering(settings, bound, api_workers)]
+        stages, numbers = list[Stage](), dict[str, int]()
+        on_start: Callable[[Mapping[str, int]], None] = _ignore
+        if bound is not None:
+            numbers["api"] = stack.enter_context(own_number(settings.home, "api"))
+            stages.append(_answering(settings, numbers["api"], bound, api_workers))
+            on_start = stack.enter_context(_facts(settings, numbers["api"], url_of(bound)))
         if role != "api":
-            stages.append(_unlearning(settings, {} if role else _threads(settings.workers)))
+            numbers["unlearner"] = stack.enter_context(own_number(settings.home, "unlearner"))
+            stages.append(_unlearning(settings, numbers["unlearner"], {} if role else _threads(settings.workers)))
         if role is None and settings.workers > 1:
             # After the unlearner, which lets them go.
             stages.append(_following(settings))
         supervisor = Supervisor(
             stages,
             on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
-            on_start=_ignore if bound is None else stack.enter_context(_facts(settings, url_of(bound))),
+            on_start=on_start,
             on_look=embedded.keep_running,
         )
         hand_over(supervisor.stop)
         supervisor.run()
-        if role is None:
+        if role is None and all(is_only(settings.home, kind, number) for kind, number in numbers.items()):
             _remove_publication(settings.home)
-
-
-@contextlib.contextmanager
-def _names_taken(home: Path) -> Iterator[None]:
-    """Be the only one in this LETHE_HOME whose processes answer: by their names metrics and commands know them.
-
-    Raises AlreadyRunning.
-    """
-    path = home / "run" / "api.lock"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if not try_lock(descriptor):
-            raise AlreadyRunning(
-                f"Another `lethe serve` already answers requests in {home}.",
-                "Stop it, or have it start more processes with --api-workers.",
-            )
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_publication(home: Path) -> None:
@@ -207,13 +201,14 @@ def end_orphans(facts: Path) -> None:
     psutil.wait_procs(orphans, timeout=_ORPHANS_S)
 
 
-def _answering(settings: Settings, bound: socket.socket, workers: int) -> Stage:
-    children = [child("api", settings, f"api-{number}", bound) for number in range(workers)]
+def _answering(settings: Settings, number: int, bound: socket.socket, workers: int) -> Stage:
+    name = numbered("api", number)
+    children = [child("api", settings, f"{name}-{each}", bound) for each in range(workers)]
     return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
 
 
-def _unlearning(settings: Settings, environment: Mapping[str, str]) -> Stage:
-    unlearner = child("unlearner", settings, environment=environment)
+def _unlearning(settings: Settings, number: int, environment: Mapping[str, str]) -> Stage:
+    unlearner = child("unlearner", settings, numbered("unlearner", number), environment=environment)
     return Stage([unlearner], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
 
 
@@ -232,15 +227,11 @@ def _threads(workers: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, int(threads) // workers))} if threads.isdecimal() and workers > 1 else {}
 
 
-def _facts_of(settings: Settings) -> Path:
-    return settings.home / "run" / "server.json"
-
-
 @contextlib.contextmanager
-def _facts(settings: Settings, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
+def _facts(settings: Settings, number: int, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
     """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
     started_at = datetime.now(UTC)
-    with facts_file(_facts_of(settings)) as write:
+    with facts_file(facts_path(settings.home, number)) as write:
         yield lambda pids: write(ServerFacts(os.getpid(), url, str(settings.model_dir), started_at, dict(pids)))
 
 

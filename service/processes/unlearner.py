@@ -9,14 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from model_store.memory import free_memory
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.access.first_key import refuse_weak_keys
-from service.access.key_memory import key_memory
-from service.access.limits import RateLimits
 from service.batches.batcher import BatchLimits
 from service.db import rights, roles, schema
 from service.deletions.delivery.relay import Relay
@@ -33,7 +28,6 @@ from service.drills.starting import Drills
 from service.embedded import owns_database
 from service.evidence.signer import LogSigner
 from service.home_id import id_of
-from service.http.addresses import url_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.key_slots.disposal import UnneededKeys
 from service.observability.exposition import Exposition
@@ -41,10 +35,10 @@ from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_
 from service.operation.gauges import keep_gauges
 from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.operation.readiness import Readiness
+from service.operation.unlearner_health import Health, shared_health
 from service.operation.unlearner_probes import keep_looking, unlearner_probes
 from service.processes.background import Background, announce
-from service.processes.listening import listen, stopped_by_signals
-from service.processes.unlearner_address import serve, unlearner_app
+from service.processes.listening import stopped_by_signals
 from service.publication.facts import VersionFacts
 from service.publication.writer import Publisher
 from service.queue.connection import connect
@@ -62,20 +56,21 @@ from service.worker.team import Team
 from service.worker.unlearner import Unlearner
 
 
-def run(settings: Settings, notify_ready: Callable[[], None], restarts: int) -> None:
+def run(settings: Settings, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
     """Unlearn until SIGTERM; `notify_ready` is called once it serves, which a standby does not.
 
-    `restarts` is the number of times that the supervisor restarted this process.
+    `name` is this process' own in its home, `restarts` the number of times that the supervisor restarted it.
 
     Raises what kept it from starting, or from going on.
     """
     with stopped_by_signals() as hand_over:
-        asyncio.run(_run(settings, notify_ready, restarts, hand_over))
+        asyncio.run(_run(settings, notify_ready, name, restarts, hand_over))
 
 
 async def _run(
     settings: Settings,
     notify_ready: Callable[[], None],
+    name: str,
     restarts: int,
     hand_over: Callable[[Callable[[], None]], None],
 ) -> None:
@@ -91,7 +86,7 @@ async def _run(
         failures.append(error)
         ended.set()
 
-    async with unlearning(settings, on_failure=fail, on_ready=notify_ready, restarts=restarts):
+    async with unlearning(settings, name, on_failure=fail, on_ready=notify_ready, restarts=restarts):
         await ended.wait()
     if failures:
         raise failures[0]
@@ -100,12 +95,13 @@ async def _run(
 @asynccontextmanager
 async def unlearning(
     settings: Settings,
+    name: str = "unlearner",
     *,
     on_failure: Callable[[BaseException], None],
     on_ready: Callable[[], None] = lambda: None,
     restarts: int = 0,
-) -> AsyncIterator[str]:
-    """The unlearner and the activities beside it, until the end of the block; yields the URL of its /healthz.
+) -> AsyncIterator[None]:
+    """The unlearner and the activities beside it, until the end of the block.
 
     `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
     nothing can work without has ended.
@@ -118,7 +114,6 @@ async def unlearning(
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")
-        await refuse_weak_keys(engine, settings.host)
         log_keys = await open_log_keys(engine, settings.home / "keys")
         request_keys = await open_request_keys(engine, settings.home / "keys", keyring)
         finish_move(settings.model_dir)
@@ -177,7 +172,6 @@ async def unlearning(
         tombstones = TombstoneLookup(engine, keyring, model)
         cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.live, tombstones)
         drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
-        keys = key_memory(engine, keyring)
 
         def key_files() -> None:
             keyring.check_files()
@@ -189,25 +183,21 @@ async def unlearning(
             timeout_s=settings.readiness_timeout_s,
             state=lambda: unlearner.condition,
         )
-        exposition = Exposition(registry, "unlearner")
-        app = unlearner_app(
-            condition=lambda: unlearner.condition,
-            readiness=readiness,
-            exposition=exposition,
-            keys=keys,
-            limits=RateLimits(redis, keyring.cursor_key),
-        )
+
+        async def health() -> Health:
+            return Health(unlearner.condition, await readiness())
 
         def found(checks: tuple[Check, ...]) -> None:
             unlearner.checks = checks
 
-        bound = stack.enter_context(listen(settings.host, settings.unlearner_port))
+        exposition = Exposition(registry, name, settings.home / "run" / "metrics")
+        await stack.enter_async_context(exposition.shared())
+        await stack.enter_async_context(shared_health(settings.home, name, health))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))
         background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
-        background.start("keys", keys.run(background.stop))
         background.start("keys of id lists", unneeded_keys.run(background.stop))
         sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
         background.start("webhooks", Webhooks(engine, sender).run(background.stop))
@@ -225,14 +215,12 @@ async def unlearning(
         if interval is not None:
             schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
             background.start("drills", schedule.run(background.stop))
-        background.start("http", serve(app, bound, background.stop))
 
         async def is_serving() -> bool:
             return unlearner.condition.phase is Phase.SERVING
 
         background.start("announcement", announce(is_serving, on_ready, background.stop))
-        structlog.get_logger(__name__).info("unlearner.listening", url=url_of(bound))
-        yield url_of(bound)
+        yield
 
 
 def _room(home: Path) -> tuple[float, float]:

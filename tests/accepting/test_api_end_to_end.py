@@ -175,7 +175,7 @@ async def test_a_second_of_each_answers_as_the_first_and_takes_over_from_it(sett
     async with AsyncExitStack() as first, AsyncExitStack() as second:
         lethe = await first.enter_async_context(running(settings))
         await until(lethe.is_ready)
-        other = await second.enter_async_context(running(settings, "api-1"))
+        other = await second.enter_async_context(running(settings, "api-1", "unlearner2"))
         await until(other.is_ready)
         accepted = await lethe.delete("7")
         state = await lethe.completed(accepted)
@@ -183,7 +183,7 @@ async def test_a_second_of_each_answers_as_the_first_and_takes_over_from_it(sett
         assert await other.state(accepted) == state
         refused(await other.client.get("/predict/7"), 410, "node-deleted")
         page = (await other.client.get("/metrics")).text
-        for name in ("api-0", "api-1"):
+        for name in ("api-0", "api-1", "unlearner", "unlearner2"):
             assert f'process_start_time_seconds{{process="{name}"}}' in page
         await first.aclose()
         taken_over = await other.completed(await other.delete("8"))

@@ -46,6 +46,8 @@ async def test_an_outage_of_postgres_is_503_and_leaves_nothing_half_written(
     assert (await client.get("/predict/2")).status_code == 200
     refused(await (await api.client_with("unseen")).get("/predict/2"), 503, "unavailable")
     assert (await client.get("/healthz")).status_code == 200
+    for method in ("GET", "HEAD"):
+        assert (await client.request(method, "/readyz/predictions")).status_code == 200
 
     own_postgres.start()
     assert await api.count("requests") == 1

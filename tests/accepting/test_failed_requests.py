@@ -341,7 +341,7 @@ async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
         await until(lethe.is_ready)
 
         async def is_told() -> bool:
-            return 'lethe_open_deletions_failed{process="unlearner"} 1.0' in await lethe.unlearner_metrics()
+            return 'lethe_open_deletions_failed{process="unlearner"} 1.0' in await lethe.metrics()
 
         await until(is_told)
         later = await lethe.delete("5", "8", "9")

@@ -124,6 +124,7 @@ def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on
         # Predictions need no Postgres.
         for _ in range(100):
             assert http.get(f"/predict/{wanted}").json()["model_version"] == version
+        assert http.get("/readyz/predictions").status_code == 200
 
         fragile.postgres.start()
         assert fragile.query(_ROWS) == rows

@@ -251,7 +251,7 @@ async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
 
 async def unclaimed(lethe: Lethe) -> float:
     """The age that the metrics give."""
-    page = await lethe.unlearner_metrics()
+    page = await lethe.metrics()
     [found] = re.findall(r'^lethe_oldest_unclaimed_seconds{process="unlearner"} (\S+)$', page, re.MULTILINE)
     return float(found)
 

@@ -17,7 +17,8 @@ from tests.support.preloaded import ROOT
 RULES = DOCKER / "prometheus" / "rules.yml"
 BY_NAME = {rule["alert"]: rule for rule in ALERTS}
 #: An unlearner's sample, and what a standby shows beside it of what it does not know.
-UNLEARNER, STANDBY = '{instance="one:8001",job="lethe",process="unlearner"}', '{instance="two:8001",job="lethe"}'
+UNLEARNER, STANDBY = (f'{{instance="one:8000",job="lethe",process="{name}"}}' for name in ("unlearner", "unlearner2"))
+UP = 'up{instance="one:8000",job="lethe"}'
 WATCHER = '{instance="elsewhere:9100",job="node"}'
 #: A series of what is not known, for an hour.
 UNKNOWN = " ".join(["NaN"] * 60)
@@ -54,22 +55,30 @@ def of(*names: str) -> tuple[str, ...]:
     return tuple(f"lethe_{name}{UNLEARNER}" for name in names)
 
 
-ONE = (("instance", "one:8001"), ("job", "lethe"), ("process", "unlearner"))
 INTERVAL, COMPLETED = of("drill_interval_seconds", "drill_last_completed_timestamp_seconds")
 COHORTS = f"lethe_drill_cohorts_remaining{UNLEARNER}"
 [RESTARTS] = of("restarts_total")
 QUEUED, BATCHES = of("queued_nodes", "batches_total")
 SIZE, SIGNED = of("log_size", "log_signed_size")
-ENDED = 'lethe_deletions_ended_total{instance="one:8001",job="lethe",process="unlearner",status="completed"}'
+ENDED = 'lethe_deletions_ended_total{instance="one:8000",job="lethe",process="unlearner",status="completed"}'
 ANSWERED = 'lethe_http_requests_total{{instance="one:8000",job="lethe",process="api-0",status="{}"}}'
-EXCEEDED = 'lethe_residual_exceeded_total{instance="one:8001",job="lethe",process="unlearner",residual="span"}'
+EXCEEDED = 'lethe_residual_exceeded_total{instance="one:8000",job="lethe",process="unlearner",residual="span"}'
 FREE = f"lethe_memory_available_bytes{UNLEARNER}"
 USED = f"process_resident_memory_bytes{UNLEARNER}"
 LAST_GOOD = f"lethe_watch_last_good_timestamp_seconds{WATCHER}"
 WATCHED = (("instance", "elsewhere:9100"), ("job", "node"))
 
 CASES = {
-    "LetheDown": [Case({f"up{UNLEARNER}": always(0)}, {f"up{UNLEARNER}": always(1)}, labels=ONE)],
+    "LetheDown": [
+        Case({UP: always(0)}, {UP: always(1)}, labels=(("instance", "one:8000"), ("job", "lethe"))),
+    ],
+    "LetheUnlearnerDown": [
+        Case({UP: always(1)}, {UP: always(1), QUEUED: always(0)}),
+        # Of one that starts it is not known yet how many nodes wait.
+        Case({UP: always(1), QUEUED: "0x20 stale"}, {UP: always(1), QUEUED: UNKNOWN}),
+        # Where nothing answers it is not known whether one runs.
+        Case({UP: always(1)}, {UP: always(0)}),
+    ],
     "LetheAnswersErrors": [
         Case(
             {ANSWERED.format(200): "0+90x2400", ANSWERED.format(503): "0+10x2400"},
@@ -96,7 +105,7 @@ CASES = {
         Case(
             {RESTARTS: "0x16 stale 1x2 stale 2x2 stale 3x20"},
             {RESTARTS: "0x10 stale 1x1000"},
-            labels=(("instance", "one:8001"), ("process", "unlearner")),
+            labels=(("instance", "one:8000"), ("process", "unlearner")),
         )
     ],
     "LetheDiskNearlyFull": [gauge("disk_free_bytes", 2**30 - 1, 2**30)],
@@ -104,7 +113,7 @@ CASES = {
         Case(
             {FREE: always(99e6), USED: always(1e9)},
             {FREE: always(101e6), USED: always(1e9)},
-            labels=(("instance", "one:8001"),),
+            labels=(("instance", "one:8000"), ("process", "unlearner")),
         )
     ],
     "LetheSpanResidualLarge": [gauge("residuals_too_large", 1, 0)],
@@ -144,7 +153,7 @@ CASES = {
     "LetheLogUnwatched": [
         Case({LAST_GOOD: always(0)}, {LAST_GOOD: "0+60x2400"}, "2h", WATCHED),
         # Nobody watches at all.
-        Case({f"up{UNLEARNER}": always(1)}, {LAST_GOOD: "0+60x2400"}, "2h"),
+        Case({UP: always(1)}, {LAST_GOOD: "0+60x2400"}, "2h"),
     ],
 }
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from service.settings import Settings, variable_name
+from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import ROOT
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -77,11 +78,20 @@ def test_a_worker_sees_the_model_and_the_unlearner_and_nothing_else() -> None:
     assert others == {"worker", "unlearner-cpu", "unlearner-gpu"}
 
 
-def test_prometheus_asks_both() -> None:
+def test_prometheus_asks_what_answers_for_all() -> None:
     (job,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-    ports = {"api": 8000, "unlearner": COMPOSE["services"]["unlearner-cpu"]["environment"]["LETHE_UNLEARNER_PORT"]}
-    assert job["static_configs"] == [{"targets": [f"{name}:{port}" for name, port in ports.items()]}]
-    assert re.search(rf"LETHE_PORT={ports['api']}\b", DOCKERFILE)
+    assert job["static_configs"] == [{"targets": ["api:8000"]}]
+    assert re.search(r"LETHE_PORT=8000\b", DOCKERFILE)
+
+
+@pytest.mark.parametrize("name", ["unlearner-cpu", "unlearner-gpu"])
+def test_the_unlearners_health_check_is_a_command_that_there_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kind, program, *arguments = COMPOSE["services"][name]["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "/opt/lethe/lethe")
+    assert "/opt/lethe/lethe" in DOCKERFILE
+    ran = CommandLine(capsys)(*arguments, "--home", "/nowhere")
+    assert ran.status == 1
+    assert "No unlearner runs here" in ran.stdout
 
 
 def test_what_is_mounted_exists_and_no_port_leaves_the_machine() -> None:

@@ -258,7 +258,8 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
                     if "json" in answer.headers["content-type"] and route.path != "/openapi.json":
                         assert [one for one in numbers(answer.json()) if one not in (round(one, 2), LAMBDA)] == [], url
     assert answered == {
-        *("/predict/{node:path}", "/predict", "/model", "/metrics", "/healthz", "/readyz", "/openapi.json", "/docs"),
+        *("/predict/{node:path}", "/predict", "/model", "/metrics", "/openapi.json", "/docs"),
+        *("/healthz", "/readyz", "/readyz/predictions"),
         *("/docs/start.js", "/docs/assets/{name:path}", "/dashboard/login", "/dashboard/static/{name:path}"),
     }
 

@@ -23,7 +23,7 @@ async def test_an_imported_model_is_shared_by_all_workers(
     async with running(settings) as lethe:
 
         async def together() -> bool:
-            return 'lethe_workers{process="unlearner"} 2.0' in await lethe.unlearner_metrics()
+            return 'lethe_workers{process="unlearner"} 2.0' in await lethe.metrics()
 
         await asyncio.to_thread(worker.start)
         try:

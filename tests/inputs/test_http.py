@@ -38,7 +38,7 @@ def wrong(route: Route, ask: Asked, sweep: Sweep, most: int) -> Iterator[Call]:
 
 def judged(route: Route, call: Call, told: Told) -> str | None:
     """What is wrong with an answer; None when nothing is."""
-    if told.status >= 500 and route.path != "/readyz":
+    if told.status >= 500 and not route.path.startswith("/readyz"):
         return "an error inside"
     refused = 400 <= told.status < 500
     if refused and not route.is_page and not told.is_problem:

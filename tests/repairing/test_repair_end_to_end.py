@@ -93,10 +93,10 @@ async def counted(lethe: Lethe, line: str) -> str:
     """The metrics, once `line` is among them: a batch is counted after its requests are told to be completed."""
 
     async def is_counted() -> bool:
-        return line in await lethe.unlearner_metrics()
+        return line in await lethe.metrics()
 
     await until(is_counted)
-    return await lethe.unlearner_metrics()
+    return await lethe.metrics()
 
 
 def edges_of(model: Path) -> list[tuple[str, str]]:
@@ -407,7 +407,7 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
             state = await repaired(lethe, await lethe.delete("12", "57"), status="not_converged")
         assert "The repair was given up because it could not be computed" in state["explanation"]
         assert (await model_of(lethe))["version"] == 1
-        assert 'lethe_repairs_not_converged_total{process="unlearner"} 1.0' in await lethe.unlearner_metrics()
+        assert 'lethe_repairs_not_converged_total{process="unlearner"} 1.0' in await lethe.metrics()
         monkeypatch.setattr(Resident, "advance_repair", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=3)
         assert lethe.failures == []

@@ -1,6 +1,7 @@
 """Keys and scopes, health, metrics and the description of the interface."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,7 @@ from service.access.api_keys import ApiKeyRepository
 from service.db.transactions import transaction
 from service.domain.lease_report import Check
 from service.domain.scopes import Scope
+from service.publication.reader import Reader
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
 
@@ -128,6 +130,27 @@ async def test_health_is_open_and_readiness_names_what_fails(api: Api) -> None:
     assert (await nobody.get("/healthz")).status_code == 200
 
 
+async def test_readiness_for_predictions_looks_at_predictions_alone(api: Api, tmp_path: Path) -> None:
+    nobody = await api.client_with(None, ELSEWHERE)
+    api.checks += [Check("postgres", False, "Postgres does not answer.", "Start it.")]
+    assert (await nobody.get("/readyz")).status_code == 503
+    ready = await nobody.get("/readyz/predictions")
+    check = {"name": "predictions", "ok": True, "detail": "answered", "remedy": ""}
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "checks": [check]})
+    head = await nobody.head("/readyz/predictions")
+    assert (head.status_code, head.content) == (200, b"")
+    refused(await nobody.get("/readyz/predictions?all=yes"), 422, "invalid-request")
+    # One that has read no version of the model yet.
+    api.app.state.services = replace(api.services, reader=Reader(tmp_path))
+    response = await nobody.get("/readyz/predictions")
+    document = refused(response, 503, "not-ready")
+    assert document["detail"] == "Not ready: predictions."
+    assert [check["name"] for check in document["checks"]] == ["predictions"]
+    assert document["remedy"] == document["checks"][0]["remedy"] != ""
+    assert response.headers["retry-after"]
+    assert (await nobody.head("/readyz/predictions")).status_code == 503
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/docs", "/openapi.json"])
 async def test_what_describes_the_service_is_open_here_and_keyed_elsewhere(api: Api, path: str) -> None:
     for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
@@ -192,6 +215,7 @@ async def test_every_route_is_described_with_examples_and_its_problems(api: Api)
         ("GET", "/model"),
         ("GET", "/healthz"),
         ("GET", "/readyz"),
+        ("GET", "/readyz/predictions"),
         ("GET", "/metrics"),
     }
     assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
@@ -206,7 +230,7 @@ async def test_every_route_is_described_with_examples_and_its_problems(api: Api)
                 assert has_example(response["content"]["application/json"], schemas), f"{place} {status}"
         if "requestBody" in operation:
             assert has_example(operation["requestBody"]["content"]["application/json"], schemas), place
-        open_route = path in ("/healthz", "/readyz", "/metrics")
+        open_route = path in ("/healthz", "/readyz", "/readyz/predictions", "/metrics")
         assert ("security" in operation) is not open_route, place
         assert operation["summary"], place
         assert operation["description"], place

@@ -1,20 +1,15 @@
 """A second unlearner stands by: it takes over once the first has died, and what was accepted between is done once."""
 
-import time
-from collections.abc import Callable
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
+from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied, version_of
-
-
-def until(found: Callable[[], bool], one: LetheProcess) -> None:
-    while not found():
-        one.assert_runs()
-        time.sleep(0.02)
 
 
 async def fetched(url: str, query: str) -> list[tuple[Any, ...]]:
@@ -26,10 +21,20 @@ async def fetched(url: str, query: str) -> list[tuple[Any, ...]]:
 
 
 async def test_a_standby_takes_over_from_one_that_is_killed(
-    small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start
+    small_model: Path,
+    tmp_path: Path,
+    database_url: str,
+    redis_url: str,
+    lethe_start: Start,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     home = tmp_path / "home"
     copied(small_model, home / "model")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def doctor() -> Ran:
+        return CommandLine(capsys)("doctor", "--role", "unlearner", "--home", home)
 
     def part(role: str, name: str) -> LetheProcess:
         servers = {"database_url": database_url, "redis_url": redis_url}
@@ -41,7 +46,15 @@ async def test_a_standby_takes_over_from_one_that_is_killed(
     first, second, api = part("unlearner", "first"), part("unlearner", "second"), part("api", "api")
     with first.start(), second, api.start():
         second.launch()
-        until(lambda: "unlearner.listening" in second.log(), second)
+        # The health check says of both that they are well, once the second stands by.
+        while "is waiting for the lease." not in (examined := await asyncio.to_thread(doctor)).stdout:
+            second.assert_runs()
+        assert examined.status == 0
+        assert "unlearner2" in examined.stdout
+        with api.http() as http:
+            page = http.get("/metrics").text
+        for name in ("api-0", "unlearner", "unlearner2"):
+            assert f'lethe_restarts_total{{process="{name}"}} 0.0' in page
         assert version_of(api.delete(["0"])) == 1
 
         first.kill()
@@ -59,3 +72,4 @@ async def test_a_standby_takes_over_from_one_that_is_killed(
         assert await fetched(database_url, applied) == [(3, 3)]
         assert api.stop().status == 0
         assert second.stop().status == 0
+    assert (await asyncio.to_thread(doctor)).status == 1

@@ -147,8 +147,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
     prepare.launch()
     assert prepare.ended().status == 0
     meeting: dict[str, Any] = {"workers_port": free_port(), "lease_ttl_s": 1}
-    own_port = free_port()
-    unlearner = part("unlearner", workers=2, unlearner_port=own_port, **servers, **meeting)
+    unlearner = part("unlearner", workers=2, **servers, **meeting)
     api = part("api", api_workers=1, **servers)
     with unlearner.start(), api.start():
         assert workers_told(api) == "1 of 2 compute together"
@@ -159,7 +158,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
         with worker:
             worker.launch()
             until_together(api, 2, of=2)
-            figures = httpx.get(f"http://127.0.0.1:{own_port}/metrics").text
+            figures = httpx.get(f"{api.url}/metrics").text
             assert 'lethe_workers{process="unlearner"} 2.0' in figures
             assert 'lethe_workers_wanted{process="unlearner"} 2.0' in figures
         assert api.delete(["1"]).status == "completed"

@@ -91,19 +91,13 @@ class LetheProcess:
     def metrics(self) -> dict[str, float]:
         """Samples by name and labels, summed over the processes that have them."""
         found = dict[str, float]()
-        for url in (self.url, f"http://127.0.0.1:{self._unlearner_port()}"):
-            text = httpx.get(f"{url}/metrics", headers=HEADERS).raise_for_status().text
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    labels = (value for name, value in sample.labels.items() if name != "process")
-                    name = f"{sample.name}{{{','.join(labels)}}}"
-                    found[name] = found.get(name, 0.0) + sample.value
+        text = httpx.get(f"{self.url}/metrics", headers=HEADERS).raise_for_status().text
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = (value for name, value in sample.labels.items() if name != "process")
+                name = f"{sample.name}{{{','.join(labels)}}}"
+                found[name] = found.get(name, 0.0) + sample.value
         return found
-
-    def _unlearner_port(self) -> int:
-        """Where the unlearner shows its own metrics: the one port that it listens on, a free one unless it is set."""
-        sockets = self.processes["unlearner"].net_connections("tcp")
-        return int(next(each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN))
 
     def _facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((self.home / "run" / "server.json").read_text())

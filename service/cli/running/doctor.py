@@ -3,30 +3,53 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from service.cli.console import Json, print_result, stderr, table
 from service.cli.exit_status import ExitStatus
-from service.cli.running import findings
+from service.cli.running import findings, unlearner_findings
 from service.cli.running.findings import Finding, attempt
 from service.cli.server import Home, read_facts, settings_of
 from service.processes.listening import ServerFacts
 from service.settings import Settings
 
+Role = Annotated[
+    Literal["unlearner"] | None,
+    typer.Option("--role", help="Look at this part alone: whether it runs here, and is well."),
+]
+
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
 
-def command(home: Home = Path("var"), as_json: Json = False) -> None:
+def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) -> None:
     """Look whether everything is in order, and say what to do where it is not.
 
     Starts nothing and changes nothing. Exits with 1 when something is wrong.
 
-    Example: [bold]./lethe doctor[/bold]
+    With `--role unlearner` it is the unlearner's health check. One that loads the model, or stands by, is well.
+
+    Examples:
+
+    [bold]./lethe doctor[/bold]
+
+    [bold]./lethe doctor --role unlearner[/bold]
     """
     settings = settings_of(home)
-    found = [
+    found = asyncio.run(unlearner_findings.unlearners(settings.home)) if role else _everything(settings)
+    rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
+    wrong = [one for one in found if one.ok is False]
+    print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
+    for one in wrong:
+        stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
+    if wrong:
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+def _everything(settings: Settings) -> Sequence[Finding]:
+    return [
         findings.python_version(),
         attempt("packages", lambda: findings.packages(Path(__file__).parents[3])),
         attempt("device", lambda: findings.device(settings.device)),
@@ -35,13 +58,6 @@ def command(home: Home = Path("var"), as_json: Json = False) -> None:
         attempt("model", lambda: findings.model(settings.model_dir)),
         *asyncio.run(_servers(settings, read_facts(settings.home))),
     ]
-    rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
-    wrong = [one for one in found if one.ok is False]
-    print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
-    for one in wrong:
-        stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
-    if wrong:
-        raise typer.Exit(ExitStatus.FAILED)
 
 
 async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:

@@ -56,7 +56,15 @@ class LetheProcess:
         #: What it predicts from is searched with the rest of the home, and goes with it.
         self.share = home / "share"
         self._log = home.with_name(f"{home.name}{part}.log")
-        own = {"home": home, "port": 0, "device": "cpu", "admin_key": KEY, "repair": "never", "share": self.share}
+        own = {
+            "home": home,
+            "port": 0,
+            "device": "cpu",
+            "admin_key": KEY,
+            "repair": "never",
+            "share": self.share,
+            "readiness_timeout_s": 20.0,
+        }
         self._environment = _environment(own | settings)
         self._process: Process | None = None
         self._stdout: list[str] = []

@@ -32,17 +32,15 @@ class Lethe:
     client: httpx.AsyncClient
     settings: Settings
     services: Services
-    #: Where the unlearner tells how it is.
-    unlearner_url: str
     #: What `on_failure` was told.
     failures: list[BaseException]
 
     async def is_ready(self) -> bool:
         return (await self.client.get("/readyz")).status_code == 200
 
-    async def unlearner_metrics(self) -> str:
-        async with httpx.AsyncClient(base_url=self.unlearner_url) as client:
-            return (await client.get("/metrics")).text
+    async def metrics(self) -> str:
+        """Those of all processes."""
+        return (await self.client.get("/metrics")).text
 
     async def delete(self, *nodes: str, **headers: str) -> dict[str, Any]:
         response = await self.client.post("/deletions", json=node_body(*nodes), headers=headers)
@@ -94,18 +92,23 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
         device="cpu",
         repair=repair,
         share=home / "share",
+        # Of a machine that is busy with other tests nothing is to be told.
+        readiness_timeout_s=20.0,
     )
 
 
 @asynccontextmanager
-async def running(settings: Settings, name: str = "api-0") -> AsyncIterator[Lethe]:
-    """The service over a database that is prepared first, from its start to its end."""
+async def running(settings: Settings, name: str = "api-0", unlearner: str = "unlearner") -> AsyncIterator[Lethe]:
+    """The service over a database that is prepared first, from its start to its end.
+
+    `name` and `unlearner` are what its two processes are called.
+    """
     await prepare(settings)
     failures: list[BaseException] = []
     app = create_app(settings, name, on_failure=failures.append)
     async with AsyncExitStack() as stack:
         # Both processes in one, each with what is its own.
-        unlearner_url = await stack.enter_async_context(unlearning(settings, on_failure=failures.append))
+        await stack.enter_async_context(unlearning(settings, unlearner, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
             httpx.AsyncClient(
@@ -114,7 +117,7 @@ async def running(settings: Settings, name: str = "api-0") -> AsyncIterator[Leth
                 headers={"Authorization": "Bearer the-first-key"},
             )
         )
-        yield Lethe(client, settings, app.state.services, unlearner_url, failures)
+        yield Lethe(client, settings, app.state.services, failures)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ import pytest
 import structlog
 
 from service.child import main as child_main
+from service.cli.server import read_facts
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
+from service.private_files import write_private
 from service.processes import serve
-from service.processes.listening import ServerFacts
+from service.processes.listening import ServerFacts, facts_path, facts_paths
 from service.processes.serve import child, default_workers, end_orphans, settings_for
 from service.processes.supervisor import Child, Restarts, Stage, _Process
+from service.publication.layout import Layout
 from service.settings import Settings
 from tests.support.preloaded import ROOT
 from tests.support.processes import supervised
@@ -385,31 +388,57 @@ def test_a_part_alone_does_its_own_part_alone(
     assert (has_run, is_kept) == (ran, kept)
 
 
-@pytest.mark.parametrize("second", [None, "api"])
-def test_a_second_that_answers_in_one_home_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: serve.Role | None
+def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answer_from_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(home=tmp_path, port=0, **SECRETS)
-    refused = []
+    settings = Settings(home=tmp_path, port=0, share=tmp_path / "share", **SECRETS)
+    layout = Layout.make(tmp_path, settings.share, room=0)
+    names, urls = list[list[str]](), list[str]()
 
     class Answering:
-        def __init__(self, *_: object, **__: object) -> None: ...
+        def __init__(self, stages: list[Stage], *, on_start: Callable[[Mapping[str, int]], None], **_: object) -> None:
+            names.append([one.name for stage in stages for one in stage.children])
+            on_start({})
 
         def stop(self) -> None: ...
 
         def run(self) -> None:
-            monkeypatch.setattr(Answering, "run", lambda self: None)
-            with pytest.raises(AlreadyRunning) as error:
-                serve.serve(settings, 1, second)
-            refused.append(error.value.detail)
-            serve.serve(settings, 1, "unlearner")
+            found = read_facts(tmp_path)
+            assert found is not None
+            urls.append(found.url)
+            if len(names) < 4:
+                serve.serve(settings, 1, (None, "api", "unlearner", None)[len(names)])
+                # The first of them that lives, as before.
+                assert read_facts(tmp_path) == found
+                assert layout.path.exists(), "another answers from it"
 
     monkeypatch.setattr(serve, "run_once", lambda *_: None)
     monkeypatch.setattr(serve, "Supervisor", Answering)
     monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    serve.serve(settings, 2)
+    assert names == [
+        ["api-0", "api-1", "unlearner"],
+        ["api2-0"],
+        ["unlearner2"],
+        ["api3-0", "unlearner3"],
+    ]
+    assert len(set(urls)) == 1
+    assert facts_paths(tmp_path) == []
+    assert not layout.path.exists(), "the last one to end removes it"
+    # Names are free again.
     serve.serve(settings, 1, "api")
-    assert refused == [f"Another `lethe serve` already answers requests in {tmp_path}."]
-    serve.serve(settings, 1, "api")
+    assert names[-1] == ["api-0"]
+
+
+def test_commands_ask_one_that_lives(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for number, pid in ((1, gone.pid), (2, os.getpid())):
+        facts = ServerFacts(pid, f"http://127.0.0.1:{number}", "model", datetime.now(UTC), {})
+        write_private(facts_path(tmp_path, number), msgspec.json.encode(facts))
+    found = read_facts(tmp_path)
+    assert found is not None
+    assert found.url == "http://127.0.0.1:2"
 
 
 def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
