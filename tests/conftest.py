@@ -15,10 +15,10 @@ from service.publication import layout
 from service.settings import require_known_variables
 from tests.support import in_memory
 from tests.support.databases import Templates, fresh_database
-from tests.support.preloaded import Preloaded, Start
+from tests.support.preloaded import Preloaded, Start, service_preloaded
 
 # Much of what tests check is checked by what they share.
-_SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "processes", "service")
+_SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 
 
@@ -112,9 +112,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """The service, imported once for all processes of it that tests start."""
-    processes = ("service.processes.api", "service.processes.unlearner", "service.worker.following")
-    modules = (*processes, "service.processes.prepare", "service.cli.main")
-    program = Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
+    program = service_preloaded()
     yield program
     program.close()
 

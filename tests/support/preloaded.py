@@ -103,6 +103,13 @@ class Preloaded:
             return Forked(self, pid, pipe.open())
 
 
+def service_preloaded() -> Preloaded:
+    """The service, imported once for all processes of it that are started."""
+    processes = ("service.processes.api", "service.processes.unlearner", "service.worker.following")
+    modules = (*processes, "service.processes.prepare", "service.cli.main")
+    return Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
+
+
 class Forked:
     """A `Process` that another one has started."""
 
