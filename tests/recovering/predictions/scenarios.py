@@ -251,7 +251,7 @@ def restored_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         replaced(site.home, copy)
         tell("a start with the older home")
         assert site.lethe.try_to_start() is not None, "a home that is older than its database was served"
-        _recover(site, tell)
+        _recover(site, tell, "--take-over")
         site.delete(2)
         site.until_all_answer()
         return site.verdict
@@ -274,11 +274,12 @@ def _stop(site: Site) -> None:
     site.faults += 1
 
 
-def _recover(site: Site, tell: Tell) -> None:
+def _recover(site: Site, tell: Tell, *options: str, changes: bool = True) -> None:
+    """Run `recover`; where it finds something to do, it makes a version."""
     tell("recover")
-    ended = site.lethe.run("recover")
+    ended = site.lethe.run("recover", *options)
     assert ended.status == 0, ended.stderr
-    site.claim(site.newest + 1, "the recovery had ended")
+    site.claim(site.newest + changes, "the recovery had ended")
     site.lethe.start()
     site.until_all_answer()
 
@@ -324,8 +325,8 @@ def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
         away = site.home.rename(site.home.with_name("copied-away"))
         site.home = copy
         site.lethe = site.serving(copy, site.port)
-        site.lethe.start()
-        site.until_all_answer()
+        assert site.lethe.try_to_start() is not None, "a copy was served that had not taken over"
+        _recover(site, tell, "--take-over", changes=False)
         site.delete(2)
         site.until_all_answer()
         shutil.rmtree(away)

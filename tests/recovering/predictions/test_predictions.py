@@ -12,7 +12,6 @@ import pytest
 
 from service.embedded import Embedded
 from service.failure_points import FailurePoint
-from service.publication import layout
 from tests.recovering.predictions.scenarios import (
     SCENARIOS,
     Effort,
@@ -76,7 +75,6 @@ def test_a_version_that_is_applied_before_readers_have_it_is_noticed(ground: Gro
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(layout, "boot_id"), reason="a version is shown by the database's pointer")
 @pytest.mark.timeout(600)
 def test_a_session_that_shows_nothing_before_it_commits_is_noticed(ground: Grounds) -> None:
     with pytest.raises(AssertionError, match="every process to answer"):

@@ -10,6 +10,7 @@ stopped holds up no question to another.
 
 import contextlib
 import json
+import os
 import random
 import re
 import selectors
@@ -90,7 +91,7 @@ class Asker:
 
     def _obey(self) -> bool:
         """Write a report for each line of the standard input; False at its end."""
-        data = sys.stdin.buffer.raw.read(1 << 16)  # type: ignore[attr-defined]
+        data = os.read(sys.stdin.fileno(), 1 << 16)
         for _ in range(data.count(b"\n")):
             sys.stdout.write(json.dumps(vars(self.seen)) + "\n")
             sys.stdout.flush()
@@ -184,7 +185,7 @@ def main() -> None:
     """Ask by the plan on the first line of standard input."""
     line = b""
     while not line.endswith(b"\n"):
-        line += sys.stdin.buffer.raw.read(1)  # type: ignore[attr-defined]
+        line += os.read(sys.stdin.fileno(), 1)
     plan = json.loads(line)
     plan["doomed_set"] = frozenset(plan["doomed"])
     with contextlib.suppress(KeyboardInterrupt):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.publication import layout
-from service.publication import writer as publication_writer
+from service.publication import heads
 from service.versions import writer as version_writer
 from service.worker import loading
 
 #: What makes the committed version the one that is answered from: the first step of `VersionWriter.finish`.
-_SHOW = "moved"
+_SHOW = "show"
 
 
 def applied_before_it_is_shown() -> None:
@@ -78,5 +77,4 @@ MUTANTS: Mapping[str, Callable[[], None]] = {
 
 def boot_id_from(path: Path) -> None:
     """From now on the machine's boot id is what this file says."""
-    named: Any = (layout, "boot_id") if hasattr(layout, "boot_id") else (publication_writer, "_boot")
-    setattr(*named, lambda: path.read_text().strip())
+    heads.boot_id = lambda: path.read_text().strip().replace(" ", "-")
