@@ -20,6 +20,7 @@ from tests.support.preloaded import Preloaded, Start, service_preloaded
 # Much of what tests check is checked by what they share.
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
+pytest_plugins = ["tests.support.on_device"] if "TEST_DEVICE" in os.environ else []
 
 
 @pytest.hookimpl(tryfirst=True)

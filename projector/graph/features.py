@@ -166,10 +166,12 @@ def csr_of(
 
 @cache
 def _silence_torch() -> None:
-    """Trigger torch's once-per-process warning about CSR tensors here, where it is ignored."""
+    """Trigger torch's once-per-process warnings about CSR tensors here, where they are ignored."""
+    starts, nothing = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.zeros((1, 1)).to_sparse_csr()
+        # torch 2.11 warns of unchecked invariants, though told not to check them.
+        torch.sparse_csr_tensor(starts, nothing, nothing, size=(1, 1), check_invariants=False)
 
 
 def symmetrised(matrix: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Mlp:
 
     def outputs(self, features: Features) -> NDArray[np.float64]:
         """Z, (n, width), for X (n, d)."""
-        hidden = FeatureMatrix(features).matmul(self.W1).relu_()
+        hidden = FeatureMatrix(features, self.W1.device).matmul(self.W1).relu_()
         return np.asarray((hidden @ self.W2).relu_().numpy())
 
 

@@ -29,6 +29,7 @@ from service.unlearning.placement import Placement
 from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
+from tests.support.device import DEVICE
 from tests.support.models.small_graphs import dense
 
 SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
@@ -88,7 +89,7 @@ class StoredModel:
         factor_age_s: float = FACTOR_AGE_S,
     ) -> None:
         self.model = model
-        self.placement = Placement("cpu", policy, factor_age_s=factor_age_s)
+        self.placement = Placement(DEVICE, policy, factor_age_s=factor_age_s)
         self.store = model.write(path)
         self.ref = VersionRef(0, 0)
         self.resident = self.reloaded()

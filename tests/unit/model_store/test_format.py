@@ -14,6 +14,7 @@ from model_store.base.index import Index
 from model_store.disk.checksummed import checksummed
 from model_store.store import Store
 from model_store.versions import VersionRef
+from tests.support.device import DEVICE
 from tests.support.models.store_states import read_everything
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -62,7 +63,7 @@ def test_its_versions_are_written_as_the_same_bytes(kept: Path, tmp_path: Path) 
 def gram_written(folder: Path, kept: bytes, digest: str) -> dict[str, bytes]:
     """The checkpoint `kept` of that version, read and written anew."""
     (folder / gram_checkpoint.FILE).write_bytes(kept)
-    gram = gram_checkpoint.read(folder, version_digest=digest, device="cpu")
+    gram = gram_checkpoint.read(folder, version_digest=digest, device=DEVICE)
     assert gram is not None
     assert np.array_equal(gram.M_pinv.numpy(), np.eye(6) / 2)
     for _ in gram_checkpoint.write_steps(folder, gram, version_digest=digest):

@@ -22,6 +22,7 @@ from service.unlearning.placement import Placement
 from service.unlearning.resident import Resident
 from service.unlearning.stored_state import version_state
 from service.worker.checkpointing import Checkpointer
+from tests.support.device import DEVICE
 
 DIGEST = "ab" * 32
 
@@ -36,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(store: Store, gram: Gram | None = None) -> Resident:
     return Resident.load(
-        store.manifest, store.load_base(), store.read_version(store.current()), 0, Placement("cpu"), gram=gram
+        store.manifest, store.load_base(), store.read_version(store.current()), 0, Placement(DEVICE), gram=gram
     )
 
 
@@ -47,7 +48,7 @@ def written(folder: Path, gram: Gram, digest: str = DIGEST) -> Path:
 
 
 def read(folder: Path, digest: str = DIGEST) -> Gram | None:
-    return gram_checkpoint.read(folder, version_digest=digest, device="cpu")
+    return gram_checkpoint.read(folder, version_digest=digest, device=DEVICE)
 
 
 def test_what_was_written_is_read_bit_for_bit_and_used(trained: Path, tmp_path: Path) -> None:
