@@ -69,7 +69,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """Reports what has been allocated since then; pytest-xdist carries it to the first process."""
     report = yield
     report.user_properties = [
-        (name, _allocations() - value) if name == _ALLOCATIONS else (name, value)
+        (name, _allocations() - int(value)) if name == _ALLOCATIONS and isinstance(value, int) else (name, value)
         for name, value in report.user_properties
     ]
     return report
