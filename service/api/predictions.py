@@ -111,7 +111,6 @@ async def _predictions(
 ) -> tuple[int, list[Prediction], list[str]]:
     """A version, its predictions as the caller may have them, and the ids that are not live nodes."""
     reader, count = services.reader, len(nodes)
-    await reader.catch_up()
     decimals = None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
 
     def told() -> tuple[int, list[Prediction], list[str]]:

@@ -31,5 +31,4 @@ class Deletions:
 
     async def look_up(self, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Found | None:
         """What the published version has of these; None where none can be read."""
-        await self.reader.catch_up()
         return await offload(len(nodes), lambda: self.reader.look_up(nodes, edges))

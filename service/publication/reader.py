@@ -1,6 +1,5 @@
 """Answers from the published version that is the head; look-ups for deletions, from the one read last."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -88,15 +87,6 @@ class Reader:
     def suspend(self, reason: str) -> None:
         """Answer nothing, for this reason, until it is admitted (again)."""
         self._lowest, self._reason = None, reason
-
-    async def catch_up(self) -> None:
-        """Open the head in a thread if it is a new one, so that nobody else waits; raises nothing."""
-        view = self._view
-        try:
-            if view is None or self._heads.newest(view.head) != view.head:
-                await asyncio.to_thread(self._current)
-        except (Unavailable, OSError):
-            return  # whoever asks is told
 
     @property
     def facts(self) -> Facts:

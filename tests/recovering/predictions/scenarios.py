@@ -366,7 +366,7 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """The machine is started anew, and what it had not yet written of the home's `run` and of the share is lost."""
+    """The machine is started anew, and what it had not yet written of the entries and of the share is lost."""
     with served(ground, "reboot", 4) as site:
         site.delete()
         site.lethe.kill()
@@ -393,7 +393,7 @@ def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def _unsynced(site: Site) -> list[Path]:
-    return [site.home / "run", site.lethe.share]
+    return [site.home / "run" / "heads", site.lethe.share]
 
 
 SCENARIOS: Mapping[str, Scenario] = {

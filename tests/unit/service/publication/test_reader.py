@@ -255,21 +255,6 @@ def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
         mapped.open_view(Head(1, 1, 1), first)
 
 
-async def test_a_new_head_is_opened_in_a_thread_and_an_error_is_left_to_whoever_asks(
-    publisher: Publisher, reader: Reader, tmp_path: Path
-) -> None:
-    await reader.catch_up()
-    assert reader._view is not None
-    write(publisher, snapshot(2))
-    show(publisher, 2)
-    await reader.catch_up()
-    assert reader._view.facts.served.version == 2
-    Heads(tmp_path).clear()
-    await reader.catch_up()
-    with pytest.raises(Unavailable):
-        predicted(reader, "a")
-
-
 def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_one(
     publisher: Publisher, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
