@@ -78,6 +78,8 @@ class Effort:
     stops: int = 20
     #: At which points an unlearner is stopped until another has taken over.
     takeovers: Sequence[FailurePoint] = (*START_POINTS, *BATCH_POINTS)
+    #: For how long Postgres is away (seconds).
+    away_s: float = 60.0
     seed: int = 0
     #: What happens in the place of what is drawn.
     chosen: Sequence[Event] = ()
@@ -176,6 +178,27 @@ def _applied_or_past(site: Site, request: str, seconds: float) -> None:
     """Return when a request is applied, or after a while: a fault that lasts so long."""
     end = time.monotonic() + seconds
     site.until(lambda: site.is_applied(request) or time.monotonic() > end, f"request {request} to be applied")
+
+
+def postgres_away(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
+    """Postgres is stopped for a minute, in which every question about a node that stays is answered."""
+    with served(ground, "away", 4) as site:
+        site.delete(2)
+        assert site.askers is not None
+        before = site.askers.look()
+        tell(f"Postgres is stopped for {effort.away_s:g} s")
+        with paused(*postgres(ground.servers)):
+            time.sleep(effort.away_s)
+            after = site.askers.look()
+        refused = [sum(one.refused for one in seen) for seen in (before, after)]
+        answered = [sum(one.statuses.get("200", 0) for one in seen) for seen in (before, after)]
+        tell(f"{answered[1] - answered[0]:,} answered meanwhile, {refused[1] - refused[0]:,} refused")
+        assert refused[1] == refused[0], "predictions were refused while Postgres was away"
+        assert answered[1] > answered[0], "nothing was answered while Postgres was away"
+        site.faults += 1
+        site.delete(2)
+        site.until_all_answer()
+        return site.verdict
 
 
 def takeovers(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
@@ -398,6 +421,7 @@ def _unsynced(site: Site) -> list[Path]:
 
 SCENARIOS: Mapping[str, Scenario] = {
     "faults": faults,
+    "postgres-away": postgres_away,
     "takeovers": takeovers,
     "import": imports,
     "recovery": recovery,

@@ -40,6 +40,8 @@ class Seen:
 
     #: Answers by status.
     statuses: dict[str, int] = field(default_factory=dict)
+    #: Questions about nodes that stay that were answered 503.
+    refused: int = 0
     #: Connections that ended without the answer.
     broken: int = 0
     #: Of each model version, as text, the last question that it answered.
@@ -162,6 +164,7 @@ class Asker:
         seen, node, asked_at = self.seen, connection.node, connection.asked_at
         seen.statuses[status] = seen.statuses.get(status, 0) + 1
         is_doomed = node in self._plan["doomed_set"]
+        seen.refused += status == "503" and not is_doomed
         if status == "200":
             answer = json.loads(body)
             version, told = answer["model_version"], answer["probabilities"]
