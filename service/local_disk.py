@@ -4,11 +4,14 @@ There a process may not see at once what another has done, and file locks may no
 """
 
 import os
+import re
 from pathlib import Path
 
 from service.errors import ConfigurationError
 
 _MOUNTS = Path("/proc/self/mountinfo")
+#: A space, a tab, a line break or a backslash in a path.
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 _NETWORK = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
     *("nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs"),
@@ -38,15 +41,17 @@ def require_local(folder: Path, name: str) -> None:
 def _kind_of(folder: Path) -> str:
     """The file system that a folder is on; empty where that cannot be told."""
     try:
-        lines = _MOUNTS.read_text().splitlines()
+        lines = os.fsdecode(_MOUNTS.read_bytes()).split("\n")
     except OSError:
         return ""
     path, found, kind = folder.resolve(), Path(), ""
     for line in lines:
         # "36 35 98:0 /root /mount/point options - kind source options", with any number of fields before the dash
-        fields, _, rest = line.partition(" - ")
-        mounted = Path(os.fsdecode(fields.split()[4].encode().decode("unicode_escape").encode("latin-1")))
+        fields, found_kind, rest = line.partition(" - ")
+        if not found_kind:
+            continue
+        mounted = Path(_ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), fields.split(" ")[4]))
         # A later one lies over an earlier one.
         if path.is_relative_to(mounted) and len(mounted.parts) >= len(found.parts):
-            found, kind = mounted, rest.split()[0]
+            found, kind = mounted, rest.split(" ")[0]
     return kind

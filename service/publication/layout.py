@@ -110,6 +110,8 @@ class Layout:
         # Versions first: whoever finds one that has its name trusts its model's files.
         for folder in (*self.versions.iterdir(), *self.models.iterdir()):
             remove_folder(folder)
+        # First, so that what is left of it, however this ends, is not taken for a publication.
+        (self.path / _OWNER).unlink(missing_ok=True)
         shutil.rmtree(self.path)
 
 

@@ -77,8 +77,6 @@ class Loader:
         if unfinished is not None or resident.keeps_promise:
             self._log.info("model.publishing", version=pointer.version)
             await context.run(self.writer.publish)
-        else:
-            await context.run(self.writer.withhold)
         return self.writer, unfinished
 
     async def _deleted_edges(self, unfinished: Version) -> Sequence[tuple[str, str]]:

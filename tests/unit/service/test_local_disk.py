@@ -20,13 +20,14 @@ MOUNTS = r"""
 35 21 0:44 / /srv/docker rw - overlay overlay rw
 36 21 0:45 / /srv/ntfs rw - fuseblk /dev/sdd1 rw
 37 21 0:46 / /srv/mac rw - virtiofs home rw
+38 21 0:47 / /srv/\xff\u2028\xa0 rw - ext4 /dev/sde1 rw
 """
 
 
 @pytest.fixture(autouse=True)
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "mountinfo"
-    table.write_text(MOUNTS.lstrip())
+    table.write_bytes(MOUNTS.lstrip().encode().replace(rb"\xff", b"\xff").replace(rb"\u2028", "\u2028".encode()))
     monkeypatch.setattr(local_disk, "_MOUNTS", table)
 
 

@@ -1,4 +1,4 @@
-"""Predictions from a publication: views, forgotten nodes, the lease, and what is in the files."""
+"""Predictions from a publication: views, forgotten nodes, the head, and what is in the files."""
 
 import threading
 from pathlib import Path
