@@ -20,7 +20,8 @@ ONE_THREAD_VALUES = 1 << 19
 #: From so many bytes on an array that is seldom read does not stay in memory.
 SELDOM_BYTES = 1 << 30
 #: What torch says in a plain RuntimeError where memory ran out: its allocator on the CPU, cuBLAS and cuSOLVER, CUDA.
-_NO_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+_NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+_NO_MEMORY = (_NO_CPU_MEMORY, "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 #: The number of threads from before the innermost `threads_for` that took some away.
 _TAKEN: ContextVar[int | None] = ContextVar("_TAKEN", default=None)
 
@@ -56,9 +57,11 @@ def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> 
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        on_cpu = torch.device(device).type == "cpu"
+        # Work on a GPU needs memory of the machine as well.
+        on_cpu = torch.device(device).type == "cpu" or isinstance(error, MemoryError) or _NO_CPU_MEMORY in str(error)
+        where = "cpu" if on_cpu else device
         raise DeviceError(
-            f"The device {device} has too little memory for {nodes} nodes with {num_features} features.",
+            f"The device {where} has too little memory for {nodes} nodes with {num_features} features.",
             f"Use --combine last, {'or a machine with more memory' if on_cpu else 'a larger device, or --device cpu'}.",
         ) from error
 

@@ -254,7 +254,7 @@ def fit(
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
 ) -> Model:
-    """Trains `spec` (default: `ModelSpec()`) on `data`, on `device`; the same inputs give the same bits.
+    """Trains `spec` (default: `ModelSpec()`) on `data`, on `device`; on the CPU the same inputs give the same bits.
 
     `data` is a `torch_geometric.data.Data`, or anything with its attributes or keys: `edge_index` (2, E) with both
     directions of each edge, `x` (n, d), `y` (n,) with -1 where there is no label, and `train_mask` (n,) bool (default:

@@ -2,9 +2,9 @@
 
 H (n_train, p) is dense even where features and propagation are sparse, so on citation graphs its factors need a
 hundredth of its operations. A dense product takes far less time per operation, though: with few features, many classes
-and several hops H itself wins. The estimate depends on sizes alone, so that the same inputs take the same way and give
-the same bits. Its constants were fitted to what `benchmarks/performance/batches/products.py` measured (AMD EPYC, 2
-threads).
+and several hops H itself wins. The estimate depends on sizes alone, so that the same inputs take the same way and, on
+the CPU, give the same bits. Its constants were fitted to what `benchmarks/performance/batches/products.py` measured
+(AMD EPYC, 2 threads).
 """
 
 from dataclasses import dataclass

@@ -128,7 +128,7 @@ def block_steps(objective: Objective, point: Point, rows: RowsOfH) -> Iterator[C
     """Makes the class blocks at `point`, one at a time: None after each, and in the end all of them.
 
     `rows` are those of `objective`. Raises ArithmeticError when the Hessian is not made of finite numbers. The same
-    inputs give the same bits.
+    inputs give the same bits on the CPU.
     """
     p, classes = point.W.shape
     sample = drawn_for_classes(objective, point, rows)

@@ -78,7 +78,9 @@ def train(
     progress: Callable[[TrainingProgress], None] | None = None,
     workers: Workers = ALONE,
 ) -> Trained:
-    """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`; the same inputs give the same bits.
+    """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`.
+
+    The same inputs give the same bits on the CPU. On a GPU they can differ by rounding: it adds in any order.
 
     With several workers this is the first of them, and the others `follow_training`; gradient descent is for one.
 

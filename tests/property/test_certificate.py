@@ -16,6 +16,7 @@ from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
 from projector.solvers.objective import Objective
+from tests.support.device import DEVICE
 from tests.support.mathematics.retraining import Matrix, Problem
 
 LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
@@ -194,6 +195,7 @@ def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
     assert representation.transposed(torch.ones((len(X), 2), dtype=torch.float64))[0, 0] == 2.0**53 + CHUNK_ROWS
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU adds neighbours in another order")
 @pytest.mark.parametrize("keeps_dense", [False, True])
 def test_a_sum_over_the_neighbours_of_a_hub_is_no_sum_of_chunks(keeps_dense: bool) -> None:
     """Added one after another, the ones are lost beside the first; the bound counts all neighbours."""

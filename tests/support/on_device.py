@@ -38,7 +38,7 @@ _CALLED: tuple[Callable[..., Any], ...] = (
     Propagator.build.__func__,  # type: ignore[attr-defined]
 )
 _MADE = {
-    torch.arange, torch.empty, torch.eye, torch.full, torch.ones, torch.rand, torch.randint,
+    torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand, torch.randint,
     torch.randn, torch.tensor, torch.zeros,
 }  # fmt: skip
 _READ: tuple[Any, ...] = (Tensor.numpy, Tensor.__array__)

@@ -20,6 +20,7 @@ from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import TrainingProgress
+from tests.support.device import DEVICE
 from tests.support.models.small_graphs import (
     dense,
     dense_features,
@@ -67,7 +68,7 @@ def test_the_manifest_describes_the_model(tmp_path: Path) -> None:
     assert manifest.sigma_ref_squared == pytest.approx(singular[0] ** 2, rel=1e-12)
     assert manifest.condition_number == pytest.approx(singular[0] / kept[-1], rel=1e-6)
     assert manifest.training.relative_gradient <= 1e-11
-    assert manifest.training.device == "cpu"
+    assert manifest.training.device == DEVICE
     assert manifest.column_scale is None
     assert manifest.warnings == ()
     (tmp_path / "m.json").write_bytes(checksummed(manifest))
@@ -156,16 +157,19 @@ def on_the_cpu() -> None:
     torch.empty(10**15)
 
 
-@pytest.mark.parametrize("run_out", [on_the_device, on_the_cpu])
-def test_running_out_of_memory_names_the_device(monkeypatch: pytest.MonkeyPatch, run_out: Callable[[], None]) -> None:
+@pytest.mark.parametrize(("run_out", "device"), [(on_the_device, DEVICE), (on_the_cpu, "cpu")])
+def test_running_out_of_memory_names_the_device(
+    monkeypatch: pytest.MonkeyPatch, run_out: Callable[[], None], device: str
+) -> None:
     def exhausted(*arguments: object, **options: object) -> None:
         run_out()
 
     for step in ("projector.training.fit.minimise", "projector.training.fitted.well_scaled"):
         monkeypatch.setattr(step, exhausted)
-        with pytest.raises(DeviceError, match="cpu has too little memory") as refused:
+        with pytest.raises(DeviceError, match=f"{device} has too little memory") as refused:
             build(dense_features())
-        assert refused.value.remedy == "Use --combine last, or a machine with more memory."
+        remedies = {"cpu": "or a machine with more memory.", "cuda": "a larger device, or --device cpu."}
+        assert refused.value.remedy == f"Use --combine last, {remedies[device]}"
 
 
 def test_progress_is_passed_on() -> None:

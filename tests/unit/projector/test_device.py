@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from projector.device import ONE_THREAD_VALUES, all_threads, is_out_of_memory, seldom_read, threads_for
+from projector.device import ONE_THREAD_VALUES, all_threads, enough_memory, is_out_of_memory, seldom_read, threads_for
 from projector.errors import DeviceError
 
 SMALL = torch.empty(ONE_THREAD_VALUES, device="meta")
@@ -177,3 +177,12 @@ def test_running_out_of_memory_is_known_by_what_torch_says() -> None:
         torch.ones(2) @ torch.ones(3)
     assert not is_out_of_memory(wrong.value)
     assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_memory_of_the_machine_that_runs_out_is_not_said_to_be_that_of_the_gpu() -> None:
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(10**15)
+    for error, where in ((refused.value, "cpu"), (MemoryError(), "cpu"), (torch.OutOfMemoryError("CUDA"), "cuda")):
+        with pytest.raises(DeviceError, match=f"The device {where} has too little memory"):  # noqa: SIM117
+            with enough_memory("cuda", 3, 2):
+                raise error
