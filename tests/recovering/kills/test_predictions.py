@@ -1,7 +1,7 @@
 """No prediction is from a version older than what is known to be applied, whatever is killed, stopped or put back.
 
 Every run takes four faults of one service. The whole checker, with each scenario in full, is
-`python -m tests.recovering.predictions`; see there.
+`python -m tests.support.predictions.checker`; see there.
 """
 
 import random
@@ -12,7 +12,10 @@ import pytest
 
 from service.embedded import Embedded
 from service.failure_points import FailurePoint
-from tests.recovering.predictions.scenarios import (
+from tests.support.predictions.asker import Seen
+from tests.support.predictions.ground import Ground, Servers, trained
+from tests.support.predictions.judging import Claim, judged
+from tests.support.predictions.scenarios import (
     SCENARIOS,
     Effort,
     Event,
@@ -22,9 +25,6 @@ from tests.recovering.predictions.scenarios import (
     points_for,
     seeded,
 )
-from tests.support.predictions.asker import Seen
-from tests.support.predictions.ground import Ground, Servers, trained
-from tests.support.predictions.judging import Claim, judged
 from tests.support.preloaded import Preloaded
 
 #: Makes what a service is started from, with a mistake or without.

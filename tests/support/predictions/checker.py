@@ -1,6 +1,6 @@
 """Whether any prediction is ever from an older version than what is known to be applied, and comes back by itself.
 
-    python -m tests.recovering.predictions [--deletions 200] [--kills 20] [--stops 20] [--seed 0]
+    python -m tests.support.predictions.checker [--deletions 200] [--kills 20] [--stops 20] [--seed 0]
         [--only SCENARIO …] [--mutant MUTANT] [--out FOLDER]
 
 A service over real servers of its own goes through each scenario of `scenarios.py` while four processes ask for
@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from service.embedded import Embedded
-from tests.recovering.predictions.scenarios import SCENARIOS, Effort, assert_good, seeded
 from tests.support.predictions.ground import Ground, Servers, trained
 from tests.support.predictions.mutants import MUTANTS
+from tests.support.predictions.scenarios import SCENARIOS, Effort, assert_good, seeded
 from tests.support.preloaded import Preloaded, service_preloaded
 
 
