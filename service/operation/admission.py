@@ -1,6 +1,7 @@
 """Asks the database whether a reader may answer: when it starts, and whether the model is still served in its home."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 from service.db import lease
@@ -10,7 +11,7 @@ from service.errors import Unavailable
 from service.home_id import known_id
 from service.publication.reader import Reader
 from service.queue.backoff import Backoff
-from service.queue.outage import Outage, run_until
+from service.queue.outage import Outage
 from service.versions.pointers import PointerRepository
 
 #: Seconds between two looks.
@@ -34,8 +35,18 @@ class Admission:
         self.outage = Outage("reader", Backoff(cap_s=_SOON_S))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until `stop` is set, through any outage."""
-        await run_until(stop, self._run())
+        """Look until `stop` is set, through any outage; a look that is under way is finished."""
+        while not stop.is_set():
+            wait_s = _SOON_S
+            try:
+                if await self.look():
+                    wait_s = _LOOK_S
+            except (Unavailable, OSError) as error:
+                await self.outage.pause(error)
+            else:
+                self.outage.over()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), wait_s)
 
     async def look(self) -> bool:
         """Admit the reader or suspend it, and return whether it was admitted. Raises Unavailable."""
@@ -50,13 +61,3 @@ class Admission:
             return False
         self._reader.admit(pointer.version)
         return True
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                admitted = await self.look()
-            except (Unavailable, OSError) as error:
-                await self.outage.pause(error)
-            else:
-                self.outage.over()
-                await asyncio.sleep(_LOOK_S if admitted else _SOON_S)
