@@ -1,4 +1,4 @@
-"""Asks the database whether a reader may answer: when it starts, and whether the model is still served in its home."""
+"""Admits a reader once Postgres confirms its home, and suspends it if that changes."""
 
 import asyncio
 import contextlib

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-#: Where the entry of a session leads that lets nobody answer yet.
+#: Target of an entry that suspends predictions.
 _WITHHELD = "withheld"
-#: How often the entries are listed before one is missed: one may have been replaced during a listing.
+#: Listings to try before reporting no entry: one may be replaced during a listing.
 _LISTINGS = 10
 
 
@@ -67,7 +67,7 @@ class Heads:
         self._make(head, str(folder.absolute()))
 
     def withhold(self, head: Head) -> None:
-        """Let nobody answer until this session, or a later one, shows a version. Raises OSError."""
+        """Suspend predictions until this or a later session shows a version. Raises OSError."""
         self._make(head, _WITHHELD)
 
     def clear(self) -> None:

@@ -63,7 +63,7 @@ class Reader:
         self._view: View | None = None
         #: Held while a version is opened.
         self._opening = threading.Lock()
-        #: What cannot be read, and why: that is found once, and not for each question again.
+        #: The last unreadable folder and its error, so that it is not read again for each question.
         self._unreadable: tuple[Path, PublicationDamaged | OtherPublicationFormat] | None = None
         #: The lowest version that may be answered from.
         self._lowest: int | None = None

@@ -128,7 +128,7 @@ class Publisher:
         self.show(ref, fencing)
 
     def has(self, ref: VersionRef) -> bool:
-        """Whether a version that was found or written here is there still."""
+        """Whether this process knows the version's folder and it still exists."""
         return ref.folder in self._folders and self._folder(ref).exists()
 
     def show(self, ref: VersionRef, fencing: int) -> bool:
@@ -143,7 +143,7 @@ class Publisher:
         return True
 
     def withhold(self, ref: VersionRef, fencing: int) -> None:
-        """Let nobody answer until a version is shown. Raises OSError."""
+        """Suspend predictions until a version is shown. Raises OSError."""
         self._heads.withhold(Head(fencing, ref.version, self._written))
 
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
