@@ -120,7 +120,7 @@ class Store:
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
             raise NoModel(
-                f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
+                f"{path} contains no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = read_checksummed(manifest_path, Manifest)
         manifest.check(manifest_path)

@@ -161,7 +161,7 @@ async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not presented:
         raise Unauthenticated(
-            "This needs an API key.",
+            "This route requires an API key.",
             f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
         )
     return await valid_key(presented, request, keys, limits)

@@ -60,8 +60,8 @@ class Ready(BaseModel):
 _PREDICTIONS_CHECK: dict[str, Any] = {
     "name": "predictions",
     "ok": False,
-    "detail": "The model is still being loaded.",
-    "remedy": "Try again in a moment; /readyz says when it is.",
+    "detail": "The model is loading.",
+    "remedy": "Try again in a moment; /readyz shows when it is ready.",
 }
 
 

@@ -74,7 +74,7 @@ async def predict(
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
         raise NodeDeleted(
             "The node was deleted on request.",
-            "Stop asking for it: its data is gone. A person who comes back needs a new id.",
+            "Do not request it again: its data is gone. A person who returns needs a new id.",
         )
     raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
 

@@ -24,7 +24,7 @@ _DASH = "\N{EM DASH}"
 
 
 class NotVerified(LetheError):
-    """A checkpoint is malformed, or not signed by a key that is trusted."""
+    """A checkpoint is malformed, or not signed by a trusted key."""
 
 
 @dataclass(frozen=True)

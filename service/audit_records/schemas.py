@@ -61,7 +61,7 @@ class Summary:
     by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Of the requests that were applied.")]
     by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Of the requests that were applied.")]
     refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
-    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and not handled.")]
+    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
     oldest_open: OpenRequest | None
     open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
     open_near_deadline: Annotated[

@@ -11,8 +11,7 @@ from service.domain.records import BatchRecord
 
 #: After what the projection did; also true of directions that remaining nodes support faintly.
 _SPANNED = (
-    "every direction of the deleted features is also present in the features of nodes that remain, so the weights "
-    "already lay in the span of what remains."
+    "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
 )
 #: Up to this relative difference two movements of the weights are the same one.
 _SAME = 1e-12
@@ -29,14 +28,14 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
     if record.factor_age_s:
         sentences.append(
-            "To speed up repairs, a factor of the loss' curvature made before this deletion may stay in memory for up "
-            f"to {record.factor_age_s:g} s after it; it is never written to disk, and does not influence what the "
+            "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
+            "for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
             "weights converge to."
         )
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
-        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} gone already.")
+        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} in the request {were} deleted before.")
     return " ".join(sentences)
 
 
@@ -50,7 +49,7 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
     by_whom = f"by {'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else "before a recovery"
-    return f"Nothing was left to do: the {noun} that this request names had been deleted {by_whom}{along}."
+    return f"Nothing was left to do: the {noun} in this request had been deleted {by_whom}{along}."
 
 
 def _projection(record: BatchRecord) -> str:
@@ -67,7 +66,7 @@ def _projection(record: BatchRecord) -> str:
     norms = f" (together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after)"
     return (
         f"The projection removed {directions} of the weights that only {supporters} had supported"
-        f"{'' if sealed else norms}. What it left lies in the span of the remaining nodes' features."
+        f"{'' if sealed else norms}. The result lies in the span of the remaining nodes' features."
     )
 
 
@@ -80,12 +79,12 @@ def frozen_parts(manifest: Manifest) -> str:
     if manifest.diffusion is not None:
         parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
     if manifest.mlp is not None:
-        parts.append("the MLP that the features have gone through, trained on public nodes alone")
+        parts.append("the MLP that computes the features, trained only on public nodes")
     if manifest.column_scale is not None:
         parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
     if not parts:
         return ""
-    return f"Retraining means here that what was fixed before stays as it is: {'; '.join(parts)}."
+    return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."
 
 
 def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
@@ -93,10 +92,12 @@ def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
         case RepairStatus.CONVERGED:
             return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
         case RepairStatus.PENDING:
-            still = "The repair, which re-optimises the weights on the remaining graph, goes on: until it ends, "
-            return f"{still}{_unrepaired(record, kind)}"
+            return (
+                "The repair, which re-optimises the weights on the remaining graph, is still running. Until it ends, "
+                f"{_unrepaired(record, kind)}"
+            )
         case RepairStatus.NOT_CONVERGED:
-            return f"The repair did not converge, and an operator should look into it: {_unrepaired(record, kind)}"
+            return f"The repair did not converge; an operator should investigate: {_unrepaired(record, kind)}"
         case RepairStatus.NONE:
             return _sentence(_unrepaired(record, kind))
 
@@ -107,7 +108,7 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
     later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
-        return f"The repair{later} found nothing left to do: the weights are {those}."
+        return f"The repair{later} had nothing to do: the weights are {those}."
     moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
     undone = record.distance_bound_start_relative or 0.0
     # Within the tolerance nothing was left undone.
@@ -116,10 +117,10 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         tolerance, _NOTICEABLE * record.repair_weight_change
     ):
         return (
-            f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of that need be "
-            f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away from "
-            "the optimum of the graph as it was, because training had stopped before it, and no repair had reached it "
-            "yet."
+            f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of this is "
+            f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away "
+            "from the optimum of the graph at that time, because training had stopped early and no repair had "
+            "reached the optimum yet."
         )
     share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
     return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."

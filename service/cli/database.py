@@ -44,7 +44,8 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
             await migrate.upgrade(settings.database_url)
         elif revision != schema.head():
             raise ConfigurationError(
-                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
+                f"The database is at revision {revision}, this version of Lethe needs {schema.head()}.",
+                "Run `./lethe migrate`.",
             )
         async with opened(settings.database_url) as engine, transaction(engine) as connection:
             return await work(connection, settings)

@@ -43,7 +43,7 @@ class Home:
             ignore_in_git(self.path)
         except OSError as error:
             raise ConfigurationError(
-                f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a folder you may write to."
+                f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a writable folder."
             ) from error
 
     def password(self, name: str) -> str:
@@ -94,7 +94,7 @@ class HomeLock:
             self.release()
             raise AlreadyRunning(
                 f"Lethe already runs in {home.path}.",
-                "Stop it, or give this process a LETHE_HOME of its own.",
+                "Stop it, or use another LETHE_HOME.",
             )
 
     def share(self) -> None:

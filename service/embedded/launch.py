@@ -78,7 +78,7 @@ class Launch:
             if pid is not None and server.is_ready(pid, self._ports[server.name]):
                 waiting.pop(0)
             elif time.monotonic() > deadline:
-                raise StartFailed(server, f"It was not ready in {_START_SECONDS:.0f} s.", timed_out=True)
+                raise StartFailed(server, f"It was not ready after {_START_SECONDS:.0f} s.", timed_out=True)
         self._send("watch")
         self._hang_up()
 

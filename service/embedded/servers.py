@@ -73,8 +73,8 @@ class Embedded:
                 if time.monotonic() > deadline:
                     raise EmbeddedServerError(
                         f"The private servers of the Lethe that runs in {self._home.path} are not ready.",
-                        f"Look into {self._home.logs}. If that Lethe uses servers of its operator's, set DATABASE_URL "
-                        "and REDIS_URL here as they are set there.",
+                        f"Check {self._home.logs}. If that Lethe uses other servers, set the same DATABASE_URL "
+                        "and REDIS_URL here.",
                     )
                 time.sleep(_PAUSE_SECONDS)
             if not alone:
@@ -158,7 +158,7 @@ class Embedded:
                 if attempt == _START_ATTEMPTS or failure.timed_out:
                     raise EmbeddedServerError(
                         f"The private {failure.server.name} server did not start. {failure}\n",
-                        "Fix what it names. If its data is damaged, restore LETHE_HOME from a backup.",
+                        "Fix the cause shown above. If its data is damaged, restore LETHE_HOME from a backup.",
                     ) from failure
                 _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
                 if attempt == 2:  # the first failure may have been a port that was taken just then

@@ -96,7 +96,7 @@ class UnlearningMetrics:
         self._open = {
             name: Gauge(f"lethe_open_deletions{name}", said, registry=registry)
             for name, said in (
-                ("", "Deletion requests that have not ended: queued, applied, or failed and not handled."),
+                ("", "Deletion requests that have not ended: queued, applied, or failed and unhandled."),
                 ("_past_deadline", "Open requests past their deadline."),
                 ("_near_deadline", "Open requests to which a fifth of their time or less is left."),
                 ("_failed", "Requests that failed and are not handled."),

@@ -54,10 +54,10 @@ class Admission:
             pointer = await PointerRepository(connection).read(self._model)
             served_in = await lease.home_of(connection, self._model)
         if pointer is None or served_in is None:
-            self._reader.suspend("no unlearner has committed a version of the model yet")
+            self._reader.suspend("no version of the model has been committed yet")
             return False
         if served_in != await asyncio.to_thread(known_id, self._home):
-            self._reader.suspend("the model is served in another LETHE_HOME, or this one is a copy")
+            self._reader.suspend("the model is served from another LETHE_HOME, or this home is a copy")
             return False
         self._reader.admit(pointer.version)
         return True

@@ -45,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises ConfigurationError when the port is in use or the address is not one of this machine.
     """
-    remedy = "Choose another with --port or LETHE_PORT (0 takes a free one), or stop what uses it."
+    remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

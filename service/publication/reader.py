@@ -19,10 +19,10 @@ from service.publication.mapped import View, open_view
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_UNREAD = "the database has not said yet which version is committed"
-_UNPUBLISHED = "the unlearner has not published the model (yet)"
-_LOADING = ("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
-_OLDER = "what is published here is older than the committed version"
+_UNREAD = "the committed version is not known yet"
+_UNPUBLISHED = "the unlearner has not published the model yet"
+_LOADING = ("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
+_OLDER = "the published version is older than the committed one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Reader:
 
 
 def _suspended(reason: str, remedy: str = "Try again in a moment.") -> Unavailable:
-    return Unavailable(f"Predictions are suspended: {reason}.", remedy)
+    return Unavailable(f"No prediction is possible: {reason}.", remedy)
 
 
 def _is_there(view: View) -> bool:

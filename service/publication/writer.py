@@ -270,7 +270,7 @@ class Publisher:
                 f"{snapshot.probabilities.shape}"
             )
         if not np.array_equal(model.node_ids.named, snapshot.live):
-            raise ValueError("the ids are not those of the live nodes, one each")
+            raise ValueError("the ids do not match the live nodes")
         token = f"{fencing}-{secrets.token_hex(8)}"
         index, edges = id_places(model.node_ids), edge_places(_edges_of(snapshot))
         # One more byte: a file without any cannot be mapped.

@@ -64,8 +64,8 @@ from service.versions.versions import VersionRepository
 from service.versions.writer import VersionWriter
 
 _KEY_LOST = (
-    "What this request names cannot be read any more: the key of its encrypted id list was lost, and a recovery went "
-    "on without it. Send the request again."
+    "The encrypted id list of this request can no longer be read: its key was lost, and a recovery continued "
+    "without it. Send the request again."
 )
 
 
@@ -95,7 +95,7 @@ class RecoverySteps(CauseSteps):
         self._context = context
         self._recovery_of = recovery_of
         self._own = own
-        #: How many requests failed, their keys being lost.
+        #: How many requests failed (keys lost).
         self.failed = 0
 
     async def record(self, connection: Connection, version: Version) -> None:

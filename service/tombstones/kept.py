@@ -74,7 +74,7 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
         raise StateMismatch(
             f"The model keeps {len(own)} tombstones that the database does not know: it was restored from an older "
             "backup.",
-            f"Nothing was removed. Restore store and database from the same moment. {StateMismatch.RECOVER}",
+            f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
         )
     async with transaction(context.engine) as connection:
         repository = TombstoneRepository(connection)

@@ -86,7 +86,7 @@ class DeliveryPage(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"deliveries": [_DELIVERY], "next_cursor": None}]})
 
     deliveries: list[DeliveryAnswer]
-    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last page.")
 
 
 def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:

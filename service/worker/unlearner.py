@@ -160,7 +160,7 @@ class Unlearner:
         """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
         resident = self.resident
         if resident is None:
-            raise Unavailable("The model is still being loaded.", "Try again in a moment.")
+            raise Unavailable("The model is loading.", "Try again in a moment.")
         return [node for node in nodes if node in resident.committed.node_ids]
 
     async def run(self) -> None:
@@ -227,7 +227,7 @@ class Unlearner:
         except Exception as error:
             # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
             self._log.exception("unlearner.failed", attempt=self._unforeseen)
-            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; check the log.")
             self._after_failure = True
             self._unforeseen += 1
             if self._unforeseen > _MAX_UNFORESEEN:

@@ -192,7 +192,7 @@ async def test_a_reader_in_a_restored_home_answers_nothing_before_the_unlearner_
         await PointerRepository(connection).advance(1, Pointer(MODEL, 2, 1, "2-1", "c" * 64, "d" * 64))
     reader = Reader(tmp_path)
     assert await Admission(db.engine, reader, tmp_path, MODEL).look()
-    with pytest.raises(Unavailable, match="older than the committed version"):
+    with pytest.raises(Unavailable, match="older than the committed one"):
         predicted(reader, "b")
     committed.write(2)
     committed.show(2)
@@ -208,7 +208,7 @@ async def test_a_copied_home_answers_nothing_and_its_unlearner_gets_no_lease(
     reader = Reader(copy)
     assert reader._heads.newest() is not None
     assert not await Admission(db.engine, reader, copy, MODEL).look()
-    with pytest.raises(Unavailable, match="served in another LETHE_HOME"):
+    with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         predicted(reader, "b")
     with pytest.raises(AnotherHome):
         await leases.acquire(db.engine, MODEL, "two", 60, home=id_of(copy))

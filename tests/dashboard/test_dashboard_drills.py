@@ -168,7 +168,7 @@ async def test_without_a_script_the_form_works_and_a_refusal_is_a_page(api: Api)
     refused = await run(client, SAME_ORIGIN)
     assert refused.status_code == 409
     assert "A drill is under way" in refused.text
-    assert "A drill of this model is under way" in text_of((await run(client)).text)
+    assert "A drill of this model is already running" in text_of((await run(client)).text)
     assert await api.count("drills") == 1
 
 

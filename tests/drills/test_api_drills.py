@@ -156,7 +156,7 @@ async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Ap
     for _ in range(3):
         await drilled(api, writer)
     refused = (await writer.post("/drills")).json()
-    assert "Of 1 to 2 a part was deleted by other requests" in refused["detail"]
+    assert "No drill can use 1 to 2: other requests deleted some of their nodes." in refused["detail"]
 
 
 async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: Api, writer: httpx.AsyncClient) -> None:

@@ -54,7 +54,7 @@ def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_t
     lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")
     with lethe:
         lethe.start()
-        assert "There is no model yet. Training one" in lethe.log()
+        assert "There is no model yet. Training on" in lethe.log()
         key_file = lethe.home / "run" / "admin.key"
         assert str(key_file) in lethe.printed
         assert f"{lethe.url}/docs" in lethe.printed

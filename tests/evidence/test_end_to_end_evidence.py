@@ -52,13 +52,13 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     check = ("audit", "verify", tmp_path / "receipt.json", "--key", public)
     ran = lethe(*check, "--salts", tmp_path / "answer.json", "--reference", "DSR-17")
     assert ran.status == 0, ran.stdout
-    assert "The receipt is about 12." in ran.stdout
-    assert "The receipt is about 57." in ran.stdout
+    assert "The receipt covers 12." in ran.stdout
+    assert "The receipt covers 57." in ran.stdout
     assert "It tells of a deletion of kind node: completed." in ran.stdout
-    assert "The receipt carries the reference DSR-17." in ran.stdout
+    assert "The receipt contains the reference DSR-17." in ran.stdout
     assert "Good: 2 leaves as logged" in ran.stdout
     ran = lethe(*check, "--salts", tmp_path / "answer.json", "--reference", "DSR-18")
-    assert (ran.status, "does not carry the reference DSR-18" in ran.stdout) == (1, True)
+    assert (ran.status, "does not contain the reference DSR-18" in ran.stdout) == (1, True)
     forged = json.loads((tmp_path / "receipt.json").read_text())
     forged["entries"][0]["leaf"]["details"]["directions_removed"] += 1
     (tmp_path / "forged.json").write_text(json.dumps(forged))

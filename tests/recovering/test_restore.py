@@ -81,7 +81,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
 
     ran = site.recover()
     assert ran.status == 0, ran.stderr
-    assert "The store has 2 nodes deleted that this database knows nothing of" in ran.stderr
+    assert "The store records 2 deletions missing from this database" in ran.stderr
     assert "2 of them are in the store's own record" in ran.stderr
     [recovery] = site.recoveries()
     assert (*deleted(recovery), recovery.unknown_nodes) == (0, 0, 0, 2)
@@ -143,7 +143,7 @@ def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) ->
     empty = site.moment()
     site.delete(node_body("3"))
     site.restore_database(empty)
-    site.refused("knows nothing of it")
+    site.refused("does not know it")
     assert site.recover().status == 0
     [recovery] = site.recoveries()
     assert (recovery.database_before, recovery.unknown_nodes) == (None, 1)
@@ -202,7 +202,7 @@ def test_tombstones_that_cannot_be_read_are_refused_where_the_database_may_lack_
 def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
     site.delete(node_body("3"))
     wrong = make_database()
-    with pytest.raises(StateMismatch, match="knows nothing of it"):
+    with pytest.raises(StateMismatch, match="does not know it"):
         asyncio.run(prepare(site.settings.model_copy(update={"database_url": wrong})))
 
     async def tables() -> list[Any]:
@@ -315,9 +315,9 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
     assert "One request is queued whose encrypted ids cannot be read" in examined.stdout
     ran = site.recover("--accept-lost", "requests")
     assert ran.status == 0, ran.stderr
-    assert "Send the requests that failed again" in ran.stderr
+    assert "Send the failed requests again" in ran.stderr
     # Store and database were of the same moment: nothing is said to the contrary, and nothing else has changed.
-    assert "1 requests failed, their keys being lost. Nothing else was changed" in ran.stdout
+    assert "1 requests failed because their keys are lost. Nothing else was changed" in ran.stdout
     assert site.recovered_by_the_log() == []
     assert site.recoveries() == []
 

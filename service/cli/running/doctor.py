@@ -18,18 +18,18 @@ from service.settings import Settings
 
 Role = Annotated[
     Literal["unlearner"] | None,
-    typer.Option("--role", help="Look at this part alone: whether it runs here, and is well."),
+    typer.Option("--role", help="Check only this part: whether it runs here and is healthy."),
 ]
 
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
 
 def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) -> None:
-    """Look whether everything is in order, and say what to do where it is not.
+    """Check the health of Lethe, with a remedy for each problem.
 
-    Starts nothing and changes nothing. Exits with 1 when something is wrong.
+    Starts and changes nothing. Exits with 1 if something is wrong.
 
-    With `--role unlearner` it is the unlearner's health check. One that loads the model, or stands by, is well.
+    `--role unlearner` is the health check of the unlearner. Loading the model and standing by count as healthy.
 
     Examples:
 

@@ -36,7 +36,7 @@ def attempt(name: str, look: Callable[[], Finding]) -> Finding:
     except ExplainedError as error:
         return Finding(name, False, error.detail, error.remedy)
     except OSError as error:
-        return Finding(name, False, str(error), "Check the path and who may read and write it.")
+        return Finding(name, False, str(error), "Check the path and its permissions.")
 
 
 def python_version() -> Finding:
@@ -44,7 +44,7 @@ def python_version() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= _OLDEST_PYTHON:
         return Finding("python", True, found)
-    return Finding("python", False, found, "Install Python 3.11 or newer and remove .venv; ./lethe makes it anew.")
+    return Finding("python", False, found, "Install Python 3.11 or newer and remove .venv; ./lethe recreates it.")
 
 
 def packages(root: Path) -> Finding:
@@ -55,9 +55,9 @@ def packages(root: Path) -> Finding:
     is_checkout = (root / "lethe").is_file()
     lines = (root / "requirements.txt").read_text().splitlines() if is_checkout else _requirements_of_the_wheel()
     pins = [line.partition("#")[0].strip().partition("==")[::2] for line in lines if "==" in line]
-    again = "Remove .venv; ./lethe makes it anew." if is_checkout else "Install lethe-service in a new environment."
+    again = "Remove .venv; ./lethe recreates it." if is_checkout else "Install lethe-service in a new environment."
     if not pins:
-        return Finding("packages", False, "nothing here says which are needed", again)
+        return Finding("packages", False, "the required versions are unknown here", again)
     wrong: list[str] = []
     for name, pinned in pins:
         try:
@@ -107,16 +107,16 @@ def keys(folder: Path) -> Finding:
     from service.vault.log_keys import are_there
 
     if not folder.exists():
-        return Finding("keys", None, f"none yet in {folder}; the first start makes them")
+        return Finding("keys", None, f"none yet in {folder}; the first start creates them")
     Keyring.open(folder, create=False)
     # A start makes the first key of the log, and then the file of the requests' keys.
     if are_there(folder) and not (folder / SLOTS).exists():
         return Finding(
             "keys",
             False,
-            f"{folder / SLOTS} is missing: what queued requests name cannot be read without it",
-            "Restore it from the backup of LETHE_HOME that belongs to this database. Where nothing was queued, the "
-            "next start makes it anew; where something was, it says how many requests.",
+            f"{folder / SLOTS} is missing: queued requests cannot be read without it",
+            "Restore it from the backup of LETHE_HOME that belongs to this database. If no request is queued, the "
+            "next start recreates it; otherwise it reports their number.",
         )
     return Finding("keys", True, str(folder))
 

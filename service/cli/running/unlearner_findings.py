@@ -15,17 +15,17 @@ async def unlearners(home: Path) -> Sequence[Finding]:
     running = await running_unlearners(home, _TIMEOUT_S)
     if running:
         return [finding for one in running for finding in _of(one)]
-    remedy = "Start it with `./lethe serve`, or `./lethe serve --role unlearner`. Its log says why it ended."
+    remedy = "Start it with `./lethe serve` or `./lethe serve --role unlearner`. Its log says why it stopped."
     return [Finding("unlearner", False, f"No unlearner runs here in {home}.", remedy)]
 
 
 def _of(one: RunningUnlearner) -> Sequence[Finding]:
     if one.health is None:
         found = f"Process {one.pid} does not answer within {_TIMEOUT_S:g} s."
-        return [Finding(one.name, False, found, "See its log; stop and start it if it stays so.")]
+        return [Finding(one.name, False, found, "Check its log. Restart it if this persists.")]
     phase, reason = one.health.condition.phase, one.health.condition.reason
     found = f"Process {one.pid} is {phase.value}. {reason or ''}".rstrip()
     goes_on = one.health.goes_on
-    remedy = "" if goes_on else "It goes on once the cause is gone. If it stays so, see its log."
+    remedy = "" if goes_on else "It resumes once the cause is gone. If this persists, check its log."
     checks = [Finding(f"{one.name}: {check.name}", check.ok, check.detail, check.remedy) for check in one.health.checks]
     return [Finding(one.name, goes_on, found, remedy), *checks]

@@ -128,7 +128,7 @@ class Intake:
             slot = await RequestKeyRepository(conn).slot(request_id)
             if self._keys.get(request_id, slot) is None:
                 raise Conflict(
-                    f"What request {request_id} names cannot be read any more: the key of its id list is gone.",
+                    f"The id list of request {request_id} can no longer be read: its key is gone.",
                     "Send it again as a new request.",
                 )
         return request
@@ -264,7 +264,7 @@ class Intake:
             # Some may be on the disk: zeroing them may have failed as well.
             self._has_orphans = True
             raise Unavailable(
-                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
+                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was stored; try again."
             ) from error
 
     def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:

@@ -98,7 +98,7 @@ STOPPED = replace(
 )
 FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
-    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that the features have gone through, trained on public nodes"),
+    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that computes the features, trained only on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
 }
 TWO_LOST: dict[str, Any] = {
@@ -154,11 +154,11 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
 ) -> None:
     value, words = FROZEN[part]
     manifest = replace(MANIFEST, **{part: value})
-    assert f"what was fixed before stays as it is: {words}" in said(CONVERGED, kind, manifest)
-    assert "fixed before" not in said(CONVERGED, kind)
+    assert f"keeps the frozen parts as they are: {words}" in said(CONVERGED, kind, manifest)
+    assert "keeps the frozen parts" not in said(CONVERGED, kind)
     # Of weights that are not those of retraining nothing is claimed that it would limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
-        assert "fixed before" not in said(record, kind, manifest)
+        assert "keeps the frozen parts" not in said(record, kind, manifest)
     told = ended(PENDING, ENDED, manifest)
     assert words in told.explanation
 
@@ -176,9 +176,9 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     assert "did the forgetting" not in words
     assert "the weights moved by 150 % and are those of retraining" in words
     assert words.endswith(
-        "Not all of that need be forgetting: when the deletion began, the weights were up to 420 % of their size "
-        "away from the optimum of the graph as it was, because training had stopped before it, and no repair had "
-        "reached it yet."
+        "Not all of this is forgetting: when the deletion began, the weights were up to 420 % of their size away "
+        "from the optimum of the graph at that time, because training had stopped early and no repair had "
+        "reached the optimum yet."
     )
     # The next one begins at an optimum.
     assert "did the forgetting" in said(replace(record, distance_bound_start_relative=3e-9), manifest=STOPPED)
@@ -189,7 +189,7 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     # An earlier repair that came within the tolerance has left nothing undone, however little the next one moves.
     record = replace(record, repair_weight_change=1e-5, distance_bound_start_relative=9e-7, repair_tolerance=1e-6)
     assert "did the forgetting" in said(record, manifest=STOPPED)
-    assert "Not all of that" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
+    assert "Not all of this" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
 
 
 @pytest.mark.parametrize("repair", [RepairStatus.CONVERGED, RepairStatus.PENDING, RepairStatus.NOT_CONVERGED])
@@ -199,7 +199,7 @@ def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: Rep
     assert (
         "a factor of the loss' curvature made before this deletion may stay in memory for up to 60 s after it" in told
     )
-    assert "never written to disk, and does not influence what the weights converge to." in told
+    assert "never written to disk and does not influence what the weights converge to." in told
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
 
@@ -231,12 +231,12 @@ def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
     pending = said(replace(RECORD, repair=RepairStatus.PENDING))
     assert "goes on: until it ends, the weights are not those of retraining, but at most 4.1 (20 % of" in pending
     short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after=0.01))
-    assert "The repair did not converge, and an operator should look into it: the weights are not those of" in short
+    assert "The repair did not converge; an operator should investigate: the weights are not those of" in short
     assert "at most 0.01 (" in short
 
 
 def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
-    assert "The repair found nothing left to do: the weights are those of retraining, at most 2e-09" in said(
+    assert "The repair had nothing to do: the weights are those of retraining, at most 2e-09" in said(
         replace(CONVERGED, repair_weight_change=0.0)
     )
     assert "The repair (model version 9) did the forgetting: " in said(replace(CONVERGED, repair_version=9))
@@ -245,10 +245,10 @@ def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
 def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
     words = said(replace(CONVERGED, nodes=0, features=1), RequestKind.FEATURES, deleted=1)
     assert "The nodes themselves stay, with their edges and labels." in words
-    assert words.endswith("1 of the 2 nodes' features that the request names was gone already.")
+    assert words.endswith("1 of the 2 nodes' features in the request was deleted before.")
     by = (UUID(int=1), UUID(int=2))
     assert nothing_left(RequestKind.EDGE, named=2, with_node=1, by=by) == (
-        f"Nothing was left to do: the edges that this request names had been deleted by requests {by[0]}, {by[1]}, "
+        f"Nothing was left to do: the edges in this request had been deleted by requests {by[0]}, {by[1]}, "
         "1 of them together with a node."
     )
 

@@ -187,8 +187,8 @@ def test_a_doctor_says_what_the_logins_of_processes_can_do(
     monkeypatch.setenv("LETHE_UNLEARNER_DATABASE_URL", own(private_servers.api_database_url))
     of_api, of_unlearner = found()
     assert "wrong" in of_api
-    assert "can do more than lethe_api" in of_api
-    assert "may not work as lethe_unlearner" in of_unlearner
+    assert "has more rights than lethe_api" in of_api
+    assert "is not a member of lethe_unlearner" in of_unlearner
     strange = make_url(empty_database_url).set(username="lethe_api", password="wrong")
     monkeypatch.setenv("LETHE_API_DATABASE_URL", strange.render_as_string(hide_password=False))
     assert 'password authentication failed for user "lethe_api"' in found()[0]

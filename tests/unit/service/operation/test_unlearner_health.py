@@ -87,7 +87,7 @@ async def test_one_that_does_not_go_on_is_not_well(tmp_path: Path, phase: Phase)
 
 
 async def test_one_that_lacks_what_it_needs_is_not_well(tmp_path: Path) -> None:
-    check = Check("device", False, "It failed with RuntimeError.", "See the log of the service.")
+    check = Check("device", False, "It failed with RuntimeError.", "Check the log of the service.")
     async with says(tmp_path, Phase.SERVING, check=check):
         assert wrong(list(await unlearners(tmp_path))) == ["unlearner: device: It failed with RuntimeError."]
 

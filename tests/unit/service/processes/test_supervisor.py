@@ -249,7 +249,7 @@ def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_
     supervised.until("all are ready")
     supervised.process.terminate()
     assert supervised.end() == (0, ["unlearner got SIGTERM"])
-    assert "api-0 has not stopped within 0.1 s and is killed" in supervised.log()
+    assert "api-0 did not stop within 0.1 s and is killed" in supervised.log()
 
 
 def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:

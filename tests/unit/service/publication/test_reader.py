@@ -140,7 +140,7 @@ def test_nothing_is_answered_before_the_database_has_admitted_it_and_the_reason_
     reader = Reader(tmp_path)
     questions = (lambda: predicted(reader, "a"), lambda: reader.predict_many(()), lambda: reader.facts)
     for ask in questions:
-        with pytest.raises(Unavailable, match="has not said yet which version is committed"):
+        with pytest.raises(Unavailable, match="the committed version is not known yet"):
             ask()
     assert reader.look_up(["a"]) is None
     assert reader.newest() is None
@@ -156,7 +156,7 @@ def test_what_is_older_than_the_committed_version_is_not_answered_from(publisher
     """As after a backup of LETHE_HOME was restored with what was published then."""
     reader = Reader(tmp_path)
     reader.admit(2)
-    with pytest.raises(Unavailable, match="older than the committed version"):
+    with pytest.raises(Unavailable, match="older than the committed one"):
         predicted(reader, "a")
     write(publisher, snapshot(2))
     show(publisher, 2)
