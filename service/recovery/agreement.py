@@ -86,8 +86,8 @@ def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
     _first_pointer(store, store.current(), model)
     if kept_keys:
         raise StateMismatch(
-            f"The key folder holds the keys of {kept_keys} deletion requests, but the database has never served the model "
-            f"{model!r}: another database accepted them.",
+            f"The key folder holds the keys of {kept_keys} deletion requests, but the database has never served "
+            f"the model {model!r}: another database accepted them.",
             f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. "
             f"{StateMismatch.RECOVER}",
         )
