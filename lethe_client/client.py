@@ -76,7 +76,7 @@ class LetheClient:
         except httpx.InvalidURL as error:
             raise InvalidAccess(
                 f"The address of Lethe cannot be read: {error}.",
-                "Give one such as http://127.0.0.1:8000 with --url or LETHE_URL.",
+                "Give an address such as http://127.0.0.1:8000 with --url or LETHE_URL.",
             ) from error
         self._retries = retries
         self._sleep = sleep
@@ -335,7 +335,7 @@ class LetheClient:
         try:
             return msgspec.json.decode(response.content, type=result)
         except msgspec.DecodeError as error:
-            raise ServerUnreachable(str(self._http.base_url), f"what answers is not Lethe ({error})") from error
+            raise ServerUnreachable(str(self._http.base_url), f"the server there is not Lethe ({error})") from error
 
     def _send(self, method: str, path: str, *, repeat: bool, **arguments: Any) -> httpx.Response:
         attempts = self._retries if repeat else 0

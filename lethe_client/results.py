@@ -341,7 +341,7 @@ class Noise(msgspec.Struct, frozen=True):
     used: float
     #: Standard deviation in each weight.
     sigma: float
-    #: What it hides, and what it does not.
+    #: What the noise hides and what it does not.
     meaning: str
 
 

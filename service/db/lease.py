@@ -34,9 +34,9 @@ class AnotherHome(StateMismatch):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database belongs to another LETHE_HOME, or this one is a copy of that or was restored from a backup: "
-            "processes there might go on answering from what is deleted here.",
-            "Use the other one. To go on with this one for good, stop everything that runs in the other, and run "
+            "The database belongs to another LETHE_HOME, or this home is a copy or a restored backup. Processes "
+            "of the other home could keep answering from data deleted here.",
+            "Use the other home. To switch to this one for good, stop everything that runs in the other and run "
             "`./lethe recover --take-over` here.",
         )
 

@@ -57,8 +57,8 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
         if sqlstate(error) != NO_RIGHT:
             raise
         raise ConfigurationError(
-            "The database is not at the schema of this version, and this login has no right to change it.",
-            "Run `./lethe migrate` once with the DATABASE_URL of the tables' owner.",
+            "The database is not at the schema of this version, and this login may not change it.",
+            "Run `./lethe migrate` once with the login that owns the tables as DATABASE_URL.",
         ) from None
 
 

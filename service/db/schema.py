@@ -103,7 +103,7 @@ async def require_ours(connection: AsyncConnection) -> None:
     if foreign is not None:
         raise UnknownSchema(
             f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
-            "Nothing was changed. Name an empty database in DATABASE_URL.",
+            "Nothing was changed. Set DATABASE_URL to an empty database.",
         )
 
 

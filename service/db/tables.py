@@ -313,7 +313,7 @@ class FeedRow(Base):
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     milestone: Mapped[str]
-    #: That of the request, from this event on.
+    #: Status of the request after this event.
     status: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     due_at: Mapped[datetime | None]
@@ -348,5 +348,5 @@ class WebhookDeliveryRow(Base):
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
-    #: What came of the last attempt.
+    #: Result of the last attempt.
     answer: Mapped[str | None]

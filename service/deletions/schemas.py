@@ -165,7 +165,7 @@ class PagedFilters(RecordFilters):
     cursor: str | None = Field(
         None, min_length=1, max_length=256, description="`next_cursor` of the previous page, with the same filters."
     )
-    limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")
+    limit: int = Field(50, ge=1, le=200, description="Maximum number of requests per page.")
 
 
 class DeletionFilters(PagedFilters, Known):

@@ -63,7 +63,7 @@ class Poster:
             return Answer(_plain(f"It cannot be reached: {error or type(error).__name__}."))
         except Exception as error:  # noqa: BLE001 - what a receiver sends must end nothing but its own attempt
             structlog.get_logger(__name__).exception("webhook.unforeseen")
-            return Answer(f"The attempt failed with {type(error).__name__}; see the log.")
+            return Answer(f"The attempt failed with {type(error).__name__}; check the log.")
         if 300 <= status < 400:
             return Answer(f"It answered {status}: redirects are not followed.", status)
         return Answer(f"It answered {status}.", status, _retry_after(fields))

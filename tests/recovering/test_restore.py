@@ -182,7 +182,7 @@ def test_tombstones_that_cannot_be_read_are_refused_where_the_database_may_lack_
     site.damage_tombstones()
     refused = site.recover()
     assert refused.status == 1
-    assert f"{path} cannot be read whole" in refused.stderr
+    assert f"{path} is damaged" in refused.stderr
     assert site.recoveries() == []
     path.write_bytes(whole)
     assert site.recover().status == 0

@@ -194,7 +194,7 @@ async def assert_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monk
 
         async def is_named() -> bool:
             checks = (await lethe.client.get("/readyz")).json()["checks"]
-            return any("did not bring the weights as near" in check["detail"] for check in checks)
+            return any("did not bring the weights close enough" in check["detail"] for check in checks)
 
         await until(is_named)
         assert (await lethe.state(accepted))["status"] == "queued"

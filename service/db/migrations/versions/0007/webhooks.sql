@@ -22,7 +22,7 @@ CREATE TABLE webhook_deliveries (
     next_attempt_at timestamptz DEFAULT now(),
     delivered_at timestamptz,
     given_up_at timestamptz,
-    -- What came of the last attempt.
+    -- Result of the last attempt.
     answer text,
     CONSTRAINT webhook_deliveries_once UNIQUE (endpoint_id, event_id),
     CONSTRAINT webhook_deliveries_state_check CHECK (num_nonnulls(next_attempt_at, delivered_at, given_up_at) = 1)
