@@ -39,7 +39,7 @@ DECLARED = {
     "objects": declaring((1,), bytes(8), "|O"),
     "20 million strings of no bytes": declaring((20_000_000,), b"", "<U0"),
     "20 million nothings": declaring((20_000_000,), b"", "|V0"),
-    "is missing": b"hello",
+    "no array": b"hello",
     "nothing": b"",
 }
 
