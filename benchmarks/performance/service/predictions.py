@@ -6,11 +6,11 @@ All in one run, on Cora, over HTTP, on durable servers of its own; what is compa
   application in the same process without the look at the entries of heads before and after each answer;
 - deletions: p99 of predictions while 50 deletions arrive a second, beside the quiet p99 just before, in the same
   process; as fast as they are answered over 16 connections, and at a fixed rate, where waiting counts;
+- outage: predictions at a fixed rate while Postgres is stopped for a minute, and what comes after;
 - posts: accepted POSTs per second and their processor time, beside those of another checkout, with `--other`; on a
-  synthetic graph, which has nodes enough, without repair;
-- outage: predictions at a fixed rate while Postgres is stopped for a minute, and what comes after.
+  synthetic graph, which has nodes enough, without repair.
 
-    python -m benchmarks.performance.service.predictions [--parts look deletions posts outage] [--other ../before]
+    python -m benchmarks.performance.service.predictions [--parts look deletions outage posts] [--other ../before]
         [--out FILE]
 """
 
@@ -36,9 +36,9 @@ import torch
 
 from benchmarks.device import device_name
 from benchmarks.performance.service.floors import model_of, p99, with_cost
-from benchmarks.performance.service.http_load import Ask, Load, Plan, Seen
+from benchmarks.performance.service.http_load import Ask, Load, Plan
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
-from benchmarks.performance.service.lethe_world import READERS, Events, World, deletions, predictions, world
+from benchmarks.performance.service.lethe_world import READERS, Events, World, deletions, world
 from benchmarks.performance.service.switched_heads import WITH, WITHOUT
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from service.embedded import Embedded
@@ -46,7 +46,8 @@ from service.embedded import Embedded
 _ROOT = Path(__file__).parents[3]
 #: Deletions, and predictions where they are asked for at a fixed rate, a second.
 _DELETIONS, _PACE = 50.0, 500.0
-_POSTED = "synthetic:n=80000,d=64,classes=5,seed=0"
+_POSTED_NODES = 20_000
+_POSTED = f"synthetic:n={_POSTED_NODES},d=64,classes=5,seed=0"
 #: Longest wait for a deletion once Postgres is back (seconds).
 _PATIENCE_S = 120.0
 Figures = dict[str, Any]
@@ -65,8 +66,8 @@ class Effort:
     away_s: float
 
 
-_FULL = Effort(look_rounds=12, look_s=4.0, rounds=4, window_s=6.0, post_rounds=8, posts=1500, away_s=60.0)
-_QUICK = Effort(look_rounds=2, look_s=2.0, rounds=1, window_s=4.0, post_rounds=2, posts=500, away_s=5.0)
+_FULL = Effort(look_rounds=7, look_s=3.0, rounds=4, window_s=6.0, post_rounds=6, posts=600, away_s=60.0)
+_QUICK = Effort(look_rounds=2, look_s=2.0, rounds=1, window_s=4.0, post_rounds=2, posts=300, away_s=5.0)
 
 
 def asked(port: int, asks: Sequence[Ask], seconds: float, rate: float | None = None, *, keep: bool = False) -> Load:
@@ -117,6 +118,7 @@ def look(place: World, effort: Effort) -> Figures:
                     # The first round warms up.
                     if number >= 0:
                         cost[switch].append(spent)
+                print(route, number, *(each[-1:] for each in cost.values()), file=sys.stderr, flush=True)
             found[route] = compared(cost[WITH], cost[WITHOUT])
     return found
 
@@ -140,6 +142,7 @@ async def beside_deletions(place: World, effort: Effort) -> Figures:
             await events.wait(sent, events.completed)
             seen = reading.seen().require(200)
             meanwhile.append(p99([seen]))
+            print(what, quiet[-1], meanwhile[-1], file=sys.stderr, flush=True)
             accepted += len(writing.seen().require(202).latencies)
             end = max(seen.due)
             applied += sum(moment <= end for moment in events.applied.values()) - before
@@ -168,7 +171,7 @@ async def posts(folder: Path, other: Path, effort: Effort) -> Figures:
             lethe = LetheProcess(folder / name, settings)
             stack.callback(lethe.stop)
             events = await Events.follow(servers.database_url)
-            sides.append((lethe, events, map(str, range(80_000))))
+            sides.append((lethe, events, map(str, range(_POSTED_NODES))))
         rates, costs, sent = [list[float](), list[float]()], [list[float](), list[float]()], 0
         for number in range(-1, effort.post_rounds):
             sent += effort.posts
@@ -178,6 +181,7 @@ async def posts(folder: Path, other: Path, effort: Effort) -> Figures:
                 seen = deletions(lethe.port, [[next(nodes)] for _ in range(effort.posts)]).seen().require(202)
                 spent = sum(sum(process.cpu_times()[:2]) for process in lethe.answering) - before
                 await events.wait(sent, events.completed)
+                print("posts", number, side, seen.rate, spent, file=sys.stderr, flush=True)
                 if number >= 0:
                     rates[side].append(seen.rate)
                     costs[side].append(1e6 * spent / effort.posts)
@@ -187,33 +191,35 @@ async def posts(folder: Path, other: Path, effort: Effort) -> Figures:
 
 
 def outage(folder: Path, model: Path, effort: Effort) -> Figures:
-    """Counts of predictions while Postgres is stopped, and what comes after. SystemExit if one is of an older version."""
+    """Predictions while Postgres is stopped, and what comes after. SystemExit if one is of an older version."""
     postgres = Embedded(folder / "postgres-home", valkey=False)
     url = postgres.start().database_url
     assert url is not None
     try:
-        with world(folder / "outage", "cora", "always", model, {"DATABASE_URL": url}) as place:
-            with place.lethe.client() as client:
-                doomed, kept = place.nodes[:22], place.nodes[22:]
-                client.wait(client.request_deletion(doomed[:20]).id, timeout_s=_PATIENCE_S)
-                version = client.model().version
-                asks = [Ask("GET", f"/predict/{node}") for node in kept]
-                server = _postmaster(folder / "postgres-home")
-                postgres.stop()
-                if server.is_running():
-                    raise SystemExit("Postgres still runs.")
-                stopped = time.monotonic()
-                seen = asked(place.lethe.port, asks, effort.away_s, _PACE, keep=True).seen()
-                refusal = _refused(lambda: client.request_deletion([doomed[20]]))
-                away = time.monotonic() - stopped
-                postgres.start()
-                back = time.monotonic()
-                request = _accepted(client, doomed[21])
-                accepted = time.monotonic() - back
-                client.wait(request, timeout_s=_PATIENCE_S)
-                completed, after = time.monotonic() - back, client.model().version
-                reading = asked(place.lethe.port, asks, 5.0, _PACE, keep=True).seen().require(200)
-                gone = client.predict_many([doomed[21]])
+        with (
+            world(folder / "outage", "cora", "always", model, {"DATABASE_URL": url}) as place,
+            place.lethe.client() as client,
+        ):
+            doomed, kept = place.nodes[:22], place.nodes[22:]
+            client.wait(client.request_deletion(doomed[:20]).id, timeout_s=_PATIENCE_S)
+            version = client.model().version
+            asks = [Ask("GET", f"/predict/{node}") for node in kept]
+            server = _postmaster(folder / "postgres-home")
+            postgres.stop()
+            if server.is_running():
+                raise SystemExit("Postgres still runs.")
+            stopped = time.monotonic()
+            seen = asked(place.lethe.port, asks, effort.away_s, _PACE, keep=True).seen()
+            refusal = _refused(lambda: client.request_deletion([doomed[20]]))
+            away = time.monotonic() - stopped
+            postgres.start()
+            back = time.monotonic()
+            request = _accepted(client, doomed[21])
+            accepted = time.monotonic() - back
+            client.wait(request, timeout_s=_PATIENCE_S)
+            completed, after = time.monotonic() - back, client.model().version
+            reading = asked(place.lethe.port, asks, 5.0, _PACE, keep=True).seen().require(200)
+            gone = client.predict_many([doomed[21]])
     finally:
         postgres.stop()
     versions = [json.loads(body)["model_version"] for body in seen.bodies]
@@ -258,7 +264,7 @@ def _accepted(client: LetheClient, node: str) -> str:
 
 def rows(part: str, figures: Figures) -> Iterator[str]:
     """Rows of a Markdown table: least, median and most of each series and of the ratio."""
-    yield f"| {part} | here | other | ratio | |"
+    yield f"| {part} | first | second | ratio | |"
     yield "| --- | ---: | ---: | ---: | --- |"
     for name, found in figures.items():
         cells = [_range(found[series]) for series in ("here", "other", "ratios")]
@@ -275,12 +281,12 @@ def _range(values: Sequence[float]) -> str:
 def main() -> None:
     """Prints Markdown tables, and writes all rounds to `--out`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=["look", "deletions", "posts", "outage"])
+    parser.add_argument("--parts", nargs="+", choices=["look", "deletions", "outage", "posts"])
     parser.add_argument("--other", type=Path, help="the checkout to compare POSTs with")
     parser.add_argument("--out", type=Path, help="file for the figures of all rounds, as JSON")
     parser.add_argument("--quick", action="store_true", help="short windows")
     options = parser.parse_args()
-    parts = options.parts or ["look", "deletions", *(["posts"] if options.other else []), "outage"]
+    parts = options.parts or ["look", "deletions", "outage", *(["posts"] if options.other else [])]
     if "posts" in parts and options.other is None:
         parser.error("name a checkout with --other")
     effort = _QUICK if options.quick else _FULL
@@ -293,25 +299,27 @@ def main() -> None:
     }
     print(", ".join(map(str, began.values())), flush=True)
     found = Figures()
+
+    def report(part: str, figures: Figures) -> None:
+        found[part] = figures
+        print("\n".join(rows(part, figures)) if part != "outage" else figures, flush=True)
+        if options.out is not None:
+            options.out.write_text(json.dumps(began | found, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model, _ = model_of("cora", folder / "models")
         if "look" in parts:
             with world(folder / "look", "cora", "always", model) as place:
-                found["look"] = look(place, effort)
-            print("\n".join(rows("processor us of a prediction", found["look"])), flush=True)
-        for repair in ("never", "always") if "deletions" in parts else ():
-            with world(folder / repair, "cora", repair, model) as place:
-                found[f"deletions, {repair}"] = asyncio.run(beside_deletions(place, effort))
-            print("\n".join(rows(f"p99 ms, repair {repair}", found[f"deletions, {repair}"])), flush=True)
-        if "posts" in parts:
-            found["posts"] = asyncio.run(posts(folder, options.other.resolve(), effort))
-            print("\n".join(rows("POST /deletions", found["posts"])), flush=True)
+                report("processor us of a prediction, with and without the look", look(place, effort))
+        if "deletions" in parts:
+            with world(folder / "deletions", "cora", "always", model) as place:
+                figures = asyncio.run(beside_deletions(place, effort))
+            report(f"p99 ms with and without {_DELETIONS:.0f} deletions a second", figures)
         if "outage" in parts:
-            found["outage"] = outage(folder, model, effort)
-            print(found["outage"], flush=True)
-    if options.out is not None:
-        options.out.write_text(json.dumps(began | found, indent=1) + "\n")
+            report("outage", outage(folder, model, effort))
+        if "posts" in parts:
+            report("POST /deletions, here and other", asyncio.run(posts(folder, options.other.resolve(), effort)))
 
 
 if __name__ == "__main__":
