@@ -16,13 +16,16 @@ All in one run, on Cora, over HTTP, on durable servers of its own; what is compa
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,8 +38,8 @@ import psutil
 import torch
 
 from benchmarks.device import device_name
-from benchmarks.performance.service.floors import model_of, p99, with_cost
-from benchmarks.performance.service.http_load import Ask, Load, Plan
+from benchmarks.performance.service.floors import model_of, p99
+from benchmarks.performance.service.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from benchmarks.performance.service.lethe_world import READERS, Events, World, deletions, world
 from benchmarks.performance.service.switched_heads import WITH, WITHOUT
@@ -48,6 +51,8 @@ _ROOT = Path(__file__).parents[3]
 _DELETIONS, _PACE = 50.0, 500.0
 _POSTED_NODES = 20_000
 _POSTED = f"synthetic:n={_POSTED_NODES},d=64,classes=5,seed=0"
+#: How often the look at heads is switched (seconds).
+_SLOT_S = 0.25
 #: Longest wait for a deletion once Postgres is back (seconds).
 _PATIENCE_S = 120.0
 Figures = dict[str, Any]
@@ -66,8 +71,8 @@ class Effort:
     away_s: float
 
 
-_FULL = Effort(look_rounds=7, look_s=3.0, rounds=4, window_s=6.0, post_rounds=6, posts=600, away_s=60.0)
-_QUICK = Effort(look_rounds=2, look_s=2.0, rounds=1, window_s=4.0, post_rounds=2, posts=300, away_s=5.0)
+_FULL = Effort(look_rounds=6, look_s=15.0, rounds=3, window_s=6.0, post_rounds=6, posts=600, away_s=60.0)
+_QUICK = Effort(look_rounds=2, look_s=6.0, rounds=1, window_s=4.0, post_rounds=2, posts=300, away_s=5.0)
 
 
 def asked(port: int, asks: Sequence[Ask], seconds: float, rate: float | None = None, *, keep: bool = False) -> Load:
@@ -108,19 +113,42 @@ def look(place: World, effort: Effort) -> Figures:
         "POST /predict": [Ask("POST", "/predict", json.dumps({"nodes": [node]})) for node in nodes],
     }
     found = Figures()
-    with switched(place.lethe.home) as (process, port):
+    with switched(place.lethe.home) as (process, port), ThreadPoolExecutor(1) as pool:
         for route, asks in routes.items():
-            cost: dict[int, list[float]] = {WITH: [], WITHOUT: []}
-            for number in range(-1, effort.look_rounds):
-                for switch in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
-                    process.send_signal(switch)
-                    _, spent = with_cost([process], partial(asked, port, asks, effort.look_s))
-                    # The first round warms up.
-                    if number >= 0:
-                        cost[switch].append(spent)
-                print(route, number, *(each[-1:] for each in cost.values()), file=sys.stderr, flush=True)
-            found[route] = compared(cost[WITH], cost[WITHOUT])
+            costs = list[tuple[float, float]]()
+            for _ in range(effort.look_rounds):
+                load, stop = asked(port, asks, effort.look_s), threading.Event()
+                slots = pool.submit(_slots, process, stop)
+                seen = load.seen().require(200)
+                stop.set()
+                costs.append(_costs(slots.result(), seen))
+                print(route, costs[-1], file=sys.stderr, flush=True)
+            found[route] = compared(*zip(*costs, strict=True))
     return found
+
+
+def _slots(process: psutil.Process, stop: threading.Event) -> list[tuple[int, float, float]]:
+    """Switches the look on and off until `stop`: of each switch, the time and the processor time of `process` then."""
+    # The clock of another process' processor time (`man 3 clock_getcpuclockid`), in nanoseconds rather than ticks.
+    clock, slots = ~process.pid << 3 | 2, list[tuple[int, float, float]]()
+    while not stop.wait(_SLOT_S):
+        switch = WITHOUT if len(slots) % 2 else WITH
+        process.send_signal(switch)
+        slots.append((switch, time.monotonic(), time.clock_gettime(clock)))
+    return slots
+
+
+def _costs(slots: Sequence[tuple[int, float, float]], seen: Seen) -> tuple[float, float]:
+    """Processor time of an answer (us) with the look and without it, over the slots in which answers were asked for."""
+    answered = np.sort(np.array(seen.due) + seen.latencies)
+    first, last = min(seen.due), max(seen.due)
+    spent, answers = {WITH: 0.0, WITHOUT: 0.0}, {WITH: 0, WITHOUT: 0}
+    for (switch, began, before), (_, ended, after) in itertools.pairwise(slots):
+        if first < began and ended < last:
+            spent[switch] += 1e6 * (after - before)
+            begin, end = np.searchsorted(answered, [began, ended])
+            answers[switch] += int(end - begin)
+    return spent[WITH] / answers[WITH], spent[WITHOUT] / answers[WITHOUT]
 
 
 async def beside_deletions(place: World, effort: Effort) -> Figures:
