@@ -16,17 +16,15 @@ All in one run, on Cora, over HTTP, on durable servers of its own; what is compa
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -39,10 +37,10 @@ import torch
 
 from benchmarks.device import device_name
 from benchmarks.performance.service.floors import model_of, p99
-from benchmarks.performance.service.http_load import Ask, Load, Plan, Seen
+from benchmarks.performance.service.http_load import Ask, Load, Plan
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from benchmarks.performance.service.lethe_world import READERS, Events, World, deletions, world
-from benchmarks.performance.service.switched_heads import WITH, WITHOUT
+from benchmarks.performance.service.switched_heads import costs, slots, switched
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from service.embedded import Embedded
 
@@ -51,8 +49,6 @@ _ROOT = Path(__file__).parents[3]
 _DELETIONS, _PACE = 50.0, 500.0
 _POSTED_NODES = 20_000
 _POSTED = f"synthetic:n={_POSTED_NODES},d=64,classes=5,seed=0"
-#: How often the look at heads is switched (seconds).
-_SLOT_S = 0.25
 #: Longest wait for a deletion once Postgres is back (seconds).
 _PATIENCE_S = 120.0
 Figures = dict[str, Any]
@@ -91,20 +87,6 @@ def compared(here: Sequence[float], other: Sequence[float]) -> Figures:
     }
 
 
-@contextmanager
-def switched(home: Path) -> Iterator[tuple[psutil.Process, int]]:
-    """A process whose look at heads can be switched off, which answers for the Lethe in `home`; and its port."""
-    command = [sys.executable, "-m", "benchmarks.performance.service.switched_heads"]
-    environment = os.environ | {"LETHE_HOME": str(home), "LETHE_LOG_LEVEL": "warning"}
-    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield psutil.Process(process.pid), int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.communicate()
-
-
 def look(place: World, effort: Effort) -> Figures:
     """Processor time of a prediction with the look at heads (`here`) and without it (`other`), in microseconds."""
     nodes = place.nodes[:1000]
@@ -115,40 +97,16 @@ def look(place: World, effort: Effort) -> Figures:
     found = Figures()
     with switched(place.lethe.home) as (process, port), ThreadPoolExecutor(1) as pool:
         for route, asks in routes.items():
-            costs = list[tuple[float, float]]()
+            rounds = list[tuple[float, float]]()
             for _ in range(effort.look_rounds):
                 load, stop = asked(port, asks, effort.look_s), threading.Event()
-                slots = pool.submit(_slots, process, stop)
+                switches = pool.submit(slots, process, stop)
                 seen = load.seen().require(200)
                 stop.set()
-                costs.append(_costs(slots.result(), seen))
-                print(route, costs[-1], file=sys.stderr, flush=True)
-            found[route] = compared(*zip(*costs, strict=True))
+                rounds.append(costs(switches.result(), seen))
+                print(route, rounds[-1], file=sys.stderr, flush=True)
+            found[route] = compared(*zip(*rounds, strict=True))
     return found
-
-
-def _slots(process: psutil.Process, stop: threading.Event) -> list[tuple[int, float, float]]:
-    """Switches the look on and off until `stop`: of each switch, the time and the processor time of `process` then."""
-    # The clock of another process' processor time (`man 3 clock_getcpuclockid`), in nanoseconds rather than ticks.
-    clock, slots = ~process.pid << 3 | 2, list[tuple[int, float, float]]()
-    while not stop.wait(_SLOT_S):
-        switch = WITHOUT if len(slots) % 2 else WITH
-        process.send_signal(switch)
-        slots.append((switch, time.monotonic(), time.clock_gettime(clock)))
-    return slots
-
-
-def _costs(slots: Sequence[tuple[int, float, float]], seen: Seen) -> tuple[float, float]:
-    """Processor time of an answer (us) with the look and without it, over the slots in which answers were asked for."""
-    answered = np.sort(np.array(seen.due) + seen.latencies)
-    first, last = min(seen.due), max(seen.due)
-    spent, answers = {WITH: 0.0, WITHOUT: 0.0}, {WITH: 0, WITHOUT: 0}
-    for (switch, began, before), (_, ended, after) in itertools.pairwise(slots):
-        if first < began and ended < last:
-            spent[switch] += 1e6 * (after - before)
-            begin, end = np.searchsorted(answered, [began, ended])
-            answers[switch] += int(end - begin)
-    return spent[WITH] / answers[WITH], spent[WITHOUT] / answers[WITHOUT]
 
 
 async def beside_deletions(place: World, effort: Effort) -> Figures:
