@@ -46,7 +46,7 @@ from service.embedded import Embedded
 
 _ROOT = Path(__file__).parents[3]
 #: Deletions, and predictions where they are asked for at a fixed rate, a second.
-_DELETIONS, _PACE = 50.0, 500.0
+_DELETIONS, _PACE = 50.0, 100.0
 _POSTED_NODES = 20_000
 _POSTED = f"synthetic:n={_POSTED_NODES},d=64,classes=5,seed=0"
 #: Longest wait for a deletion once Postgres is back (seconds).
