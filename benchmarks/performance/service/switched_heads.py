@@ -28,7 +28,7 @@ from service.processes.listening import listen
 from service.publication.heads import Head, Heads
 from service.settings import load_settings
 
-WITHOUT, WITH = signal.SIGUSR1, signal.SIGUSR2
+WITHOUT, WITH = int(signal.SIGUSR1), int(signal.SIGUSR2)
 #: How often the look at heads is switched (seconds).
 _SLOT_S = 0.25
 _ROOT = Path(__file__).parents[3]
@@ -82,7 +82,7 @@ def main() -> None:
         return head
 
     def switch(number: int, frame: object) -> None:
-        Heads.newest = remembered if number == WITHOUT else looking  # type: ignore[method-assign]
+        Heads.newest = remembered if number == WITHOUT else looking  # type: ignore[method-assign,assignment]
 
     for number in (WITHOUT, WITH):
         signal.signal(number, switch)
