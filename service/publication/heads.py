@@ -3,8 +3,9 @@
 Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>/`, to the version's folder, made by
 the unlearner's session with that fencing number. A version that was lost is written again as another copy. The head is
 the highest entry, by these numbers in this order: a session that goes on after it lost its lease can only make lower
-ones. A reader lists the entries before and after each answer: an answer is of the version that was the head when it was
-asked for, or of a later one. Nothing is overwritten before it has ceased to be the head.
+ones. A reader lists the entries after it has computed an answer, and computes it again if the head is another: an answer
+is of the version that was the head when it was asked for, or of a later one. Nothing is overwritten before it has ceased
+to be the head.
 
 Entries of another boot count for nothing: after a loss of power nobody knows what was published last.
 """

@@ -53,8 +53,10 @@ class Found:
 class Reader:
     """Answers from one version, and from another once that is the head.
 
-    The head is looked for before an answer is computed and after it. An answer is computed again if the head changed
-    meanwhile, since files of other versions are overwritten. Any thread may ask.
+    The head is looked for once an answer is computed. If it is another than the answer is from, the answer is computed
+    again: files of other versions are overwritten. If not, it has been the head since it was opened, because what has
+    ceased to be the head never is again. So the answer is of the version that was the head after it was asked for. Any
+    thread may ask.
     """
 
     def __init__(self, home: Path) -> None:
@@ -128,13 +130,15 @@ class Reader:
         return self._answer_from_last(_canaries)
 
     def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        view = self._view or self._current()
         while True:
-            view, failure = self._current(), None
+            failure = None
             try:
                 answer = question(view, *asked, **named)
             except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
                 failure = error
-            if self._newest() != view.head:
+            before, view = view, self._current()
+            if view is not before:
                 continue
             if failure is not None:
                 raise failure
