@@ -69,8 +69,8 @@ class Session:
 
     def clean_up(self, version: int, *gone: int) -> None:
         ref = VersionRef(version, self.fencing)
-        self.publisher.erase(ref, np.array(gone, dtype=np.int64), NO_EDGES, self.fencing)
-        self.publisher.remove_older(ref, self.fencing)
+        self.publisher.erase(ref, np.array(gone, dtype=np.int64), NO_EDGES)
+        self.publisher.remove_older(ref)
 
 
 @dataclass

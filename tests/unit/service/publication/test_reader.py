@@ -106,7 +106,7 @@ def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
 
 
 def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
-    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]), 1)
+    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]))
     assert have_edges(reader, [("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
 
 
@@ -216,8 +216,8 @@ def test_what_can_be_deleted_is_told_by_the_version_read_last_where_none_can_be_
     assert told[0] == Found(frozenset(IDS), frozenset("b"), (True, False))
     write(publisher, snapshot(2, 3))
     publisher.withhold(ref(2), 2)
-    publisher.erase(ref(2), np.array([3]), NO_EDGES, 1)
-    publisher.remove_older(ref(2), 1)
+    publisher.erase(ref(2), np.array([3]), NO_EDGES)
+    publisher.remove_older(ref(2))
     assert deletable(reader) == (Found(frozenset(IDS[:3]), frozenset("b"), (True, False)), told[1])
     with pytest.raises(Unavailable):
         predicted(reader, "a")
@@ -231,7 +231,7 @@ def test_what_can_be_deleted_is_not_told_by_a_model_that_was_replaced_and_overwr
     imported = publications.published_model(("x", "y"), shown, classes=("only",))
     publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
     publisher.withhold(ref(2), 2)
-    publisher.remove_older(ref(2), 1)
+    publisher.remove_older(ref(2))
     assert reader.look_up(["a"]) is None
     with pytest.raises(Unavailable):
         reader.live(["a"])
@@ -247,7 +247,7 @@ def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
 
     def removed(path: Path, size: int) -> Any:
         if path.name == "live":
-            publisher.remove_older(ref(2), 1)
+            publisher.remove_older(ref(2))
         return mapped_file(path, size)
 
     monkeypatch.setattr(mapped, "_map", removed)
@@ -266,7 +266,7 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
         if len(asked) == 1:
             show(publisher, 2)
             # What the first is computed from is not what was written any more.
-            publisher.remove_older(ref(2), 1)
+            publisher.remove_older(ref(2))
         return find(view, node)
 
     monkeypatch.setattr(View, "find", replaced)
@@ -325,7 +325,7 @@ def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
     write(publisher, snapshot(2, 0))
     show(publisher, 2)
     assert reader._current().model is before.model
-    publisher.remove_older(ref(2), 1)
+    publisher.remove_older(ref(2))
     layout = Layout.find(publisher.layout.path.parents[1])
     assert layout is not None
     assert len(list(layout.models.iterdir())) == 1
@@ -355,8 +355,8 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
         dead = (3,) if version > versions // 2 else ()
         write(publisher, snapshot(version, *dead, fill=version / 1000))
         show(publisher, version)
-        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES, 1)
-        publisher.remove_older(ref(version), 1)
+        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES)
+        publisher.remove_older(ref(version))
     done.set()
     for thread in threads:
         thread.join()

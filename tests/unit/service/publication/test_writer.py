@@ -112,7 +112,7 @@ def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
     reader = admitted(tmp_path)
     assert [knows(reader, node) for node in IDS] == [True, True, True, False, True]
     assert reader.facts.served == publications.version_facts(snapshot(1, 3))
-    publisher.remove_older(REF, 7)
+    publisher.remove_older(REF)
     assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
 
@@ -163,8 +163,8 @@ def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publish
     ref = write(publisher, 2, 1, 4)
     assert publisher.show(ref, 1)
     for _ in range(2):
-        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]), 1)
-        publisher.remove_older(ref, 1)
+        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]))
+        publisher.remove_older(ref)
         found = all_bytes(publisher)
         assert [name.encode() in found for name in IDS] == [True, False, True, True, False]
         assert [knows(reader, node) for node in IDS] == [True, False, True, True, False]
@@ -190,9 +190,9 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
 
         monkeypatch.setattr(writer, "_blank", cut_off)
         with pytest.raises(OSError, match="cut off"):
-            publisher.erase(ref, np.array([1]), NO_EDGES, 1)
+            publisher.erase(ref, np.array([1]), NO_EDGES)
     monkeypatch.undo()
-    publisher.erase(ref, np.array([1]), NO_EDGES, 1)
+    publisher.erase(ref, np.array([1]), NO_EDGES)
     assert b"bob@x" not in all_bytes(publisher)
     assert view_of(publisher, ref).model.edges.contain(np.array(EDGES)).tolist() == [
         False,
@@ -209,7 +209,7 @@ def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_ma
     assert np.all(rows)
     assert all(live[:])
     ref = write(publisher, 2)
-    publisher.remove_older(ref, 1)
+    publisher.remove_older(ref)
     assert not np.any(rows)
     assert not any(live[:])
     assert names(publisher.layout.versions) == {publications.folder_of(publisher, ref).name}
@@ -225,10 +225,10 @@ def test_what_an_unlearner_of_a_later_lease_wrote_stays(publisher: Publisher) ->
         folder.mkdir()
         (folder / "probabilities").write_bytes(b"1" * 5_000)
     (publisher.layout.models / "5-0123456789abcdef").mkdir()
-    publisher.remove_older(REF, 1)
+    publisher.remove_older(REF)
     assert names(publisher.layout.versions) == {first(publisher).name, second, later.name}
     assert "5-0123456789abcdef" in names(publisher.layout.models)
-    publisher.remove_older(REF, 5)
+    publisher.remove_older(REF)
     assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
 
@@ -284,7 +284,7 @@ def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publ
         parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
         before = first(publisher)
         publisher.load(REF, *parts, fencing)
-        publisher.remove_older(REF, fencing)
+        publisher.remove_older(REF)
         assert view_of(publisher, REF).find("ann@x") == 0
         assert not before.exists()
         written = first(publisher)
@@ -310,7 +310,7 @@ def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_agai
                 view_of(publisher, REF).probabilities.row(0)
         publisher.load(REF, *parts, fencing)
         assert first(publisher) != damaged, name
-        publisher.remove_older(REF, fencing)
+        publisher.remove_older(REF)
         assert view_of(publisher, REF).find("ann@x") == 0
 
 
@@ -350,7 +350,7 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
     [model] = publisher.layout.models.iterdir()
     before = read_checksums(model)
     monkeypatch.setattr(writer, "_blank", blanked)
-    publisher.erase(REF, np.array([1]), NO_EDGES, 1)
+    publisher.erase(REF, np.array([1]), NO_EDGES)
     assert met == ["index", "ids", "edges"]
     assert view_of(publisher, REF).find("ann@x") == 0
 
@@ -358,7 +358,7 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
 def test_checksums_of_an_unlearner_that_lost_its_lease_do_not_count(publisher: Publisher) -> None:
     [model] = publisher.layout.models.iterdir()
     before = read_checksums(model)
-    publisher.erase(REF, np.array([1]), NO_EDGES, 7)
+    publisher.erase(REF, np.array([1]), NO_EDGES)
     write_checksums(model, before, 3)
     assert view_of(publisher, REF).find("ann@x") == 0
 
@@ -380,7 +380,7 @@ def test_a_share_that_is_wanted_elsewhere_moves_and_the_one_before_goes_once_it_
     assert Layout.all_of(tmp_path) == [moving.layout, before]
     assert moving.layout.path.parent == tmp_path / "elsewhere"
     assert not knows(reader, "ann@x")
-    moving.remove_older(REF, 2)
+    moving.remove_older(REF)
     assert Layout.all_of(tmp_path) == [moving.layout]
     assert not before.path.exists()
     assert knows(reader, "bob@x")
