@@ -1,7 +1,7 @@
 """Heads: directory entries that say which published version is the one to answer from.
 
-Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>-<home id>/`. It leads to the version's
-folder, and the unlearner's session with that fencing number made it. A version that was lost is written again as another copy. The
+Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>-<home id>/` to the version's folder,
+made by the unlearner's session with that fencing number. A version that was lost is written again as another copy. The
 head is the highest entry, by these numbers in this order: a session that goes on after it lost its lease can only make
 lower ones. A reader lists the entries before and after each answer: an answer is of the version that was the head when
 it was asked for, or of a later one. Nothing is overwritten before it has ceased to be the head.

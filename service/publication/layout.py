@@ -32,7 +32,7 @@ import structlog
 
 from service.errors import StateMismatch
 from service.home_id import id_of, known_id
-from service.private_files import ignore_in_git, sync_folder
+from service.private_files import ignore_in_git, sync_folder, write_private
 from service.publication.checksums import unsealed
 from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
@@ -85,7 +85,7 @@ class Layout:
         sync_folder(links)
         try:
             made.path.mkdir(mode=0o700)
-            (made.path / _OWNER).write_text(f"{id_of(home)}\n{home.resolve()}")
+            write_private(made.path / _OWNER, f"{id_of(home)}\n{home.resolve()}")
             ignore_in_git(made.path)
             made.versions.mkdir(mode=0o700)
         except OSError:

@@ -90,9 +90,9 @@ def folder_of(publisher: Publisher, ref: VersionRef) -> Path:
     return publisher._versions[ref.folder].path
 
 
-def layout_of(publisher: Publisher, ref: VersionRef) -> Layout:
-    """The publication that a version is in."""
-    return publisher._versions[ref.folder].layout
+def layout_of(publisher: Publisher) -> Layout:
+    """The publication that was written to last."""
+    return list(publisher._versions.values())[-1].layout
 
 
 def view_of(publisher: Publisher, ref: VersionRef) -> View:
