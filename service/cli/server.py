@@ -44,7 +44,7 @@ Key = Annotated[
 
 def read_facts(home: Path) -> ServerFacts | None:
     """The facts of a `serve` that runs in `home`; None when none runs there, or they may not be read."""
-    return next(filter(None, map(_read, facts_paths(home))), None)
+    return next(filter(None, (_read(path) for _, path in facts_paths(home))), None)
 
 
 def _read(path: Path) -> ServerFacts | None:

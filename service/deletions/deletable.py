@@ -1,4 +1,4 @@
-"""What a deletion request names: whether all of it can be deleted, and how much of that which key is told."""
+"""Whether all that a deletion request names can be deleted, and how much of that each key may learn."""
 
 from collections.abc import Sequence
 from typing import ClassVar

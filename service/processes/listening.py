@@ -99,9 +99,11 @@ def facts_path(home: Path, number: int) -> Path:
     return home / "run" / f"{numbered('server', number)}.json"
 
 
-def facts_paths(home: Path) -> list[Path]:
-    """Where facts are, also those of a `serve` that was killed."""
-    return sorted((home / "run").glob("server*.json"))
+def facts_paths(home: Path) -> list[tuple[int, Path]]:
+    """The numbers and paths of all facts, also of those of a `serve` that was killed."""
+    paths = (home / "run").glob("server*.json")
+    found = ((path.stem.removeprefix("server") or "1", path) for path in paths)
+    return sorted((int(number), path) for number, path in found if number.isdecimal())
 
 
 @contextlib.contextmanager

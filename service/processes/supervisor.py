@@ -203,6 +203,10 @@ class Supervisor:
         """Stop all in order; to be called by a handler of a signal."""
         self._stopping = True
 
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping
+
     def run(self) -> None:
         """Start all children and look after them until `stop`; only the main thread can.
 

@@ -89,7 +89,7 @@ class Unlearner:
         )
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(context)
-        self._loader = Loader(context, store, self._importer, team)
+        self._loader = Loader(context, store, self._importer, team, home)
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
         #: `time.monotonic()` from which the disk is tidied again.

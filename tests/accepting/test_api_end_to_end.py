@@ -203,8 +203,7 @@ async def test_a_store_without_its_database_is_not_served(settings: Settings, ma
 
 
 async def test_a_publication_that_somebody_has_removed_is_written_again(lethe: Lethe) -> None:
-    lost = Layout.find(lethe.settings.home)
-    assert lost is not None
+    [lost] = Layout.all_of(lethe.settings.home)
     shutil.rmtree(lost.path)
     await lethe.completed(await lethe.delete("7"))
 
@@ -213,4 +212,4 @@ async def test_a_publication_that_somebody_has_removed_is_written_again(lethe: L
 
     await until(is_answered)
     assert (await lethe.client.get("/predict/7")).status_code == 410
-    assert Layout.find(lethe.settings.home) != lost
+    assert lost not in Layout.all_of(lethe.settings.home)

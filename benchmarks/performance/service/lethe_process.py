@@ -109,6 +109,6 @@ class LetheProcess:
         status = self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        if (layout := Layout.find(self.home)) is not None:
+        for layout in Layout.all_of(self.home):
             layout.remove()
         return status

@@ -75,8 +75,8 @@ def processes(repeats: int) -> None:
     print("| --- | ---: | ---: | --- |")
     for number in range(repeats):
         with tempfile.TemporaryDirectory() as temporary, world(Path(temporary) / "home", "cora", "never") as place:
-            lethe, layout = place.lethe, Layout.find(place.lethe.home)
-            assert layout is not None
+            lethe = place.lethe
+            [layout] = Layout.all_of(lethe.home)
             published = max(file.stat().st_mtime for file in layout.versions.glob("*/*"))
             asked, most = predictions(lethe.port, place.nodes, _MEMORY_S), dict[str, float]()
             until = time.monotonic() + _MEMORY_S

@@ -278,8 +278,7 @@ def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
     assert outcome.checkpoint is not None
     yield (
         f"Valid: {plural(outcome.leaves, 'leaf', 'leaves')} in the log {outcome.checkpoint.origin} of size "
-        f"{outcome.checkpoint.size}, {plural(outcome.signed, 'checkpoint')} signed by a key that is "
-        "trusted."
+        f"{outcome.checkpoint.size}, {plural(outcome.signed, 'checkpoint')} signed by a trusted key."
     )
     if outcome.fingerprint is not None:
         yield f"Fingerprint, as printed: {in_groups(outcome.fingerprint)}"

@@ -155,7 +155,7 @@ def _replace(
     _print(
         manifest,
         version,
-        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
+        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The previous model is "
         "erased.",
         as_json,
     )

@@ -38,7 +38,7 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
     [bold]./lethe doctor --role unlearner[/bold]
     """
     settings = settings_of(home)
-    found = asyncio.run(unlearner_findings.unlearners(settings.home)) if role else _everything(settings)
+    found = _unlearners(settings) if role else _everything(settings)
     rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
     wrong = [one for one in found if one.ok is False]
     print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
@@ -46,6 +46,10 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
         stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
     if wrong:
         raise typer.Exit(ExitStatus.FAILED)
+
+
+def _unlearners(settings: Settings) -> Sequence[Finding]:
+    return asyncio.run(unlearner_findings.unlearners(settings.home, settings.readiness_timeout_s))
 
 
 def _everything(settings: Settings) -> Sequence[Finding]:

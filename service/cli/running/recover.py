@@ -91,8 +91,9 @@ def command(
     """
     from model_store.replacement import finish_move
     from model_store.store import Store
-    from service.embedded import open_servers
+    from service.embedded import open_servers, owns_database
     from service.observability.logging import configure_logging
+    from service.publication.layout import in_use
 
     settings = load_settings(
         home=home,
@@ -105,10 +106,9 @@ def command(
     )
     configure_logging(settings.log_format, settings.log_level, process="recover")
     require_local_disks(settings.home, settings.share)
-    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached:
+    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached, in_use(settings.home):
         finish_move(reached.model_dir)
-        # A private database belongs to the home that it is in.
-        take_over = take_over or settings.database_url is None
+        take_over = take_over or owns_database(reached)
         accepted = frozenset(accept_lost or ())
         recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), accepted, take_over=take_over))
     _report(recovered, as_json)

@@ -97,6 +97,6 @@ def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(leth
     (tmp_path / "ids.txt").write_text("person-000003\n")
     ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m")
     assert ran.status == 1
-    assert str(publisher.layout.models) in ran.stdout.replace("\n", "")
-    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64), 1)
+    assert str(publications.layout_of(publisher).model) in ran.stdout.replace("\n", "")
+    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64))
     assert lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m").status == 0
