@@ -220,7 +220,7 @@ async def test_a_copied_home_answers_nothing_and_its_unlearner_gets_no_lease(
     with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         predicted(reader, "b")
     # Nor does it accept a deletion, whose keys the right home could not read.
-    with pytest.raises(Unavailable, match="served in another LETHE_HOME"):
+    with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         reader.look_up(["b"])
     with pytest.raises(AnotherHome):
         await leases.acquire(db.engine, MODEL, "two", 60, home=id_of(copy))

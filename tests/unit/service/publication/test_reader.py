@@ -162,7 +162,7 @@ def test_a_reader_in_a_home_that_does_not_serve_the_model_refuses_everything_by_
         ask()
     reader.disown()
     for ask in questions:
-        with pytest.raises(Unavailable, match="served in another LETHE_HOME"):
+        with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
             ask()
     reader.admit(0)
     for ask in questions:
