@@ -23,7 +23,7 @@ from tests.support.processes.lethe_process import LetheProcess
 
 #: Where each wheel is made, and the packages in it.
 PARTS = {
-    "lethe-service": (".", ("service", "model_store")),
+    "lethe-service": (".", ("service", "model_store", "migrations")),
     "lethe-projector": ("wheels/projector", ("projector",)),
     "lethe-client": ("wheels/client", ("lethe_client",)),
 }
@@ -76,7 +76,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.txt"):
         shutil.copy(ROOT / name, source)
-    for name in ("wheels", "projector", "model_store", "service", "lethe_client"):
+    for name in ("wheels", "projector", "model_store", "service", "lethe_client", "migrations"):
         # A link to the licence stays one.
         ignored = shutil.ignore_patterns("__pycache__", "build")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
@@ -110,7 +110,7 @@ def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wh
     assert wheel.contents == expected
     if name == "lethe-service":
         assert "model_store/datasets/in_the_box.npz" in expected
-        assert "service/db/migrations/versions/0001/versions.sql" in expected
+        assert "migrations/versions/r0001/versions.sql" in expected
         assert any(name.endswith(".html") for name in expected)
     else:
         assert f"{wheel.packages[0]}/py.typed" in expected

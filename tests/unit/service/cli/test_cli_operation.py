@@ -6,6 +6,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import msgspec
 import pytest
 from sqlalchemy import make_url, text
@@ -109,6 +110,21 @@ def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, emp
     assert schema.head() in first.stdout
     assert asyncio.run(schema.current(empty_database_url)) == schema.head()
     assert "already" in lethe("migrate").stdout
+
+
+def test_a_database_of_before_the_first_release_is_refused(lethe: CommandLine, empty_database_url: str) -> None:
+    async def made_before() -> None:
+        connection = await asyncpg.connect(empty_database_url)
+        await connection.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)")
+        await connection.execute("INSERT INTO alembic_version VALUES ('0.15.0')")
+        await connection.close()
+
+    asyncio.run(made_before())
+    for command in (["migrate"], ["keys", "list"]):
+        refused = lethe(*command)
+        assert refused.status == 1
+        assert "the schema 0.15.0, of a Lethe before its first release" in refused.stderr
+        assert "an empty database" in refused.stderr
 
 
 def test_a_database_that_does_not_answer_is_a_failure(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
