@@ -44,7 +44,8 @@ def cloned(folder: Path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    shutil.copy(folder / "requirements.txt", folder / ".venv" / "installed")
+    served = ("requirements.txt", "requirements-downloads.txt")
+    (folder / ".venv" / "installed").write_text("".join((folder / name).read_text() for name in served))
     return folder
 
 

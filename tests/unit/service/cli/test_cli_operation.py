@@ -308,7 +308,8 @@ PINS = ("torch==2.13.0", "httpx==0.0.1", "no-such-package==1.0")
 
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
     (tmp_path / "lethe").touch()
-    (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS)))
+    (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS[:2])))
+    (tmp_path / "requirements-downloads.txt").write_text(PINS[2])
     found = findings.packages(tmp_path)
     assert found.ok is False
     assert "httpx" in found.found
@@ -334,5 +335,6 @@ def test_packages_of_an_installed_wheel_are_compared_with_what_it_requires(
     assert "torch" not in found.found
     assert "a new environment" in found.remedy
 
-    about.write_text("Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n")
+    extra = "Provides-Extra: more\nRequires-Dist: no-such-package==1.0; extra == 'more'\n"
+    about.write_text(f"Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n{extra}")
     assert findings.packages(tmp_path) == Finding("packages", True, "all 1 as pinned")
