@@ -169,7 +169,7 @@ class Environment:
 @pytest.mark.timeout(1200)
 def test_the_library_trains_where_there_is_no_application(wheels: Mapping[str, Wheel], tmp_path: Path) -> None:
     library = Environment.with_(wheels["lethe-projector"].file, tmp_path / "library")
-    library.lacks(*APPLICATION, "httpx", "lethe_client")
+    library.lacks(*APPLICATION, "httpx2", "lethe_client")
 
     program = shutil.copy(Path(__file__).with_name("library_alone.py"), tmp_path)
     told = json.loads(library.run("python", str(program)))
