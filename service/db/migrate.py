@@ -69,10 +69,10 @@ def take_turn(connection: Connection) -> None:
 
 
 def execute_files(migration: str, *names: str) -> None:
-    """Execute `<name>.sql` of the folder that has the first four digits of a migration's file, one after the other."""
+    """Execute `<name>.sql` of a migration's folder in this order: `r0001` is that of `r0001_initial.py`."""
+    folder = Path(migration).with_name(Path(migration).name.partition("_")[0])
     for name in names:
-        path = Path(migration).with_name(Path(migration).name[:4]) / f"{name}.sql"
-        for statement in path.read_text().split(";\n\n"):
+        for statement in (folder / f"{name}.sql").read_text().split(";\n\n"):
             op.get_bind().exec_driver_sql(statement)
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -322,7 +322,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             assert (accepted["id"] in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
 
 
-async def _listed(client: httpx.AsyncClient, **filters: str | bool) -> list[str]:
+async def _listed(client: httpx2.AsyncClient, **filters: str | bool) -> list[str]:
     answer = await client.get("/deletions", params=filters)
     return [one["id"] for one in answer.json()["deletions"]]
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -80,7 +80,7 @@ async def test_private_nodes_of_a_model_with_an_mlp_are_forgotten(lethe: Lethe, 
 async def test_features_of_public_nodes_and_edges_between_two_of_them_are_refused_as_well(
     lethe: Lethe, public: list[str]
 ) -> None:
-    async def ask(**body: object) -> httpx.Response:
+    async def ask(**body: object) -> httpx2.Response:
         return await lethe.client.post("/deletions", json=body)
 
     document = refused(await ask(kind="features", nodes=public[:2]), 409, "public-nodes")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.clients.command_line import CommandLine
@@ -102,12 +102,12 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert (tmp_path / "other.contradiction").read_text() == newest
     assert "lethe_watch_consistent 0.0" in (tmp_path / "watch.prom").read_text()
     process.stop()
-    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", _unreachable)
+    monkeypatch.setattr(httpx2.HTTPTransport, "handle_request", _unreachable)
     assert lethe("audit", "watch", *watched).status == 5
 
 
-def _unreachable(*_: object) -> httpx.Response:
-    raise httpx.ConnectError("refused")
+def _unreachable(*_: object) -> httpx2.Response:
+    raise httpx2.ConnectError("refused")
 
 
 def test_documents_and_keys_that_are_none_are_refused_with_what_to_do(lethe: CommandLine, tmp_path: Path) -> None:

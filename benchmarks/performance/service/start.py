@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import torch
 
 from benchmarks.device import device_name
@@ -93,9 +93,9 @@ def processes(repeats: int) -> None:
 def answers_again(lethe: LetheProcess, killed: int) -> float:
     """Seconds from the beginning of the process after the one `killed` to the first prediction."""
     while True:
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError):
             # Until there is another process, whoever connects waits in the queue of the listening socket.
-            if httpx.get(f"{lethe.url}/predict/0", headers=HEADERS, timeout=60.0).status_code == 200:
+            if httpx2.get(f"{lethe.url}/predict/0", headers=HEADERS, timeout=60.0).status_code == 200:
                 answered = time.time()
                 started = lethe.answering[0]
                 assert started.pid != killed

@@ -53,8 +53,10 @@ def packages(root: Path) -> Finding:
     `root` is the folder that `service` was imported from: a checkout, or where Lethe's wheel was installed.
     """
     is_checkout = (root / "lethe").is_file()
-    lines = (root / "requirements.txt").read_text().splitlines() if is_checkout else _requirements_of_the_wheel()
-    pins = [line.partition("#")[0].strip().partition("==")[::2] for line in lines if "==" in line]
+    lines = _requirements_of_the_checkout(root) if is_checkout else _requirements_of_the_wheel()
+    # What an extra adds may be absent.
+    needed = [line.partition("#")[0].strip() for line in lines if "extra ==" not in line]
+    pins = [line.partition("==")[::2] for line in needed if "==" in line]
     again = "Remove .venv; ./lethe recreates it." if is_checkout else "Install lethe-service in a new environment."
     if not pins:
         return Finding("packages", False, "the required versions are unknown here", again)
@@ -70,6 +72,11 @@ def packages(root: Path) -> Finding:
         return Finding("packages", True, f"all {len(pins)} as pinned")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
     return Finding("packages", False, ", ".join(wrong[:_NAMED]) + more, again)
+
+
+def _requirements_of_the_checkout(root: Path) -> Sequence[str]:
+    files = (root / name for name in ("requirements.txt", "requirements-downloads.txt"))
+    return [line for file in files for line in file.read_text().splitlines()]
 
 
 def _requirements_of_the_wheel() -> Sequence[str]:

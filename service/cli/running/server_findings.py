@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from service.cli.database import opened
 from service.cli.running.findings import Finding
@@ -88,12 +88,12 @@ def service(facts: ServerFacts | None) -> list[Finding]:
     if facts is None:
         return [Finding("service", None, "not running in this LETHE_HOME")]
     try:
-        answer = httpx.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
+        answer = httpx2.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
         checks = [
             Finding(f"service: {one['name']}", bool(one["ok"]), str(one["detail"]), str(one["remedy"]))
             for one in answer["checks"]
         ]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
         found = f"process {facts.pid} does not answer at {facts.url}: {error}"
         return [Finding("service", False, found, "Check its log. Restart it if this persists.")]
     return [Finding("service", True, f"process {facts.pid} at {facts.url}"), *checks]

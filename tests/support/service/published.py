@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -216,8 +216,8 @@ async def with_key(lethe: Lethe, *scopes: Scope) -> Lethe:
         digest = lethe.services.keyring.api_key_hash(made.text)
         await ApiKeyRepository(connection).create(made.id, f"key {made.id}", scopes, digest)
     await owner.dispose()
-    client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
+    client = httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
         base_url="http://localhost",
         headers={"Authorization": f"Bearer {made.text}"},
     )
