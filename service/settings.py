@@ -221,9 +221,6 @@ class Settings(BaseSettings):
         description="Where people reach the dashboard, such as https://lethe.example.org; in the code on receipts and "
         "reports.",
     )
-    drill_every: float = Field(
-        0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
-    )
     webhook_networks: str | None = Field(
         None,
         description="Addresses or networks, separated by commas, to which webhooks may be sent though they are not "
@@ -321,11 +318,6 @@ class Settings(BaseSettings):
     def keep_failed(self) -> timedelta:
         """How long a failed request keeps what it names."""
         return timedelta(days=self.keep_failed_days)
-
-    @property
-    def drill_interval(self) -> timedelta | None:
-        """The time after which the next drill runs by itself; None when none does."""
-        return timedelta(days=self.drill_every) if self.drill_every else None
 
     def as_handover(self) -> dict[str, Any]:
         """Every value as JSON can hold it, secrets too: for a process on its descriptor, and for nothing else."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
 
 from service.audit_records.summary import open_counts
 from service.audit_records.totals import fold
@@ -29,7 +28,6 @@ async def keep_gauges(
     drills: Drills,
     queue: ClaimWatch,
     served: Callable[[], VersionFacts | None],
-    drill_interval: timedelta | None,
     room: Callable[[], tuple[float, float]],
     stop: asyncio.Event,
 ) -> None:
@@ -39,7 +37,6 @@ async def keep_gauges(
     on a thread, how many bytes are free on its disk and of memory.
     """
     engine, model = drills.engine, drills.model
-    metrics.drill_interval(0.0 if drill_interval is None else drill_interval.total_seconds())
     while not stop.is_set():
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:

@@ -23,7 +23,6 @@ from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check, Phase
 from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
-from service.drills.schedule import DrillSchedule
 from service.drills.starting import Drills
 from service.embedded import owns_database
 from service.evidence.signer import LogSigner
@@ -203,18 +202,14 @@ async def unlearning(
         background.start("webhooks", Webhooks(engine, sender).run(background.stop))
         failed = FailedRequests(engine, model, request_keys, tombstones)
         background.start("follow-up", FollowUp(engine, failed, settings.keep_failed).run(background.stop))
-        interval = settings.drill_interval
 
         def served() -> VersionFacts | None:
             # One that lost its lease has the model that it served still in memory.
             return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
 
-        gauges = keep_gauges(metrics, drills, queue, served, interval, partial(_room, settings.home), background.stop)
+        gauges = keep_gauges(metrics, drills, queue, served, partial(_room, settings.home), background.stop)
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
-        if interval is not None:
-            schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
-            background.start("drills", schedule.run(background.stop))
 
         async def is_serving() -> bool:
             return unlearner.condition.phase is Phase.SERVING
