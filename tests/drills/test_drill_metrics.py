@@ -57,7 +57,8 @@ async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts 
     async with connect("redis://127.0.0.1:1/0") as redis:
         relay = Outage("relay")
         queue = ClaimWatch(api.engine, DeletionStream(redis, "tiny"), (relay,), 0.0)
-        await keep_gauges(metrics, api.services.drills, queue, lambda: served, lambda: (0.0, 0.0), stop)
+        cohorts = api.services.drills.cohorts
+        await keep_gauges(metrics, api.engine, "tiny", cohorts, queue, lambda: served, lambda: (0.0, 0.0), stop)
 
 
 async def test_metrics_tell_whether_the_newest_residuals_are_too_large_whoever_measured_them(api: Api) -> None:
