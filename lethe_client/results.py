@@ -142,8 +142,6 @@ class Drill(msgspec.Struct, frozen=True):
     #: The deletion request that it is.
     request_id: str
     cohort: int
-    #: `manual` or `scheduled`.
-    trigger: str
     requested_at: datetime
     #: That of the request.
     status: str
@@ -187,8 +185,6 @@ class Drills(msgspec.Struct, frozen=True):
     model: str
     cohorts: Cohorts
     drills: list[Drill]
-    #: Days between drills that run by themselves; 0 when none does.
-    every_days: float = 0.0
 
 
 class Percentiles(msgspec.Struct, frozen=True):

@@ -224,7 +224,6 @@ class Settings(BaseSettings):
         description="Public address of the dashboard, such as https://lethe.example.org; used by the QR code on "
         "receipts and reports.",
     )
-    drill_every: float = Field(0.0, ge=0.0, le=3650.0, description="Days between scheduled drills; 0: no schedule.")
     webhook_networks: str | None = Field(
         None,
         description="Private receivers of webhooks, which may also be without TLS: addresses or networks, separated by "
@@ -324,11 +323,6 @@ class Settings(BaseSettings):
     def keep_failed(self) -> timedelta:
         """How long a failed request keeps its list of ids."""
         return timedelta(days=self.keep_failed_days)
-
-    @property
-    def drill_interval(self) -> timedelta | None:
-        """Time between scheduled drills; None without a schedule."""
-        return timedelta(days=self.drill_every) if self.drill_every else None
 
     def as_handover(self) -> dict[str, Any]:
         """All values as JSON, including secrets: only for handing over to a child process through a descriptor."""

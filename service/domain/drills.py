@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from uuid import UUID
 
 from service.domain.states import RequestStatus
@@ -11,21 +10,11 @@ from service.domain.states import RequestStatus
 MOST_LEFT = 1e-12
 
 
-class DrillTrigger(StrEnum):
-    """Who asked for a drill."""
-
-    #: A key, over the interface or on the dashboard.
-    MANUAL = "manual"
-    #: The service itself, every `LETHE_DRILL_EVERY` days.
-    SCHEDULED = "scheduled"
-
-
 @dataclass(frozen=True)
 class NewDrill:
     """A drill to be recorded together with its request."""
 
     cohort: int
-    trigger: DrillTrigger
     #: The newest drill of the model when the cohort was chosen; if there is a newer one by now, nothing is recorded.
     after: UUID | None
 
@@ -38,7 +27,6 @@ class Drill:
     model: str
     #: From 1, in the order of the model's canary columns.
     cohort: int
-    trigger: DrillTrigger
     requested_at: datetime
     #: That of its request, with its times.
     status: RequestStatus

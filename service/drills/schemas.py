@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.deletions.answers import Links, Salts, links_of
-from service.domain.drills import Drill, DrillTrigger
+from service.domain.drills import Drill
 from service.domain.states import RequestStatus
 from service.drills.cohorts import Cohorts
 from service.drills.starting import StartedDrill
@@ -16,7 +16,6 @@ _ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
 _ASKED: dict[str, Any] = {
     "request_id": _ID,
     "cohort": 3,
-    "trigger": "manual",
     "requested_at": "2026-03-02T09:15:04.120000Z",
     "links": {"self": f"/deletions/{_ID}"},
 }
@@ -50,7 +49,6 @@ class DrillAnswer(BaseModel):
 
     request_id: UUID = Field(description="The deletion request of the drill.")
     cohort: int
-    trigger: DrillTrigger = Field(description="`manual`: started by a key; `scheduled`: by the service.")
     requested_at: datetime
     status: RequestStatus = Field(description="That of the request.")
     applied_at: datetime | None
@@ -103,11 +101,10 @@ class DrillsAnswer(BaseModel):
     """The drills of the served model, and what is left for more."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "cora", "every_days": 7.0, "cohorts": _COHORTS, "drills": [_DONE]}]}
+        json_schema_extra={"examples": [{"model": "cora", "cohorts": _COHORTS, "drills": [_DONE]}]}
     )
 
     model: str
-    every_days: float = Field(description="Days between scheduled drills; 0: no schedule.")
     cohorts: CohortsAnswer
     drills: list[DrillAnswer] = Field(description="Newest first.")
 

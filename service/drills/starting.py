@@ -8,7 +8,7 @@ from projector.forgetting.canaries import Canaries
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
-from service.domain.drills import Drill, DrillTrigger, NewDrill
+from service.domain.drills import Drill, NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey, Targets
 from service.drills.cohorts import Cohorts, CohortSearch, ranges
@@ -72,9 +72,7 @@ class Drills:
         async with transaction(self.engine) as connection:
             return await DrillRepository(connection).newest(self.model)
 
-    async def start(
-        self, caller: ApiKey, trigger: DrillTrigger, *, newest: Drill | None, idempotency_key: str | None = None
-    ) -> StartedDrill:
+    async def start(self, caller: ApiKey, *, newest: Drill | None, idempotency_key: str | None = None) -> StartedDrill:
         """Ask for the deletion of the first cohort that is whole.
 
         `newest` is the model's newest drill, read before this call: should there be another by now, nothing is started.
@@ -105,7 +103,7 @@ class Drills:
             raise CohortsUsedUp(
                 _used_up(cohorts), "Train the model again with `./lethe train --canaries K`, and import it."
             )
-        new = NewDrill(cohorts.unused[0], trigger, None if newest is None else newest.request_id)
+        new = NewDrill(cohorts.unused[0], None if newest is None else newest.request_id)
         return await self._ask(caller, canaries, cohorts, new, idempotency_key)
 
     async def _ask(
@@ -133,7 +131,6 @@ class Drills:
             request_id=accepted.request.id,
             model=self.model,
             cohort=new.cohort,
-            trigger=new.trigger,
             requested_at=accepted.request.received_at,
             status=accepted.request.status,
         )

@@ -188,11 +188,6 @@ class UnlearningMetrics:
         self._drill_cohorts = Gauge(
             "lethe_drill_cohorts_remaining", "Cohorts of canaries left for drills.", registry=registry
         )
-        self._drill_interval = Gauge(
-            "lethe_drill_interval_seconds",
-            "Time between scheduled drills; 0 without a schedule.",
-            registry=registry,
-        )
         self.drilled(None, None)
         self._drill_completed.set(math.nan)
         self.undelivered(math.nan, math.nan, math.nan)
@@ -273,10 +268,6 @@ class UnlearningMetrics:
     def drills_left(self, cohorts: int) -> None:
         """Set how many cohorts of canaries are left."""
         self._drill_cohorts.set(cohorts)
-
-    def drill_interval(self, seconds: float) -> None:
-        """Set how often drills run by themselves; 0 for never."""
-        self._drill_interval.set(seconds)
 
     def measured(self, span_residual: float, repair: RepairStatus) -> None:
         """Count a span residual that was measured just now, of weights of which `repair` holds, if it is too large."""

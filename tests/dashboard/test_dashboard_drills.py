@@ -86,7 +86,6 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     told = await card(client)
     assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in told
     assert "Cohort 1, asked for just now" in told
-    assert "None runs by itself" in told
     # While the model is being loaded, what was done is shown.
     loading = Reader(tmp_path)
     with monkeypatch.context() as patched:

@@ -17,7 +17,7 @@ from service.db.engine import create_engine
 from service.db.rights import API_ROLE
 from service.db.transactions import transaction
 from service.deletions.moves import RequestMoves
-from service.domain.drills import MOST_LEFT, Drill, DrillTrigger
+from service.domain.drills import MOST_LEFT, Drill
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
@@ -33,7 +33,7 @@ CANARIES = Canaries(cohorts=6, nodes=2, first_column=16, tag="0badcafe")
 
 @pytest.fixture
 async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path / "home", canaries=CANARIES, drill_every=7.0) as running:
+    async with serving(database_url, tmp_path / "home", canaries=CANARIES) as running:
         yield running
 
 
@@ -67,7 +67,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
     asked = await writer.post("/drills")
     assert asked.status_code == 202
     drill = asked.json()
-    assert (drill["cohort"], drill["trigger"], drill["status"], drill["passed"]) == (1, "manual", "queued", None)
+    assert (drill["cohort"], drill["status"], drill["passed"]) == (1, "queued", None)
     assert asked.headers["location"] == drill["links"]["self"] == f"/deletions/{drill['request_id']}"
     assert set(drill["salts"]["nodes"]) == set(CANARIES.cohort_ids(1))
     assert drill["cohorts"]["remaining"] == (await listed(writer))["cohorts"]["remaining"] == 5
@@ -79,7 +79,6 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
     found = await listed(writer)
 
     assert found["model"] == "tiny"
-    assert found["every_days"] == 7.0
     assert found["cohorts"] == {"total": 6, "nodes": 2, "remaining": 5, "partly_deleted": []}
     [shown] = found["drills"]
     assert (shown["status"], shown["passed"]) == ("completed", True)
@@ -91,7 +90,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
     async with transaction(api.engine) as connection:
         [key] = await ApiKeyRepository(connection).list()
     with pytest.raises(DrillOpen):
-        await api.services.drills.start(key, DrillTrigger.SCHEDULED, newest=None)
+        await api.services.drills.start(key, newest=None)
     assert await api.count("requests") == 1
 
 
@@ -289,7 +288,7 @@ async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Ap
 def test_nothing_read_from_weights_with_noise_is_told_in_any_state(status: RequestStatus) -> None:
     moment = datetime(2026, 11, 24, tzinfo=UTC)
     drill = Drill(
-        request_id=uuid4(), model="small", cohort=1, trigger=DrillTrigger.MANUAL, requested_at=moment, status=status,
+        request_id=uuid4(), model="small", cohort=1, requested_at=moment, status=status,
         channel_norm_before=4.125, channel_norm_after=0.5,
     )  # fmt: skip
     told = drill_answer(drill, with_result=False).model_dump_json()

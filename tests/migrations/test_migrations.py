@@ -30,7 +30,6 @@ from projector.forgetting.status import RepairStatus
 from service.db import migrate, schema
 from service.db.base import Base
 from service.db.engine import connection_to, create_engine
-from service.domain.drills import DrillTrigger
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
@@ -183,7 +182,6 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
     [
         ("api_keys_scopes_check", Scope),
         ("audit_counts_status_check", RequestStatus),
-        ("drills_trigger_check", DrillTrigger),
         ("events_type_check", EventType),
         ("imports_status_check", ImportStatus),
         ("refused_requests_kind_check", RequestKind),

@@ -24,7 +24,7 @@ def drill(status: str, **fields: Any) -> dict[str, Any]:
 
 def listed(*drills: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     other = drill("completed", request_id="r0", cohort=1, passed=False)
-    return 200, {"model": "cora", "every_days": 0, "cohorts": COHORTS, "drills": [*drills, other]}
+    return 200, {"model": "cora", "cohorts": COHORTS, "drills": [*drills, other]}
 
 
 def accepted(stub: LetheStub) -> None:
