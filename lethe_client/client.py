@@ -130,7 +130,7 @@ class LetheClient:
         return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
 
     def cancel(self, request_id: str) -> Deletion:
-        """Withdraw a request that is still queued; repeated by hand alone, as a second try would be refused."""
+        """Cancel a request that is still queued. Never repeated by itself: a second try would be refused."""
         return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
 
     def retry(self, request_id: str) -> Deletion:

@@ -155,7 +155,7 @@ class Drill(msgspec.Struct, frozen=True):
     #: Norm of the cohort's rows of the weights, read from them.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
-    #: None while it is under way, and when it was withdrawn.
+    #: None while it is under way, and when it was cancelled.
     passed: bool | None = None
     #: When an import put another model in the place of the one it was a drill of; None while that one is served.
     model_replaced_at: datetime | None = None

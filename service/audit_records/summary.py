@@ -1,6 +1,6 @@
-"""The audit in figures: one summary, and a series by hour or day. The views of the migrations tell the same.
+"""The audit in figures: one summary, and a series by hour or day. The views of the migrations have the same.
 
-Counts and percentiles come from the totals by day that triggers keep (`audit_totals`), so that their cost does not
+Drills are in none of them: their made-up nodes are nobody's, and `GET /drills` lists them. Counts and percentiles come from the totals by day that triggers keep (`audit_totals`), so that their cost does not
 grow with the number of requests; a series by hour is counted from the requests of its hours.
 """
 
@@ -56,7 +56,9 @@ _OPEN = text("""
     FROM audit_open WHERE model = :model
 """)
 _OLDEST = text("""
-    SELECT id, received_at FROM requests WHERE model = :model AND ended_at IS NULL ORDER BY received_at LIMIT 1
+    SELECT id, received_at FROM requests r
+    WHERE model = :model AND ended_at IS NULL AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
+    ORDER BY received_at LIMIT 1
 """)
 _MONTHS = text("""
     SELECT month, on_time, late, on_time_share FROM audit_months
@@ -81,8 +83,10 @@ _BY_DAY = """
 _BY_HOUR = " UNION ALL ".join(
     f"""
     SELECT date_trunc('hour', {step}_at, 'UTC') AS start, '{step}' AS step,
-           audit_class({step}_at - received_at) AS class, count(*) AS requests FROM requests
-    WHERE model = :model AND {step}_at >= :first AND {step}_at < :last GROUP BY 1, 3
+           audit_class({step}_at - received_at) AS class, count(*) AS requests FROM requests r
+    WHERE model = :model AND {step}_at >= :first AND {step}_at < :last
+        AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
+    GROUP BY 1, 3
     """
     for step in ("received", "applied", "completed", "failed")
 )

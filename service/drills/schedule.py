@@ -31,7 +31,7 @@ class DrillSchedule:
     """Starts the next drill when the newest is older than an interval, by Postgres' clock; the first at once.
 
     The first of every model that is imported, too: drills of the one before it show nothing of it.
-    A drill that anybody started counts, and one that was withdrawn too. What keeps drills from running is told once
+    A drill that anybody started counts, and one that was cancelled too. What keeps drills from running is told once
     in the log, and again when it is something else.
     """
 

@@ -58,7 +58,7 @@ class DrillAnswer(BaseModel):
     failed_at: datetime | None
     channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights, before.")
     channel_norm_after: float | None = Field(description="The same after, read from the weights; 0 is right.")
-    passed: bool | None = Field(description="Null while it is under way, and when it was withdrawn.")
+    passed: bool | None = Field(description="Null while it is under way, and when it was cancelled.")
     model_replaced_at: datetime | None = Field(
         description="When an import put another model in the place of the one that it drilled; null while it is served."
     )

@@ -158,4 +158,4 @@ def became(request: DeletionRequest) -> str:
 def _result(drill: Drill) -> str:
     if drill.is_open:
         return "under way"
-    return {True: "passed", False: "failed", None: "withdrawn"}[drill.passed]
+    return {True: "passed", False: "failed", None: "cancelled"}[drill.passed]

@@ -112,7 +112,7 @@ async def test_a_drill_of_an_earlier_model_is_not_shown_as_one_of_the_served_mod
     await api.replace_model()
     told = await card(client)
     assert "Last drill Passed, earlier model 4.125 → 0" in told
-    assert "shows nothing of the one that is served now." in told
+    assert "shows nothing about the one served now." in told
     page = (await client.get("/dashboard")).text
     assert '<span class="badge quiet">Passed, earlier model</span>' in page
     await run(client)
@@ -136,7 +136,7 @@ async def test_a_failed_drill_is_told_until_another_ends_or_another_model_is_ser
     [newest, _] = (await api_client.get("/drills")).json()["drills"]
     assert (await api_client.delete(f"/deletions/{newest['request_id']}")).status_code == 200
     page = (await client.get("/dashboard")).text
-    assert "Last drill Withdrawn" in text_of(page)
+    assert "Last drill Cancelled" in text_of(page)
     assert failed in page
     await api.replace_model()
     page = (await client.get("/dashboard")).text

@@ -199,7 +199,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     moment = first["model_replaced_at"][:16].replace("T", " ")
     assert first["finding"] == (
         "The weight on the test column fell from 4 to 0. It was so for the model that was served before the "
-        f"import of {moment} UTC, and shows nothing of the one that is served now."
+        f"import of {moment} UTC and shows nothing about the one served now."
     )
     await api.replace_model()
     found = (await listed(writer))["drills"]
@@ -212,7 +212,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     await api.replace_model()
     shown = (await listed(writer))["drills"][0]
     assert shown["model_replaced_at"] is not None
-    assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
+    assert shown["finding"] == "The drill was cancelled before the unlearner took it up."
     async with transaction(api.engine) as connection:
         query = "SELECT request_id, model_replaced_at FROM audit_drills"
         rows = (await connection.exec_driver_sql(query)).mappings()
@@ -228,7 +228,7 @@ async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, wri
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
     [shown] = (await listed(writer))["drills"]
     assert (shown["status"], shown["passed"]) == ("cancelled", None)
-    assert "withdrawn" in shown["finding"]
+    assert "cancelled" in shown["finding"]
     # Its cohort is used again; this time another request deletes it while the drill waits.
     drill = (await writer.post("/drills")).json()
     assert drill["cohort"] == 1

@@ -75,7 +75,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         note = await CheckpointRepository(connection).latest()
         size = await LogRepository(connection).size()
         check = await LogCheckRepository(connection).newest()
-        # As the alert has it: one that was withdrawn takes nothing back of what the one before it found.
+        # As the alert has it: one that was cancelled takes nothing back of what the one before it found.
         ended = (RequestStatus.COMPLETED, RequestStatus.FAILED)
         drill = await DrillRepository(connection).last(services.model, *ended)
     signed = 0 if note is None else read(note).size

@@ -63,4 +63,4 @@ def test_it_says_what_became_of_a_request_that_failed() -> None:
 
 def test_a_share_is_never_rounded_up_to_all_or_down_to_none() -> None:
     shares = (0.0, 1e-9, 0.005, 0.5, 0.9995, 1.0)
-    assert [share(one) for one in shares] == ["0 %", "less than 0.1 %", "0.5 %", "50 %", "more than 99.9 %", "100 %"]
+    assert [share(one) for one in shares] == ["0%", "less than 0.1%", "0.5%", "50%", "more than 99.9%", "100%"]
