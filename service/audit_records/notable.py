@@ -68,7 +68,10 @@ class Notable:
 
 
 async def notable(conn: AsyncConnection, model: str, since: datetime, until: datetime) -> Notable:
-    """What was received from `since` on and before `until` and is late, or failed; what failed or was extended then; no drills."""
+    """What was received from `since` on and before `until` and is late, or failed; what failed or was extended then.
+
+    Drills are left out.
+    """
     late_open, late = await _late(conn, model, since, until)
     received_then = and_(RequestRow.received_at >= since, RequestRow.received_at < until)
     failures = (

@@ -1,7 +1,8 @@
 """The audit in figures: one summary, and a series by hour or day. The views of the migrations have the same.
 
-Drills are in none of them: their made-up nodes are nobody's, and `GET /drills` lists them. Counts and percentiles come from the totals by day that triggers keep (`audit_totals`), so that their cost does not
-grow with the number of requests; a series by hour is counted from the requests of its hours.
+Drills are in none of them: their made-up nodes are nobody's, and `GET /drills` lists them. Counts and percentiles come
+from the totals by day that triggers keep (`audit_totals`), so that their cost does not grow with the number of
+requests; a series by hour is counted from the requests of its hours.
 """
 
 from collections import Counter
@@ -65,6 +66,12 @@ _MONTHS = text("""
     WHERE model = :model AND (CAST(:since AS date) IS NULL OR month >= date_trunc('month', CAST(:since AS date)))
         AND (CAST(:until AS date) IS NULL OR month < :until)
     ORDER BY month
+""")
+_FIRST = text("SELECT min(day) FROM audit_counts WHERE model = :model")
+_RECEIVED = text("""
+    SELECT date_trunc('month', day)::date AS month FROM audit_counts
+    WHERE model = :model AND (CAST(:since AS date) IS NULL OR day >= :since)
+    GROUP BY 1 HAVING sum(requests) > 0 ORDER BY 1
 """)
 #: What is served at the moment `:at`.
 _SERVED = """
@@ -154,6 +161,11 @@ async def summary(
         by_kind=_by(counts, "kind", RequestKind),
         by_guarantee=_by(counts, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
+        completed_retrained=sum(
+            row.requests
+            for row in counts
+            if row.status == RequestStatus.COMPLETED and row.guarantee == Guarantee.RETRAINED
+        ),
         refused=refused,
         open=still_open.open,
         oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),
@@ -170,6 +182,17 @@ async def summary(
         live_nodes=None if served is None else served.live_nodes,
         noise=None if served is None else told_of_noise(served._asdict()),
     )
+
+
+async def first_received(conn: AsyncConnection, model: str) -> date | None:
+    """Return the day (UTC) of the first request, None when there was none."""
+    first: date | None = await conn.scalar(_FIRST, {"model": model})
+    return first
+
+
+async def months_received(conn: AsyncConnection, model: str, since: date | None = None) -> list[date]:
+    """Return the first day of every month (UTC) in which requests were received, oldest first."""
+    return list((await conn.execute(_RECEIVED, {"model": model, "since": since})).scalars())
 
 
 async def open_counts(conn: AsyncConnection, model: str) -> OpenCounts:

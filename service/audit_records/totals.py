@@ -1,8 +1,8 @@
 """Totals of requests by day, which triggers on `requests` keep: what audit queries add up instead of the requests.
 
-Drills are not counted. A change of requests adds signed rows and changes none, so no transaction waits for another's totals. `fold` adds them
-up; that changes no total, only how many rows a query reads. The service works as a role that may write neither table:
-triggers and folding have the rights of the tables' owner.
+Drills are not counted. A change of requests adds signed rows and changes none, so no transaction waits for another's
+totals. `fold` adds them up; that changes no total, only how many rows a query reads. The service works as a role that
+may write neither table: triggers and folding have the rights of the tables' owner.
 """
 
 from datetime import date

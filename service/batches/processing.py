@@ -34,8 +34,8 @@ from service.versions.stopwatch import Stopwatch
 from service.versions.writer import VersionWriter
 
 _UNREADABLE = (
-    "The ids that this request names cannot be read: their key is missing or wrong. Restore the key folder and retry the "
-    f"request. If the key is lost: {SEND_ANEW}"
+    "The ids that this request names cannot be read: their key is missing or wrong. Restore the key folder and retry "
+    f"the request. If the key is lost: {SEND_ANEW}"
 )
 _UNKNOWN = "{} of the nodes or edges that it names are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).

@@ -207,7 +207,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "injected_norm_before": _norm(
         "Weight on these nodes before",
-        "What the model had learned from these nodes alone: the weight of an infinitesimal feature that only they carry.",
+        "What the model had learned from these nodes alone: weight of an infinitesimal feature that only they carry.",
         0.23,
     ),
     "injected_norm_after": _norm(
@@ -353,7 +353,7 @@ TOTALS: Mapping[str, str] = {
     "refused": "Refused",
     "open": "Open",
     "open_past_deadline": "Past the deadline",
-    "open_near_deadline": "Close to the deadline",
+    "open_near_deadline": "Due soon",
     "open_failed": "Failed, not handled",
     "on_time": "On time",
     "late": "Late",

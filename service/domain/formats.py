@@ -103,6 +103,11 @@ def duration(seconds: float | timedelta | None) -> str:
     raise AssertionError("unreachable")
 
 
+def days(count: float) -> str:
+    """So many days, in words where they are whole."""
+    return plural(int(count), "day") if count == int(count) else duration(86_400 * count)
+
+
 def coarse(time: timedelta) -> str:
     """A length of time to the hour while there are days, else to the minute: a page at rest stays the same."""
     unit = timedelta(hours=1) if time >= timedelta(days=2) else timedelta(minutes=1)

@@ -67,6 +67,16 @@ class Span:
             found.append(cls.parse(f"{year}-{month + 1:02}"))
         return found
 
+    @classmethod
+    def newest(cls, received: Sequence[date], today: date) -> "Span":
+        """The newest of the months in which requests were `received`, each by its first day; else that of `today`."""
+        month = received[-1] if received else today
+        return cls.parse(f"{month:%Y-%m}")
+
+    def has_any(self, received: Sequence[date]) -> bool:
+        """Whether it has one of the months in which requests were `received`."""
+        return any(self.since <= month < self.until for month in received)
+
 
 def _first(year: int, month: int) -> date:
     """The first day of a month; the 13th is next year's first."""

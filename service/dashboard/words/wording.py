@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Order
-from service.dashboard.words.filters import Answer
+from service.dashboard.words.filters import Answer, Drills
 from service.domain.guarantees import GUARANTEES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -35,6 +35,8 @@ WORDS: dict[StrEnum, Word] = {
     RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn by the caller before work on it began."),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
+    Drills.ONLY: Word("Only drills", "quiet", "Drills and nothing else."),
+    Drills.INCLUDED: Word("Included", "quiet", "Drills among all others."),
     Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),
     Order.OLDEST: Word("Oldest first", "quiet", "Received first at the top."),
     Order.DUE: Word("Due first", "quiet", "Due first at the top."),

@@ -1,4 +1,4 @@
-"""Totals and open requests leave drills out: their made-up nodes are nobody's."""
+"""Totals and open requests leave drills out, and a check of the log says from which size on it was checked."""
 
 from service.db.migrate import execute_files
 
@@ -9,5 +9,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Take drills out of what was counted, and count none from now on."""
-    execute_files(__file__, "totals", "open", "rights")
+    """Take drills out of what was counted, count none from now on, and add the column."""
+    execute_files(__file__, "totals", "open", "log_checks", "rights")

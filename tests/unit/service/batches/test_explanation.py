@@ -125,8 +125,8 @@ def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair()
     assert words.startswith("The projection changed nothing:")
     assert "The graph, the predictions and the coefficients no longer contain the deleted nodes." in words
     assert words.endswith(
-        "The repair did the forgetting: it re-optimised the weights on the remaining graph and moved them by 12.3%. They "
-        "are now those of retraining, at most 0.1 parts per billion (1.00 × 10⁻¹⁰) of their size away from them."
+        "The repair did the forgetting: it re-optimised the weights on the remaining graph and moved them by 12.3%. "
+        "They are now those of retraining, at most 0.1 parts per billion (1.00 × 10⁻¹⁰) of their size away from them."
     )
     assert "not those of retraining" not in words
 
@@ -250,8 +250,8 @@ def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
     assert words.endswith("1 of the 2 nodes' features that the request names was already gone.")
     by = (UUID(int=1), UUID(int=2))
     assert nothing_left(RequestKind.EDGE, named=2, with_node=1, by=by) == (
-        f"Nothing was left to do: the edges that this request names had already been deleted by requests {by[0]}, {by[1]}, "
-        "1 of them together with a node."
+        f"Nothing was left to do: the edges that this request names had already been deleted by requests {by[0]}, "
+        f"{by[1]}, 1 of them together with a node."
     )
 
 
