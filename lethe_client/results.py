@@ -220,8 +220,8 @@ class Month(msgspec.Struct, frozen=True):
 class AuditSummary(msgspec.Struct, frozen=True):
     """The audit of the served model in figures.
 
-    Drills are in none of them. Counts are of requests received in the window, percentiles of those applied and completed
-    in it; what is open and what is served is so now.
+    Drills are in none of them. Counts are of requests received in the window, percentiles of those applied and
+    completed in it; what is open and what is served is so now.
     """
 
     model: str
@@ -237,6 +237,8 @@ class AuditSummary(msgspec.Struct, frozen=True):
     seconds_to_completed: Percentiles
     #: Completed requests with a proven bound within which the weights are those of retraining.
     completed_retrained: int = 0
+    #: Completed requests for which nothing was left to delete.
+    completed_without_work: int = 0
     #: Requests that were refused for what they name, which are none of the others.
     refused: int = 0
     #: Requests that failed and are not handled; they are open.

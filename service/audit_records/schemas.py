@@ -64,6 +64,9 @@ class Summary:
         int,
         Field(description="Completed requests with a proven bound within which the weights are those of retraining."),
     ]
+    completed_without_work: Annotated[
+        int, Field(description="Completed requests for which nothing was left to delete: earlier ones had done so.")
+    ]
     refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
     open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and not handled.")]
     oldest_open: OpenRequest | None
@@ -105,6 +108,7 @@ class Summary:
                     "by_guarantee": {"span": 0, "retrained": 117, "graph_only": 0},
                     "by_repair": {"none": 0, "pending": 0, "converged": 117, "not_converged": 0},
                     "completed_retrained": 117,
+                    "completed_without_work": 0,
                     "refused": 2,
                     "open": 1,
                     "oldest_open": {

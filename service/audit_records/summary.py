@@ -151,6 +151,10 @@ async def summary(
     oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
     served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
     changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
+    completed: Counter[str | None] = Counter()
+    for row in counts:
+        if row.status == RequestStatus.COMPLETED:
+            completed[row.guarantee] += row.requests
     nothing = Percentiles(None, None, None)
     return Summary(
         model=model,
@@ -161,11 +165,8 @@ async def summary(
         by_kind=_by(counts, "kind", RequestKind),
         by_guarantee=_by(counts, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
-        completed_retrained=sum(
-            row.requests
-            for row in counts
-            if row.status == RequestStatus.COMPLETED and row.guarantee == Guarantee.RETRAINED
-        ),
+        completed_retrained=completed[Guarantee.RETRAINED],
+        completed_without_work=completed[None],
         refused=refused,
         open=still_open.open,
         oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),

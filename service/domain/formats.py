@@ -30,7 +30,7 @@ def percent(value: float | None) -> str:
     if value == 0.0 or abs(value) >= _LEAST_PERCENT:
         return f"{100.0 * value:.3g}%"
     scale, unit, _ = _part(value)
-    return f"{number(scale * value)} {unit}".rstrip()
+    return f"{scale * value:.3g} {unit}" if unit else number(value)
 
 
 def at_most(value: float) -> str:

@@ -52,11 +52,16 @@ async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(template
     assert (other.summary.requests, other.notable.failures.all, other.drills) == (0, 0, [])
     page = words_of(report)
     assert (
-        f"{len(failed)} requests failed then, or were received then and failed later: {failures.open} are open" in page
+        f"{len(failed)} requests failed in November 2026, or were received then and failed later: "
+        f"{failures.open} are open" in page
     )
-    assert f"{late} requests received then were late." in page
+    assert f"{late} requests received in November 2026 were late." in page
     assert f"Late: {MOST_NAMED} of {late}" in page
-    assert "3 drills" in page
+    assert "3 drills: " in page
+    assert f"{report.summary.completed_retrained} of " in page
+    # A month without any says so, and states no times of none.
+    assert "There were no requests in October 2026." in words_of(other)
+    assert "within –" not in words_of(other)
     assert report.checkpoint.root.hex()[:8] in page
     assert "Annex" not in words_of(other)
 
@@ -91,5 +96,5 @@ async def test_of_what_is_too_much_for_paper_it_says_how_much_there_is(templates
         report = await report_of(world, tmp_path, "2026-11")
     assert (report.notable.extensions, len(report.notable.extended)) == (30, MOST_NAMED)
     page = words_of(report)
-    assert "More time was given 30 times then." in page
-    assert f"Given more time: {MOST_NAMED} of 30" in page
+    assert "30 deadlines were extended." in page
+    assert f"Deadline extended: {MOST_NAMED} of 30" in page

@@ -21,8 +21,8 @@
   // A share per cent, or in ppm or ppb, as the pages write it.
   function share(value) {
     if (value === 0 || value >= 1e-4) return `${figure(100 * value)}%`;
-    if (value >= 1e-7) return `${figure(1e6 * value)} ppm`;
-    return value >= 1e-12 ? `${figure(1e9 * value)} ppb` : figure(value);
+    if (value >= 1e-7) return `${Number((1e6 * value).toPrecision(3))} ppm`;
+    return value >= 1e-12 ? `${Number((1e9 * value).toPrecision(3))} ppb` : figure(value);
   }
   function span(seconds) {
     if (seconds < 1) return `${plain(seconds * 1000)} ms`;

@@ -83,6 +83,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
     signed = 0 if note is None else read(note).size
     newest = Span.newest(received, at.date())
     completed = figures.by_status[RequestStatus.COMPLETED]
+    deleting = completed - figures.completed_without_work
     bounds = [point.max_distance_bound_after_relative for point in points]
     return region(
         _REGION,
@@ -96,11 +97,11 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         proof=_proof(figures, signed, size, check, drill),
         days=days(figures.deadline_days),
         months=figures.months[: -_MONTHS - 1 : -1],
-        completed=completed,
+        deleting=deleting,
         receipts=completed + figures.by_status[RequestStatus.FAILED],
         # Of all batches; where some are not those of retraining, the requests say which.
         bound=max((bound for bound in bounds if bound is not None), default=None)
-        if figures.completed_retrained == completed
+        if figures.completed_retrained == deleting
         else None,
         step=step.value,
         trends={
@@ -137,13 +138,13 @@ def _state(figures: Summary, both: int) -> Verdict:
 
 
 def _proof(figures: Summary, signed: int, size: int, check: LogCheck | None, drill: Drill | None) -> Verdict:
-    completed, proven = figures.by_status[RequestStatus.COMPLETED], figures.completed_retrained
+    completed = figures.by_status[RequestStatus.COMPLETED] - figures.completed_without_work
+    left = completed - figures.completed_retrained
     if drill is not None and drill.passed is False:
         return Verdict("bad", "The last drill failed: the model may not forget what is deleted.")
-    if proven < completed:
-        return Verdict(
-            "warn", f"{plural(completed - proven, 'completed request has', 'completed requests have')} no bound."
-        )
+    if left:
+        requests = plural(left, "completed request")
+        return Verdict("warn", f"The weights are not those of retraining after {requests}.")
     if signed < size:
         return Verdict("warn", "The newest events are not signed yet.")
     if check is None:
