@@ -168,7 +168,8 @@ async def test_pages_run_and_load_only_what_comes_from_here(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None)
     await sign_in(client, key)
-    for path in ("/dashboard/login", "/dashboard", "/dashboard/requests", "/dashboard/find", "/dashboard/log"):
+    for name in ("/login", "/verify", "", "/requests", "/find", "/log"):
+        path = f"/dashboard{name}"
         page = await client.get(path)
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
