@@ -94,7 +94,7 @@ def test_lengths_of_time_are_written_as_people_say_them(seconds: float, text: st
         (timedelta(days=23), "good", "7 d left"),
         (timedelta(days=24), "warn", "6 d left"),
         (timedelta(days=29, hours=23, minutes=59, seconds=30), "warn", "30 s left"),
-        (timedelta(days=31), "bad", "1 d past its deadline"),
+        (timedelta(days=31), "bad", "1 d late"),
     ],
 )
 def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:
