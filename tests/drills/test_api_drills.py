@@ -163,7 +163,7 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: 
     cases: list[tuple[float | None, float | None, bool, str]] = [
         (4.0, 0.0, True, "fell from 4 to 0"),
         (4.0, 4.0 * MOST_LEFT, True, "fell from 4 to 4e-12"),
-        (4.0, 4.1 * MOST_LEFT, False, "there is 4.1e-12 left"),
+        (4.0, 4.1 * MOST_LEFT, False, "4.1e-12 of 4 is left"),
         (0.0, 0.0, False, "no weight to begin with"),
         (None, None, False, "could not be read"),
         (4.0, None, False, "could not be read"),
@@ -198,7 +198,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert first["model_replaced_at"] > first["completed_at"]
     moment = first["model_replaced_at"][:16].replace("T", " ")
     assert first["finding"] == (
-        "The weight on the test column fell from 4 to 0. It was so for the model that was served before the "
+        "The weight on the test column fell from 4 to 0. This was measured on the model served before the "
         f"import of {moment} UTC and shows nothing about the one served now."
     )
     await api.replace_model()

@@ -58,7 +58,7 @@ async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(template
     assert f"{late} requests received in November 2026 were late." in page
     assert f"Late: {MOST_NAMED} of {late}" in page
     assert "3 drills: " in page
-    assert f"{report.summary.completed_retrained} of " in page
+    assert f"{report.summary.completed_retrained:,} of " in page
     # A month without any says so, and states no times of none.
     assert "There were no requests in October 2026." in words_of(other)
     assert "within –" not in words_of(other)

@@ -73,7 +73,7 @@ async function verify(report, receipt) {
   if (/^[0-9a-f]{64}$/.test(onPaper)) {
     if (onPaper === fingerprint) report.line("good", `It is the receipt on your paper: fingerprint ${grouped(fingerprint)}.`);
     else report.line("bad", "It is not the receipt on your paper: the fingerprints differ.");
-  } else {
+  } else if (!report.bad) {
     report.line("good", `Compare this fingerprint with the one on the paper: ${grouped(fingerprint)}.`);
   }
 }
