@@ -149,4 +149,6 @@ def _proof(figures: Summary, signed: int, size: int, check: LogCheck | None, dri
         return Verdict("warn", "The newest events are not signed yet.")
     if check is None:
         return Verdict("warn", "Recorded, but nobody has reported an independent check yet.")
+    if not completed:
+        return Verdict("good", "Recorded and independently checked. Nothing was deleted in this period.")
     return Verdict("good", "Recorded, independently checked, and forgotten within a proven bound.")
