@@ -49,7 +49,7 @@ class DeletionStopped(LetheClientError):
 
     def __init__(self, deletion: Deletion) -> None:
         reason = deletion.failure or "it was cancelled"
-        super().__init__(f"Request {deletion.id} is {deletion.status}: {reason}", "Correct it and request it anew.")
+        super().__init__(f"Request {deletion.id} is {deletion.status}: {reason}", "Correct it and send a new request.")
         self.deletion = deletion
 
 

@@ -22,7 +22,7 @@ class Accepted(msgspec.Struct, frozen=True):
     #: How many nodes or edges it names.
     count: int
     received_at: datetime
-    #: By when it is to be completed.
+    #: Deadline.
     due_at: datetime | None = None
     #: Addresses; `self` is that of the request.
     links: dict[str, str] = {}
@@ -37,16 +37,16 @@ class BatchSummary(msgspec.Struct, frozen=True):
 
     id: str
     requests: int
-    #: Nodes deleted altogether.
+    #: Nodes deleted entirely.
     nodes: int
-    #: Nodes of which the features alone were deleted.
+    #: Nodes whose features were deleted.
     features: int = 0
     #: Edges deleted by themselves.
     edges: int = 0
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What was measured when the request was applied; None where a quantity does not exist."""
+    """Measurements when the request was applied; None where a quantity does not exist."""
 
     batch: BatchSummary
     model_version_before: int
@@ -147,7 +147,7 @@ class Drill(msgspec.Struct, frozen=True):
     requested_at: datetime
     #: That of the request.
     status: str
-    #: The result in a sentence.
+    #: The result in one sentence.
     finding: str
     applied_at: datetime | None = None
     completed_at: datetime | None = None
@@ -345,7 +345,7 @@ class Noise(msgspec.Struct, frozen=True):
     used: float
     #: Standard deviation in each weight.
     sigma: float
-    #: What it hides, and what it does not.
+    #: What the noise hides and what it does not.
     meaning: str
 
 

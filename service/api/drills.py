@@ -30,7 +30,7 @@ Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)
 class DrillFilters(Known):
     """How many drills are listed."""
 
-    limit: int = Field(50, ge=1, le=200, description="Most drills in the answer.")
+    limit: int = Field(50, ge=1, le=200, description="Maximum number of drills.")
 
 
 @router.post(

@@ -68,13 +68,11 @@ class Summary:
         int, Field(description="Completed requests for which nothing was left to delete: earlier ones had done so.")
     ]
     refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
-    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and not handled.")]
+    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
     oldest_open: OpenRequest | None
     open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
-    open_near_deadline: Annotated[
-        int, Field(description="Open requests to which a fifth of their time or less is left.")
-    ]
-    open_failed: Annotated[int, Field(description="Requests that failed and are not handled.")]
+    open_near_deadline: Annotated[int, Field(description="Open requests in the last fifth of their time.")]
+    open_failed: Annotated[int, Field(description="Failed, unhandled requests.")]
     deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
     months: Annotated[
         Sequence[Month], Field(description="Of the window's months that had such requests, oldest first.")

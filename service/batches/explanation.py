@@ -12,8 +12,7 @@ from service.domain.records import BatchRecord
 
 #: After what the projection did; also true of directions that remaining nodes support faintly.
 _SPANNED = (
-    "every direction of the deleted features is also present in the features of nodes that remain, so the weights "
-    "already lay in the span of what remains."
+    "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
 )
 #: Up to this relative difference two movements of the weights are the same one.
 _SAME = 1e-12
@@ -30,8 +29,8 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
     if record.factor_age_s:
         sentences.append(
-            "To speed up repairs, a factor of the loss' curvature made before this deletion may stay in memory for up "
-            f"to {record.factor_age_s:g} s after it; it is never written to disk, and does not influence what the "
+            "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
+            "for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
             "weights converge to."
         )
     if deleted < named:
@@ -82,12 +81,12 @@ def frozen_parts(manifest: Manifest) -> str:
     if manifest.diffusion is not None:
         parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
     if manifest.mlp is not None:
-        parts.append("the MLP that the features have gone through, trained on public nodes alone")
+        parts.append("the MLP that computes the features, trained only on public nodes")
     if manifest.column_scale is not None:
         parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
     if not parts:
         return ""
-    return f"Retraining means here that what was fixed before stays as it is: {'; '.join(parts)}."
+    return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."
 
 
 def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:

@@ -59,8 +59,8 @@ async def _ready(connection: Connection, request_id: UUID, caller: ApiKey) -> De
     if status not in WITH_RECEIPT:
         waiting = status is RequestStatus.QUEUED
         raise Conflict(
-            f"The request is {status}: there is no receipt of it.",
-            "Ask again once it is applied." if waiting else "Nothing was deleted for it.",
+            f"The request is {status}: it has no receipt.",
+            "Try again once it is applied." if waiting else "Nothing was deleted.",
         )
     return request
 

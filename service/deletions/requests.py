@@ -84,8 +84,8 @@ class RequestRepository:
         found = await self.get(request_id, api_key_id)
         if found is None:
             raise NotFound(
-                f"There is no deletion request {request_id}, as far as this key may know.",
-                "Check the id; a key without audit:read sees only what it asked for itself.",
+                f"Unknown deletion request {request_id}, or one that this key may not see.",
+                "Check the id; a key without audit:read sees only its own requests.",
             )
         return found
 

@@ -58,8 +58,8 @@ class DrillOpen(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "A drill of this model is under way, or was asked for at the same moment.",
-            "Wait until it is completed (`GET /drills` shows it), then ask for the next.",
+            "A drill of this model is already running or was just started.",
+            "Wait until it is completed (see `GET /drills`), then start the next.",
         )
 
 

@@ -81,7 +81,7 @@ class DrillSchedule:
         async with transaction(self._drills.engine) as connection:
             found = await ApiKeyRepository(connection).get(_KEY_ID)
         if found is None:
-            raise KeyMissing("Drills have no key of their own.", "Start Lethe again, or run `./lethe migrate`.")
+            raise KeyMissing("The API key for drills is missing.", "Start Lethe again, or run `./lethe migrate`.")
         return found
 
     def _log_once(self, error: LetheError) -> None:

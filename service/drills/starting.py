@@ -95,7 +95,7 @@ class Drills:
         canaries = self.cohorts.canaries()
         if canaries is None:
             raise NoCanaries(
-                f"The model {self.model} has no canaries, so there is nothing whose deletion could be shown.",
+                f"The model {self.model} has no canaries, so there is nothing to drill.",
                 "Train it with `./lethe train --canaries K`, and import it.",
             )
         if newest is not None and newest.is_open:
@@ -143,7 +143,7 @@ class Drills:
         async with transaction(self.engine) as connection:
             drill = await DrillRepository(connection).get(request_id)
         if drill is None:
-            raise LetheError(f"Request {request_id} is not recorded as a drill.", "Look at it under /deletions.")
+            raise LetheError(f"Request {request_id} is not a drill.", "See it under /deletions.")
         return drill
 
 
@@ -151,5 +151,5 @@ def _used_up(cohorts: Cohorts) -> str:
     """What became of the cohorts, in a sentence that names those that were deleted in part."""
     text = f"All {cohorts.total} cohorts of canaries are used."
     if cohorts.partly_deleted:
-        text += f" Of {ranges(cohorts.partly_deleted)} a part was deleted by other requests, so no drill can use them."
+        text += f" No drill can use {ranges(cohorts.partly_deleted)}: other requests deleted some of their nodes."
     return text

@@ -17,7 +17,7 @@ from service.evidence.log import LogRepository
 class Extent:
     """Size and root of a log at a checkpoint."""
 
-    #: How many leaves.
+    #: Number of leaves.
     size: int
     root: bytes
 
@@ -28,10 +28,10 @@ class LogCheck:
 
     #: Name of the API key.
     by: str
-    #: How many leaves.
+    #: Number of leaves.
     size: int
-    #: How many there were when the log was kept that it was compared with; None where that was not recorded.
-    against_size: int | None
+    #: How many the earlier log had that it was compared with.
+    against_size: int
     at: datetime
 
 
@@ -49,15 +49,15 @@ class LogCheckRepository:
         """
         if not 0 < against.size < checked.size:
             raise InvalidRequest(
-                f"A log of {checked.size} leaves cannot be checked against one of {against.size}.",
-                "Compare it with an earlier checkpoint, from when the log had fewer leaves.",
+                f"A checkpoint of {checked.size} leaves cannot be checked against one of {against.size}.",
+                "Compare it with an earlier, smaller checkpoint.",
             )
         log = LogRepository(self._conn)
         for extent in (checked, against):
             if extent.size > await log.size() or await log.root(extent.size) != extent.root:
                 raise Conflict(
                     f"This log does not have that root at {extent.size} leaves.",
-                    "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
+                    "Keep your checkpoint: either it belongs to another log, or this log was changed.",
                 )
         added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size, against_size=against.size)
         newer = {"size": added.excluded.size, "against_size": added.excluded.against_size}

@@ -47,7 +47,7 @@ async def prepare(settings: Settings) -> FirstKey | None:
 def deliver(key: FirstKey, home: Path) -> None:
     """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
     if sys.stdout.isatty():
-        _print(f"The first API key, shown this once:\n  {key.text}")
+        _print(f"The first API key, shown only once:\n  {key.text}")
         return
     path = home / "run" / "admin.key"
     write_private(path, key.text + "\n")

@@ -95,7 +95,7 @@ class RecoverySteps(CauseSteps):
         self._context = context
         self._recovery_of = recovery_of
         self._own = own
-        #: How many requests failed, their keys being lost.
+        #: How many requests failed (keys lost).
         self.failed = 0
 
     async def record(self, connection: Connection, version: Version) -> None:

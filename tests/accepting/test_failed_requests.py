@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -120,7 +120,7 @@ async def test_one_that_failed_is_open_with_its_deadline_until_somebody_says_how
     handled = await world.handle(request_id)
     assert (handled.status, handled.handled_at, handled.late) == (RequestStatus.FAILED, handled.ended_at, False)
     assert await world.open_failed() == 0
-    with pytest.raises(Conflict, match="handled before"):
+    with pytest.raises(Conflict, match="already handled"):
         await world.handle(request_id)
     with pytest.raises(Conflict, match="no longer kept"):
         await world.db.intake.retry(request_id, world.db.api_key_id)
@@ -335,7 +335,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             assert (accepted["id"] in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
 
 
-async def _listed(client: httpx.AsyncClient, **filters: str | bool) -> list[str]:
+async def _listed(client: httpx2.AsyncClient, **filters: str | bool) -> list[str]:
     answer = await client.get("/deletions", params=filters)
     return [one["id"] for one in answer.json()["deletions"]]
 

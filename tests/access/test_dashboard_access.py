@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from service.access.api_keys import ApiKeyRepository
@@ -54,7 +54,7 @@ async def test_a_key_with_audit_read_opens_it_and_others_do_not(api: Api) -> Non
 async def test_the_session_is_a_cookie_that_no_script_and_no_other_site_gets(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None, **{"X-Forwarded-Proto": "https"})
-    client.base_url = httpx.URL("https://lethe")
+    client.base_url = httpx2.URL("https://lethe")
     cookies = (await sign_in(client, key)).headers.get_list("set-cookie")
     (session,) = [cookie.lower() for cookie in cookies if cookie.startswith("lethe_session")]
     for attribute in ("httponly", "samesite=strict", "path=/dashboard", "secure"):

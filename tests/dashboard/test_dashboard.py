@@ -37,7 +37,7 @@ def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
     assert all(",completed,node," in line for line in exported)
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
-    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    expect(page.get_by_role("heading", name="Measurements")).to_be_visible()
     steps = [re.compile(name) for name in ("Received", "Applied", "Repaired", "Completed")]
     expect(page.locator(".timeline li.done")).to_have_text(steps)
     page.get_by_role("link", name="Receipt, to read").click()
@@ -62,7 +62,7 @@ def test_a_request_goes_from_queued_to_completed_while_one_looks(
         release()
         expect(page.get_by_role("status").filter(has_text="Completed")).to_be_visible()
     expect(page.locator(".timeline li.done")).to_have_count(4)
-    expect(page.get_by_role("heading", name="What was measured")).to_be_visible()
+    expect(page.get_by_role("heading", name="Measurements")).to_be_visible()
     assert window.loads == loads
     # Finished, so it does not ask again.
     expect(page.locator("#request")).not_to_have_attribute("hx-get", re.compile("."))

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from projector.forgetting.canaries import Canaries
@@ -26,7 +26,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         yield running
 
 
-async def visitor(api: Api, *scopes: Scope) -> httpx.AsyncClient:
+async def visitor(api: Api, *scopes: Scope) -> httpx2.AsyncClient:
     """A browser that is signed in with a new key."""
     _, key = await api.key(Scope.AUDIT_READ, *scopes)
     client = await api.client_with(None)
@@ -40,13 +40,13 @@ def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", card[card.index(">") + 1 : card.index("</section>")]).split())
 
 
-async def card(client: httpx.AsyncClient) -> str:
+async def card(client: httpx2.AsyncClient) -> str:
     answer = await client.get("/dashboard")
     assert answer.status_code == 200
     return text_of(answer.text)
 
 
-async def run(client: httpx.AsyncClient, headers: dict[str, str] = HTMX) -> httpx.Response:
+async def run(client: httpx2.AsyncClient, headers: dict[str, str] = HTMX) -> httpx2.Response:
     fields = {"form_token": token_in((await client.get("/dashboard")).text)}
     return await client.post("/dashboard/drills", data=fields, headers=headers)
 
@@ -168,7 +168,7 @@ async def test_without_a_script_the_form_works_and_a_refusal_is_a_page(api: Api)
     refused = await run(client, SAME_ORIGIN)
     assert refused.status_code == 409
     assert "A drill is under way" in refused.text
-    assert "A drill of this model is under way" in text_of((await run(client)).text)
+    assert "A drill of this model is already running" in text_of((await run(client)).text)
     assert await api.count("drills") == 1
 
 

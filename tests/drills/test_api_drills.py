@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy.exc import DBAPIError
 
@@ -38,7 +38,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
 
@@ -46,7 +46,7 @@ def norms(before: float | None, after: float | None) -> RequestNorms:
     return RequestNorms(CANARIES.nodes, 0.25, 0.0, before, after)
 
 
-async def drilled(api: Api, client: httpx.AsyncClient, measured: RequestNorms | None = None) -> dict[str, Any]:
+async def drilled(api: Api, client: httpx2.AsyncClient, measured: RequestNorms | None = None) -> dict[str, Any]:
     """A drill that ran to its end."""
     asked = await client.post("/drills")
     assert asked.status_code == 202, asked.text
@@ -56,14 +56,14 @@ async def drilled(api: Api, client: httpx.AsyncClient, measured: RequestNorms | 
     return drill
 
 
-async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
+async def listed(client: httpx2.AsyncClient) -> dict[str, Any]:
     answer = await client.get("/drills")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2.AsyncClient) -> None:
     asked = await writer.post("/drills")
     assert asked.status_code == 202
     drill = asked.json()
@@ -117,7 +117,7 @@ async def test_of_drills_asked_for_at_once_one_deletes_one_cohort(api: Api, data
     assert await api.count("drills") == await api.count("requests") == 1
 
 
-async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer: httpx2.AsyncClient) -> None:
     headers = {"Idempotency-Key": "drill-of-monday"}
     answers = await asyncio.gather(*(writer.post("/drills", headers=headers) for _ in range(3)))
     assert [answer.status_code for answer in answers] == [202] * 3
@@ -138,7 +138,7 @@ async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer:
     assert await api.count("drills") == 1
 
 
-async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Api, writer: httpx2.AsyncClient) -> None:
     (one, _), (_, other) = CANARIES.cohort_ids(1), CANARIES.cohort_ids(2)
     body = {"kind": "node", "nodes": [one]}
     request_id = (await writer.post("/deletions", json=body)).json()["id"]
@@ -156,10 +156,12 @@ async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Ap
     for _ in range(3):
         await drilled(api, writer)
     refused = (await writer.post("/drills")).json()
-    assert "Of 1 to 2 a part was deleted by other requests" in refused["detail"]
+    assert "No drill can use 1 to 2: other requests deleted some of their nodes." in refused["detail"]
 
 
-async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(
+    api: Api, writer: httpx2.AsyncClient
+) -> None:
     cases: list[tuple[float | None, float | None, bool, str]] = [
         (4.0, 0.0, True, "fell from 4 to 0"),
         (4.0, 4.0 * MOST_LEFT, True, "fell from 4 to 4e-12"),
@@ -185,7 +187,7 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: 
     assert [drill["cohort"] for drill in (await writer.get("/drills?limit=1")).json()["drills"]] == [6]
 
 
-async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, writer: httpx2.AsyncClient) -> None:
     await drilled(api, writer)
     waiting = (await writer.post("/drills")).json()
     await api.replace_model()
@@ -223,7 +225,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert None not in viewed.values()
 
 
-async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx2.AsyncClient) -> None:
     withdrawn = (await writer.post("/drills")).json()
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
     [shown] = (await listed(writer))["drills"]
@@ -262,7 +264,7 @@ async def test_who_may_delete_may_drill_and_an_auditor_may_look(api: Api) -> Non
     assert await api.count("requests") == 0
 
 
-async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Api, writer: httpx2.AsyncClient) -> None:
     await drilled(api, writer, NORMS)
     for statement in ("UPDATE drills SET cohort = 2", "DELETE FROM drills", "TRUNCATE drills"):
         with pytest.raises(DBAPIError, match="drills are never changed"):

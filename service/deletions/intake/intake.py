@@ -271,7 +271,7 @@ class Intake:
             # Some may be on the disk: zeroing them may have failed as well.
             self._has_orphans = True
             raise Unavailable(
-                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
+                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was stored; try again."
             ) from error
 
     def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:

@@ -98,7 +98,7 @@ STOPPED = replace(
 )
 FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
-    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that the features have gone through, trained on public nodes"),
+    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that computes the features, trained only on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
 }
 TWO_LOST: dict[str, Any] = {
@@ -154,11 +154,11 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
 ) -> None:
     value, words = FROZEN[part]
     manifest = replace(MANIFEST, **{part: value})
-    assert f"what was fixed before stays as it is: {words}" in said(CONVERGED, kind, manifest)
-    assert "fixed before" not in said(CONVERGED, kind)
+    assert f"keeps the frozen parts as they are: {words}" in said(CONVERGED, kind, manifest)
+    assert "keeps the frozen parts" not in said(CONVERGED, kind)
     # Of weights that are not those of retraining nothing is claimed that it would limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
-        assert "fixed before" not in said(record, kind, manifest)
+        assert "keeps the frozen parts" not in said(record, kind, manifest)
     told = ended(PENDING, ENDED, manifest)
     assert words in told.explanation
 
@@ -199,7 +199,7 @@ def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: Rep
     assert (
         "a factor of the loss' curvature made before this deletion may stay in memory for up to 60 s after it" in told
     )
-    assert "never written to disk, and does not influence what the weights converge to." in told
+    assert "never written to disk and does not influence what the weights converge to." in told
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
 
