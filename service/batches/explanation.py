@@ -30,7 +30,7 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
-            "for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
+            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
             "weights converge to."
         )
     if deleted < named:

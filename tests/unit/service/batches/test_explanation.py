@@ -133,7 +133,7 @@ def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair()
 
 def test_a_projection_along_faint_directions_alone_does_not_pass_for_none() -> None:
     words = said(replace(CONVERGED, weight_change=0.12 + 1e-9, repair_weight_change=0.12))
-    assert words.startswith("The projection removed no direction: every direction of the deleted features is also")
+    assert words.startswith("The projection removed no direction: the remaining nodes support every direction of the")
     pending = replace(CONVERGED, repair=RepairStatus.PENDING, repair_version=None, repair_weight_change=None)
     assert said(replace(pending, weight_change=1e-9)).startswith("The projection removed no direction:")
     assert said(replace(pending, weight_change=0.0)).startswith("The projection changed nothing:")
@@ -196,9 +196,7 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
 def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: RepairStatus) -> None:
     record = replace(CONVERGED, repair=repair)
     told = said(replace(record, factor_age_s=60.0))
-    assert (
-        "a factor of the loss' curvature made before this deletion may stay in memory for up to 60 s after it" in told
-    )
+    assert "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s." in told
     assert "never written to disk and does not influence what the weights converge to." in told
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
