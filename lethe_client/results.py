@@ -153,7 +153,7 @@ class Drill(msgspec.Struct, frozen=True):
     #: Norm of the cohort's rows of the weights, read from them.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
-    #: None while it is under way, and when it was withdrawn.
+    #: None while it is under way, and when it was cancelled.
     passed: bool | None = None
     #: When an import put another model in the place of the one it was a drill of; None while that one is served.
     model_replaced_at: datetime | None = None
@@ -216,8 +216,8 @@ class Month(msgspec.Struct, frozen=True):
 class AuditSummary(msgspec.Struct, frozen=True):
     """The audit of the served model in figures.
 
-    Counts are of requests received in the window, percentiles of those applied and completed in it; what is open and
-    what is served is so now.
+    Drills are in none of them. Counts are of requests received in the window, percentiles of those applied and
+    completed in it; what is open and what is served is so now.
     """
 
     model: str
@@ -231,6 +231,10 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
+    #: Completed requests with a proven bound within which the weights are those of retraining.
+    completed_retrained: int = 0
+    #: Completed requests for which nothing was left to delete.
+    completed_without_work: int = 0
     #: Requests that were refused for what they name, which are none of the others.
     refused: int = 0
     #: Requests that failed and are not handled; they are open.

@@ -151,7 +151,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     summary="Cancel a deletion request",
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
-    """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
+    """Cancel a request that is still queued; 409 once the unlearner has taken it up."""
     try:
         cancelled = await services_of(request).deletions.intake.cancel(
             request_id, caller.id, own_only=visible_to(caller) is not None

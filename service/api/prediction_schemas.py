@@ -140,7 +140,7 @@ class ModelAnswer(BaseModel):
     )
     distance_bound: float | None = Field(
         description="Maximum distance of the weights from those of retraining on the remaining graph; null if "
-        "unknown, and for weights published with noise. {_AUDIT}"
+        f"unknown, and for weights published with noise. {_AUDIT}"
     )
     distance_bound_relative: float | None = Field(
         description=f"The same, relative to the size of the weights. {_AUDIT}"

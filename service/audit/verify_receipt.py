@@ -8,15 +8,11 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import SALT_BYTES, commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
-from service.audit.receipt import FORMAT, fingerprint, summary
+from service.audit.receipt import ENTRY_MEMBERS, FORMAT, MEMBERS, fingerprint, summary
 from service.audit.report import Report
 from service.audit.tolerance import overstated
 from service.audit.unrequested import in_words
 from service.errors import ConfigurationError
-
-#: Only leaves are signed. An unknown member would look signed, and is refused.
-_MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
-_ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
 
 
 def verify_receipt(
@@ -50,7 +46,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
     if document["format"] != FORMAT:
         report.find(None, f"the receipt does not have the format {FORMAT}")
         return
-    for name in sorted(document.keys() - _MEMBERS):
+    for name in sorted(document.keys() - MEMBERS):
         report.find(None, f"the receipt has an unknown member: {name!r}")
     entries: Sequence[Mapping[str, Any]] = document["entries"]
     leaves: list[Document] = [entry["leaf"] for entry in entries]
@@ -84,7 +80,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
 def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: Checkpoint, report: Report) -> None:
     leaf = entry["leaf"]
     index = leaf["index"]
-    for name in sorted(entry.keys() - _ENTRY_MEMBERS):
+    for name in sorted(entry.keys() - ENTRY_MEMBERS):
         report.find(None, f"an entry has an unknown member: {name!r}")
     if type(index) is not int:
         report.find(None, "a leaf has no index")

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
+from service.domain.formats import at_most, number, percent, rounded_up
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 
@@ -29,13 +30,13 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
-            "for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
+            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
             "weights converge to."
         )
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
-        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} in the request {were} deleted before.")
+        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} already gone.")
     return " ".join(sentences)
 
 
@@ -49,7 +50,7 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
     by_whom = f"by {'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else "before a recovery"
-    return f"Nothing was left to do: the {noun} in this request had been deleted {by_whom}{along}."
+    return f"Nothing was left to do: the {noun} that this request names had already been deleted {by_whom}{along}."
 
 
 def _projection(record: BatchRecord) -> str:
@@ -63,10 +64,11 @@ def _projection(record: BatchRecord) -> str:
         return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
     supporters = "deleted features" if record.features else "deleted nodes"
-    norms = f" (together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after)"
+    norms = f" (together {number(record.lost_direction_norm_before)} before, "
+    norms += f"{number(record.lost_direction_norm_after)} after)"
     return (
         f"The projection removed {directions} of the weights that only {supporters} had supported"
-        f"{'' if sealed else norms}. The result lies in the span of the remaining nodes' features."
+        f"{'' if sealed else norms}. The rest lies in the span of the remaining nodes' features."
     )
 
 
@@ -92,12 +94,10 @@ def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
         case RepairStatus.CONVERGED:
             return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
         case RepairStatus.PENDING:
-            return (
-                "The repair, which re-optimises the weights on the remaining graph, is still running. Until it ends, "
-                f"{_unrepaired(record, kind)}"
-            )
+            still = "The repair, which re-optimises the weights on the remaining graph, is under way: until it ends, "
+            return f"{still}{_unrepaired(record, kind)}"
         case RepairStatus.NOT_CONVERGED:
-            return f"The repair did not converge; an operator should investigate: {_unrepaired(record, kind)}"
+            return f"The repair did not converge; an operator should look into it: {_unrepaired(record, kind)}"
         case RepairStatus.NONE:
             return _sentence(_unrepaired(record, kind))
 
@@ -108,8 +108,11 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
     later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
-        return f"The repair{later} had nothing to do: the weights are {those}."
-    moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
+        return f"The repair{later} found nothing left to do: the weights are {those}."
+    moved = (
+        f"re-optimised the weights on the remaining graph and moved them by {percent(record.repair_weight_change)}. "
+        f"They are now {those}."
+    )
     undone = record.distance_bound_start_relative or 0.0
     # Within the tolerance nothing was left undone.
     tolerance = record.repair_tolerance or 0.0
@@ -117,13 +120,12 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         tolerance, _NOTICEABLE * record.repair_weight_change
     ):
         return (
-            f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of this is "
-            f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away "
-            "from the optimum of the graph at that time, because training had stopped early and no repair had "
-            "reached the optimum yet."
+            f"The repair{later} {moved} Part of that may not be forgetting: when the deletion began, the weights were "
+            f"up to {at_most(undone)} of their size away from the optimum of the graph as it was, because training "
+            "had stopped before it, and no repair had reached it yet."
         )
     share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
-    return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."
+    return f"The repair{later} {share}: it {moved}"
 
 
 def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
@@ -139,14 +141,11 @@ def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
 
 
 def _distance(record: BatchRecord) -> str:
+    """The bound, never less than it is."""
     relative = record.distance_bound_after_relative
-    share = "" if relative is None else f" ({_percent(relative)} of their size)"
-    return f"{record.distance_bound_after:.2g}{share}"
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    if relative is None:
+        return f"{rounded_up(record.distance_bound_after, 2):.2g}" if record.distance_bound_after else "0"
+    return f"{at_most(relative)} of their size"
 
 
 def _sentence(clause: str) -> str:

@@ -18,7 +18,7 @@ from service.batches.public_requests import refused_for_public
 from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
 from service.batches.steps import BatchPreparation, BatchSteps
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.moves import RequestMoves
+from service.deletions.moves import SEND_ANEW, RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import ends_of
 from service.domain.records import QueuedRequest
@@ -34,8 +34,8 @@ from service.versions.stopwatch import Stopwatch
 from service.versions.writer import VersionWriter
 
 _UNREADABLE = (
-    "The encrypted id list of this request cannot be read: its key is missing or wrong. Restore the key folder, "
-    "or send the request again."
+    "The ids that this request names cannot be read: their key is missing or wrong. Restore the key folder and retry "
+    f"the request. If the key is lost: {SEND_ANEW}"
 )
 _UNKNOWN = "{} of the nodes or edges in this request are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).

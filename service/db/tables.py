@@ -47,8 +47,9 @@ class LogCheckRow(Base):
     __tablename__ = "log_checks"
 
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
-    #: How many leaves were found in order.
+    #: How many leaves were found in order, and since how many the log only grew.
     size: Mapped[int] = mapped_column(BigInteger)
+    against_size: Mapped[int] = mapped_column(BigInteger)
     #: Set by a trigger.
     checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 

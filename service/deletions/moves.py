@@ -21,6 +21,9 @@ from service.evidence.contents import AlreadyDeleted, Content, Failed, HandledBy
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 
+#: What to do about a failed request whose ids nobody can read: no later request is known to delete the same data.
+SEND_ANEW = "send a new request for the same data, then mark this one as handled. Lethe cannot match the two."
+
 
 @dataclass(frozen=True)
 class AppliedOutcome:
@@ -191,8 +194,8 @@ class RequestMoves:
         found, _ = await RequestRepository(self._conn).require(request_id)
         if not queued and found.status is RequestStatus.FAILED:
             raise Conflict(
-                f"The id list of request {request_id} was destroyed: it was handled, or failed too long ago.",
-                "Send it again as a new request.",
+                f"The ids that request {request_id} names are no longer kept: it was handled, or failed too long ago.",
+                f"If it is still open: {SEND_ANEW}",
             )
         if not queued:
             raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be retried.")

@@ -39,7 +39,7 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receip
 
     Raises:
         NotFound: there is no such request, as far as the caller may know.
-        Conflict: it is not applied, or was withdrawn.
+        Conflict: it is not applied, or was cancelled.
         Unavailable: its newest event is not signed yet, or the database does not answer.
     """
     for wait_s in _WAITS_S:

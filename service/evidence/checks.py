@@ -24,12 +24,14 @@ class Extent:
 
 @dataclass(frozen=True)
 class LogCheck:
-    """The newest check of the log that somebody has told of."""
+    """The newest check of the log that somebody has reported."""
 
     #: Name of the API key.
     by: str
     #: Number of leaves.
     size: int
+    #: How many the earlier log had that it was compared with.
+    against_size: int
     at: datetime
 
 
@@ -57,13 +59,13 @@ class LogCheckRepository:
                     f"This log does not have that root at {extent.size} leaves.",
                     "Keep your checkpoint: either it belongs to another log, or this log was changed.",
                 )
-        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size)
-        newer = {"size": added.excluded.size}
+        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size, against_size=against.size)
+        newer = {"size": added.excluded.size, "against_size": added.excluded.against_size}
         await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
 
     async def newest(self) -> LogCheck | None:
-        """Return the newest check, None when nobody has told of one."""
-        query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.checked_at)
+        """Return the newest check, None when nobody has reported one."""
+        query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.against_size, LogCheckRow.checked_at)
         query = query.join(ApiKeyRow, ApiKeyRow.id == LogCheckRow.api_key_id)
         row = (await self._conn.execute(query.order_by(LogCheckRow.checked_at.desc()).limit(1))).one_or_none()
-        return None if row is None else LogCheck(row.name, row.size, row.checked_at)
+        return None if row is None else LogCheck(*row)

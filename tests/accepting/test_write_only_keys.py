@@ -265,7 +265,7 @@ def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProces
     assert deletion.audit is not None
     assert deletion.audit.deleted == 2
     assert deletion.explanation is not None
-    assert "1 of the 3 nodes in the request was deleted before" in deletion.explanation
+    assert "1 of the 3 nodes that the request names was already gone" in deletion.explanation
     assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
 
 

@@ -164,7 +164,7 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(
     cases: list[tuple[float | None, float | None, bool, str]] = [
         (4.0, 0.0, True, "fell from 4 to 0"),
         (4.0, 4.0 * MOST_LEFT, True, "fell from 4 to 4e-12"),
-        (4.0, 4.1 * MOST_LEFT, False, "there is 4.1e-12 left"),
+        (4.0, 4.1 * MOST_LEFT, False, "4.1e-12 of 4 is left"),
         (0.0, 0.0, False, "no weight to begin with"),
         (None, None, False, "could not be read"),
         (4.0, None, False, "could not be read"),
@@ -199,8 +199,8 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert first["model_replaced_at"] > first["completed_at"]
     moment = first["model_replaced_at"][:16].replace("T", " ")
     assert first["finding"] == (
-        "The weight on the test column fell from 4 to 0. It was so for the model that was served before the "
-        f"import of {moment} UTC, and shows nothing of the one that is served now."
+        "The weight on the test column fell from 4 to 0. This was measured on the model served before the "
+        f"import of {moment} UTC and shows nothing about the one served now."
     )
     await api.replace_model()
     found = (await listed(writer))["drills"]
@@ -213,7 +213,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     await api.replace_model()
     shown = (await listed(writer))["drills"][0]
     assert shown["model_replaced_at"] is not None
-    assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
+    assert shown["finding"] == "The drill was cancelled before the unlearner took it up."
     async with transaction(api.engine) as connection:
         query = "SELECT request_id, model_replaced_at FROM audit_drills"
         rows = (await connection.exec_driver_sql(query)).mappings()
@@ -229,7 +229,7 @@ async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, wri
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
     [shown] = (await listed(writer))["drills"]
     assert (shown["status"], shown["passed"]) == ("cancelled", None)
-    assert "withdrawn" in shown["finding"]
+    assert "cancelled" in shown["finding"]
     # Its cohort is used again; this time another request deletes it while the drill waits.
     drill = (await writer.post("/drills")).json()
     assert drill["cohort"] == 1

@@ -261,6 +261,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
         *("/predict/{node:path}", "/predict", "/model", "/metrics", "/openapi.json", "/docs"),
         *("/healthz", "/readyz", "/readyz/predictions"),
         *("/docs/start.js", "/docs/assets/{name:path}", "/dashboard/login", "/dashboard/static/{name:path}"),
+        "/dashboard/verify",
     }
 
 

@@ -225,6 +225,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("imports_final", "imports"),
         ("recoveries_final", "recoveries"),
         ("drills_append_only", "drills"),
+        ("requests_total_drill", "drills"),
         ("api_keys_revoked", "api_keys"),
         ("refused_requests_append_only", "refused_requests"),
         ("leaves_append_only", "leaves"),

@@ -322,7 +322,7 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
     async def look(lethe: Lethe) -> None:
         found = (await lethe.client.get(f"/deletions/{request}")).json()
         assert found["status"] == "failed"
-        assert "Send the request again" in found["failure"]
+        assert "Send a new request for the same data, then mark this one as handled" in found["failure"]
 
     site.serve(look)
 

@@ -84,6 +84,7 @@ CREATE CONSTRAINT TRIGGER events_logged AFTER INSERT ON events DEFERRABLE INITIA
 CREATE TABLE log_checks (
     api_key_id uuid PRIMARY KEY REFERENCES api_keys (id),
     size bigint NOT NULL CHECK (size >= 0),
+    against_size bigint NOT NULL CHECK (against_size >= 0),
     checked_at timestamptz DEFAULT now() NOT NULL
 );
 

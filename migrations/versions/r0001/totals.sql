@@ -1,5 +1,5 @@
--- Totals by day, which triggers derive from requests for the queries of the audit. Drills are neither late nor on time:
--- nobody has a right to them within a time.
+-- Totals by day, which triggers derive from requests for the queries of the audit. Drills are not counted: their made-up
+-- nodes are nobody's.
 
 CREATE TABLE audit_counts (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -46,18 +46,25 @@ CREATE FUNCTION audit_class(age interval) RETURNS smallint LANGUAGE sql IMMUTABL
 CREATE FUNCTION audit_seconds(class smallint) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 2 * power(1.02::double precision, class) / 2.02;
 
--- A change of requests adds signed rows to the totals and changes none, so no transaction waits for another's.
+-- A change of requests adds signed rows to the totals and changes none, so no transaction waits for another's. A drill is
+-- recorded after its request, in the same transaction: it is counted with the request, and taken out at once.
 DO $outer$
 DECLARE
     operation text;
+    event text;
     tables text;
     changes text;
+    condition text;
 BEGIN
-    FOR operation, tables, changes IN VALUES
-        ('insert', 'NEW TABLE AS added', 'SELECT 1 AS sign, added.* FROM added'),
-        ('update', 'OLD TABLE AS removed NEW TABLE AS added',
-            'SELECT 1 AS sign, added.* FROM added UNION ALL SELECT -1, removed.* FROM removed'),
-        ('delete', 'OLD TABLE AS removed', 'SELECT -1 AS sign, removed.* FROM removed')
+    FOR operation, event, tables, changes, condition IN VALUES
+        ('insert', 'INSERT ON requests', 'NEW TABLE AS added', 'SELECT 1 AS sign, added.* FROM added',
+            'd.request_id IS NULL'),
+        ('update', 'UPDATE ON requests', 'OLD TABLE AS removed NEW TABLE AS added',
+            'SELECT 1 AS sign, added.* FROM added UNION ALL SELECT -1, removed.* FROM removed', 'd.request_id IS NULL'),
+        ('delete', 'DELETE ON requests', 'OLD TABLE AS removed', 'SELECT -1 AS sign, removed.* FROM removed',
+            'd.request_id IS NULL'),
+        ('drill', 'INSERT ON drills', 'NEW TABLE AS added',
+            'SELECT -1 AS sign, r.* FROM added JOIN requests r ON r.id = added.request_id', 'true')
     LOOP
         EXECUTE format($function$
             CREATE FUNCTION requests_total_%1$s() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -65,21 +72,21 @@ BEGIN
                 INSERT INTO audit_counts (model, day, status, kind, guarantee, repair, unchanged, late, requests)
                 SELECT c.model, (c.received_at AT TIME ZONE 'UTC')::date, c.status, c.kind, c.guarantee, c.repair,
                        CASE WHEN c.applied_at IS NOT NULL THEN v.directions_removed = 0 END AS unchanged,
-                       CASE WHEN d.request_id IS NULL THEN c.ended_late END AS late, sum(c.sign)
+                       c.ended_late, sum(c.sign)
                 FROM (%2$s) c LEFT JOIN versions v ON v.id = c.batch_id LEFT JOIN drills d ON d.request_id = c.id
-                GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 HAVING sum(c.sign) <> 0;
+                WHERE %3$s GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 HAVING sum(c.sign) <> 0;
                 INSERT INTO audit_times (model, day, step, class, requests)
                 SELECT c.model, (s.at AT TIME ZONE 'UTC')::date, s.step, audit_class(s.at - c.received_at), sum(c.sign)
-                FROM (%2$s) c, LATERAL (VALUES
+                FROM (%2$s) c LEFT JOIN drills d ON d.request_id = c.id, LATERAL (VALUES
                     ('received', c.received_at), ('applied', c.applied_at), ('completed', c.completed_at),
                     ('failed', c.failed_at)
                 ) s (step, at)
-                WHERE s.at IS NOT NULL GROUP BY 1, 2, 3, 4 HAVING sum(c.sign) <> 0;
+                WHERE %3$s AND s.at IS NOT NULL GROUP BY 1, 2, 3, 4 HAVING sum(c.sign) <> 0;
                 RETURN NULL;
             END $$
-        $function$, operation, changes);
-        EXECUTE format('CREATE TRIGGER requests_total_%1$s AFTER %1$s ON requests REFERENCING %2$s
-            FOR EACH STATEMENT EXECUTE FUNCTION requests_total_%1$s()', operation, tables);
+        $function$, operation, changes, condition);
+        EXECUTE format('CREATE TRIGGER requests_total_%1$s AFTER %2$s REFERENCING %3$s
+            FOR EACH STATEMENT EXECUTE FUNCTION requests_total_%1$s()', operation, event, tables);
     END LOOP;
 END
 $outer$;

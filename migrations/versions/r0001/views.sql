@@ -24,7 +24,8 @@ CREATE VIEW audit_open AS
            count(*) FILTER (WHERE due_at >= now() AND received_at + 0.8 * (due_at - received_at) < now())
                AS open_near_deadline,
            count(*) FILTER (WHERE status = 'failed') AS open_failed
-    FROM requests WHERE ended_at IS NULL GROUP BY model;
+    FROM requests r
+    WHERE ended_at IS NULL AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id) GROUP BY model;
 
 CREATE VIEW audit_summary AS
     WITH classes AS (

@@ -108,7 +108,7 @@ def result_of(drill: Drill) -> Result:
     if drill.is_open:
         return Result("Under way", "busy")
     if drill.status is RequestStatus.CANCELLED:
-        return Result("Withdrawn", "quiet")
+        return Result("Cancelled", "quiet")
     label = "Passed" if drill.passed else "Failed"
     if drill.model_replaced_at is not None:
         return Result(f"{label}, earlier model", "quiet")

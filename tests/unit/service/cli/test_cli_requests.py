@@ -297,11 +297,11 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
     assert ran.status == 0
     for told in (
         "2026-10",
-        "91.7 %",
+        "91.7%",
         "cora",
         "r1, 2026-03-02 09:15:04 UTC",
         "610 ms (50 %)",
-        "98.5 %",
+        "98.5%",
         "guarantee retrained",
         "2,588",
         "Whatever is published has noise.",
