@@ -255,7 +255,7 @@ def test_waiting_for_completion_does_not_stop_at_applied() -> None:
 
 def test_waiting_ends_when_the_time_is_over() -> None:
     server = Server(deletion("queued"))
-    with pytest.raises(WaitTimeout, match="goes on by itself"):
+    with pytest.raises(WaitTimeout, match="continues by itself"):
         server.client().wait("r1", timeout_s=5.0)
     assert sum(server.slept) == pytest.approx(5.0)
 
