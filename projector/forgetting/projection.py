@@ -1,4 +1,4 @@
-"""Projector with rank loss: weights and span coefficients after rows have left their span.
+"""Projector with rank loss: weights and span coefficients after rows have left their span, or joined it.
 
 Letters as in the paper's Algorithm 1: W the weights of one input, X its rows, X_D (m, k) the deleted ones, M+ the
 pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta; the effective coefficient of node j is
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
+from projector.forgetting.growth import grow
 from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
 from projector.network.blocks import side_by_side
@@ -61,6 +62,20 @@ class SpanUpdate:
     factor_method: FactorMethod
 
 
+@dataclass(frozen=True, eq=False)
+class SpanJoin:
+    """What bringing rows into one input's span did."""
+
+    state: SpanState
+    #: beta_A, (m, blocks * C).
+    beta: Tensor
+    #: Directions of the span that no row supported before.
+    gained: int
+    #: As of `SpanUpdate`.
+    coefficient_residual: float
+    factor_method: FactorMethod
+
+
 @dataclass(frozen=True)
 class Norms:
     """What one request's nodes meant to the weights, before and after the batch (the injected channel)."""
@@ -69,6 +84,9 @@ class Norms:
     injected_after: float | None = None
     channel_before: float | None = None
     channel_after: float | None = None
+    #: Of labels that leave while their nodes stay: `LiveGraph.training_norm`.
+    training_before: float | None = None
+    training_after: float | None = None
 
 
 def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray[np.int64]) -> SpanUpdate:
@@ -98,6 +116,23 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
         B = torch.cat([rows.transposed_matmul(block, surviving) for block in beta], dim=1)
         after, residual = _corrected(replace(after, B=B))
     return SpanUpdate(after, X_D, effective, Q, residual, down.method)
+
+
+def join(span: SpanState, rows: FeatureMatrix, joined: NDArray[np.int64]) -> SpanJoin:
+    """Brings the rows `joined` (m,) into the span, with effective coefficients of 0; W stays bit for bit as it is.
+
+    `rows` are those of the input with all that join; `span` may be of fewer.
+    """
+    in_span = np.concatenate([span.in_span, np.zeros(rows.nodes - span.in_span.size, dtype=np.bool_)])
+    if not joined.size:
+        return SpanJoin(replace(span, in_span=in_span), span.T[:0], 0, 0.0, FactorMethod.NONE)
+    in_span[joined] = True
+    X_A = rows.dense_rows(joined)
+    growth = grow(span.gram, X_A, rows, in_span)
+    given = X_A @ span.T
+    B = torch.addmm(span.B, X_A.T, given, alpha=-1.0)
+    after, residual = _corrected(replace(span, B=B, gram=growth.gram, in_span=in_span))
+    return SpanJoin(after, -given, growth.gained, residual, growth.method)
 
 
 def coefficient_residual(span: SpanState) -> float:

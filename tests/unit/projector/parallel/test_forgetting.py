@@ -71,7 +71,7 @@ def shared(model: Model, workers: Workers) -> Model:
     if workers.rank:
         return model
     held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
-    return Model(held, model._graph, model._exponents)
+    return Model(held, model._exponents)
 
 
 def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[str, Any]]]:
