@@ -55,8 +55,8 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
     """Brings the rows X_A (m, d) into the span; `in_span` (n,) masks all rows of `features` that are in it then.
 
     Falls back to `factorise` when the rank is in doubt, when faint directions may have become strong, or when the
-    result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once. Where M has outgrown
-    the scale of the import, the scale is raised with it.
+    result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once. Where M has
+    outgrown the scale of the import, the scale is raised with it.
     """
     M = rank_update(gram.M, X_A, 1.0)
     if _exceeds(M, _LARGEST_SHARE * gram.sigma_ref_squared):
