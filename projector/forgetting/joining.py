@@ -4,6 +4,7 @@ Rows X_A (m, k) join with coefficients beta_A = -X_A T, so that their effective 
 B -= X_A^T X_A T and M += X_A^T X_A the weights W = B + M T stay what they are, until the repair learns what has joined.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,10 +40,10 @@ class Joining:
 
 @dataclass(frozen=True, eq=False)
 class JoinedRows:
-    """The rows of one input that have joined its span."""
+    """The rows of one input that have other coefficients since rows have joined: those, or all of its span."""
 
     rows: NDArray[np.int64]
-    #: beta_A, (blocks, m, C).
+    #: (blocks, m, C).
     beta: Tensor
 
     def into(self, beta: Tensor, nodes: int) -> Tensor:
@@ -52,17 +53,20 @@ class JoinedRows:
         return larger
 
 
-def join_batch(projection: Projection, joining: Joining, inputs: Inputs) -> tuple[Projection, list[JoinedRows]]:
-    """`projection`, of all that leaves, with what joins as well, and the rows that joined the span of each input.
+def join_batch(
+    projection: Projection, joining: Joining, inputs: Inputs, betas: Sequence[Tensor]
+) -> tuple[Projection, list[JoinedRows]]:
+    """`projection`, of all that leaves, with what joins as well, and the rows of each input that have new coefficients.
 
-    `inputs` are those of the graph with all that joins. The weights stay as they are, and so do the figures of what has
-    left: what joins may have the same columns.
+    `inputs` are those of the graph with all that joins, `betas` their coefficients as last stored, (blocks, n, C). The
+    weights stay as they are, and so do the figures of what has left: what joins may have the same columns.
     """
     before = projection.state
     live = np.concatenate([before.live, np.ones(joining.new, dtype=np.bool_)])
     joined = (joining.feature_rows, joining.label_rows)
     with threads_for(before.features.gram.M):
-        updates = [join(*each) for each in zip(before.spans, (given.rows for given in inputs), joined, strict=False)]
+        parts = zip(before.spans, inputs, betas, joined, strict=False)
+        updates = [join(span, given.rows, beta, rows) for span, given, beta, rows in parts]
     features, *labels = updates
     leaves = projection.factor_method is not FactorMethod.NONE
     after = replace(
@@ -73,7 +77,5 @@ def join_batch(projection: Projection, joining: Joining, inputs: Inputs) -> tupl
         factor_method=projection.factor_method if leaves else features.factor_method,
         between_halves=True,
     )
-    rows = [
-        JoinedRows(place, by_block(each.beta, before.classes)) for place, each in zip(joined, updates, strict=False)
-    ]
+    rows = [JoinedRows(each.rows, by_block(each.beta, before.classes)) for each in updates]
     return after, rows

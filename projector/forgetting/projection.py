@@ -32,6 +32,9 @@ from projector.network.blocks import side_by_side
 _REFINEMENT = 1e-11
 #: If it stays above this one, B is summed afresh from the rows first.
 COEFFICIENT_ACCEPTANCE = 1e-8
+#: Rows that take more than so many times W from B are given coefficients on their own. [A direction that was barely
+#: supported has made T large, and what joins supports it: W = B + M T cancels, to a residual of 2e-10.]
+_MOST_TAKEN = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,8 @@ class SpanJoin:
     """What bringing rows into one input's span did."""
 
     state: SpanState
-    #: beta_A, (m, blocks * C).
+    #: The rows whose coefficients are others now, (m,), and their beta, (m, blocks * C).
+    rows: NDArray[np.int64]
     beta: Tensor
     #: Directions of the span that no row supported before.
     gained: int
@@ -118,21 +122,26 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
     return SpanUpdate(after, X_D, effective, Q, residual, down.method)
 
 
-def join(span: SpanState, rows: FeatureMatrix, joined: NDArray[np.int64]) -> SpanJoin:
+def join(span: SpanState, rows: FeatureMatrix, beta: Tensor, joined: NDArray[np.int64]) -> SpanJoin:
     """Brings the rows `joined` (m,) into the span, with effective coefficients of 0; W stays bit for bit as it is.
 
-    `rows` are those of the input with all that join; `span` may be of fewer.
+    `rows` are those of the input with all that join; `span` and its `beta` (blocks, n, C) may be of fewer.
     """
     in_span = np.concatenate([span.in_span, np.zeros(rows.nodes - span.in_span.size, dtype=np.bool_)])
     if not joined.size:
-        return SpanJoin(replace(span, in_span=in_span), span.T[:0], 0, 0.0, FactorMethod.NONE)
-    in_span[joined] = True
+        return SpanJoin(replace(span, in_span=in_span), joined, span.T[:0], 0, 0.0, FactorMethod.NONE)
     X_A = rows.dense_rows(joined)
-    growth = grow(span.gram, X_A, rows, in_span)
     given = X_A @ span.T
-    B = torch.addmm(span.B, X_A.T, given, alpha=-1.0)
-    after, residual = _corrected(replace(span, B=B, gram=growth.gram, in_span=in_span))
-    return SpanJoin(after, -given, growth.gained, residual, growth.method)
+    taken = X_A.T @ given
+    if float(torch.linalg.norm(taken)) > _MOST_TAKEN * float(torch.linalg.norm(span.W)):
+        span, given = _folded(span, rows, beta)
+        places, taken = np.arange(rows.nodes), torch.zeros_like(taken)
+    else:
+        places, given = joined, -given
+    in_span[joined] = True
+    growth = grow(span.gram, X_A, rows, in_span)
+    after, residual = _corrected(replace(span, B=span.B - taken, gram=growth.gram, in_span=in_span))
+    return SpanJoin(after, places, given, growth.gained, residual, growth.method)
 
 
 def coefficient_residual(span: SpanState) -> float:
@@ -188,6 +197,15 @@ def _corrected(span: SpanState) -> tuple[SpanState, float]:
         span = replace(span, T=span.T + span.gram.M_pinv @ _missing(span))
         residual = coefficient_residual(span)
     return span, residual
+
+
+def _folded(span: SpanState, rows: FeatureMatrix, beta: Tensor) -> tuple[SpanState, Tensor]:
+    """`span` with T = 0, and the coefficients beta + X T, (n, blocks * C), of all `rows`, zero outside of the span."""
+    effective = rows.matmul(span.T)
+    effective[: beta.shape[1]] += side_by_side(beta)
+    effective[: span.in_span.size][torch.from_numpy(~span.in_span).to(effective.device)] = 0.0
+    effective[span.in_span.size :] = 0.0
+    return replace(span, B=rows.transposed_matmul(effective), T=torch.zeros_like(span.T)), effective
 
 
 def _missing(span: SpanState) -> Tensor:

@@ -127,9 +127,10 @@ def update(
     projection = _with_training_norms(model, projection, removals, live_graph)
     joined: Sequence[JoinedRows] = ()
     if joining is not None:
+        betas = [model.features.beta] if model.labels is None else [model.features.beta, model.labels.beta]
         live_graph = live_graph.joined(joining, model.state.classes)
         rows = rows.on(live_graph)
-        projection, joined = join_batch(projection, joining, live_graph.inputs)
+        projection, joined = join_batch(projection, joining, live_graph.inputs, betas)
     require_finite(projection.state)
     objective = live_graph.objective(model.regularization)
     began = time.monotonic()
