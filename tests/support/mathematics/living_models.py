@@ -96,7 +96,7 @@ def sigmas_of(model: Model) -> tuple[float, float] | None:
 
 
 def check(model: Model, living: Living, report: Report | None) -> None:
-    """The model is that of the graph as it should be: rank, coefficients, predictions, and where there is one the bound."""
+    """The model is that of the graph as it should be: rank, coefficients, predictions and, where there is one, bound."""
     held = model._held
     repaired = report is None or report.repair is not RepairStatus.NONE
     assert np.array_equal(model.live, living.live)
@@ -307,10 +307,10 @@ def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report 
                 }
             if not any(len(each) for each in update.values()):
                 continue
-            leaves_labels = "remove_labels" in update or any(
-                living.targets[node] >= 0 for node in update.get("set_labels", {})
+            relabelled = any(living.targets[node] >= 0 for node in update.get("set_labels", {}))
+            repair = repaired and (
+                "remove_labels" in update or relabelled or number == updates - 1 or rng.random() < 0.6
             )
-            repair = repaired and (leaves_labels or number == updates - 1 or rng.random() < 0.6)
             if too_long(model, update):
                 with pytest.raises(GraphError, match="times as long"):
                     model.update(**update, repair=repair)

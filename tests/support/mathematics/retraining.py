@@ -81,8 +81,8 @@ class Problem:
     def precise_minimum(self, start: Matrix | None = None) -> tuple[Precise, float]:
         """The minimum by Newton's method with a dense Hessian and gradients in extended precision, and its error.
 
-        From `start` (p, C) or zero: there is one minimum. For small H, itself in extended precision if it shall count exactly; the error is the bound on the distance that
-        the last gradient gives.
+        From `start` (p, C) or zero: there is one minimum. For small H, itself in extended precision if it shall count
+        exactly; the error is the bound on the distance that the last gradient gives.
         """
         precise, rough = (replace(self, H=self.H.astype(dtype)) for dtype in (np.longdouble, np.float64))
         nothing = np.zeros((self.H.shape[1], self.classes))

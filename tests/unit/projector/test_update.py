@@ -1,4 +1,4 @@
-"""Graphs that live: what joins, is corrected or withdrawn, and the traps on the way; each has a mutant that falls in it."""
+"""Graphs that live: what joins, is corrected or withdrawn, and the traps on the way; each trap has its mutant."""
 
 from dataclasses import replace
 from typing import Any
