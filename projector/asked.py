@@ -240,14 +240,14 @@ def _each_row(features: Features, holds: Callable[[NDArray[Any]], NDArray[np.boo
     if isinstance(features, np.ndarray):
         return np.asarray(holds(features).all(axis=1))
     rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-    return np.bincount(rows, ~holds(features.data), minlength=features.shape[0]) == 0
+    return np.asarray(np.bincount(rows, ~holds(features.data), minlength=features.shape[0]) == 0)
 
 
 def _lengths(features: Features) -> NDArray[np.float64]:
     """|x| of each row, (m,)."""
     if isinstance(features, np.ndarray):
         return np.asarray(np.linalg.norm(features.astype(np.float64), axis=1))
-    return np.sqrt(np.asarray(features.astype(np.float64).power(2).sum(axis=1)))
+    return np.asarray(np.sqrt(features.astype(np.float64).power(2).sum(axis=1)))
 
 
 def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: int) -> NDArray[np.int64]:

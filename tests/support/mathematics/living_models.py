@@ -96,7 +96,7 @@ def sigmas_of(model: Model) -> tuple[float, float] | None:
 
 
 def check(model: Model, living: Living, report: Report | None) -> None:
-    """The model is that of the graph as it should be: rank, coefficients, predictions and, where there is one, bound."""
+    """The model is that of the graph as it should be: rank, coefficients, predictions and, if it has one, bound."""
     held = model._held
     repaired = report is None or report.repair is not RepairStatus.NONE
     assert np.array_equal(model.live, living.live)
@@ -147,9 +147,14 @@ def check_span(
 
 
 def assert_identity(span: SpanState, repaired: bool) -> None:
-    """W = B + M T to 1e-11; between repairs a direction that is barely supported makes T large, and M T rounds."""
-    size, rounding = float(span.W.norm()), 8 * np.finfo(float).eps * float(span.gram.M.norm() * span.T.norm())
-    assert coefficient_residual(span) * size <= 1e-11 * size + (0.0 if repaired else rounding)
+    """W = B + M T to 1e-11, or to the rounding of B where W all but vanishes.
+
+    Between repairs a direction that is barely supported makes T large, and M T rounds.
+    """
+    size, rounding = float(span.W.norm()), float(span.B.norm())
+    if not repaired:
+        rounding += float(span.gram.M.norm() * span.T.norm())
+    assert coefficient_residual(span) * size <= 1e-11 * size + 8 * np.finfo(float).eps * rounding
 
 
 def probabilities(loss: LossKind, logits: Matrix, live: NDArray[np.bool_]) -> Matrix:
@@ -258,7 +263,7 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
         one = X[rng.integers(len(X))] * rng.choice([1.0, 1.0, -0.5, 3.0])
         if rng.random() < 0.3:
             one = one + np.eye(X.shape[1])[rng.integers(X.shape[1])] * 10.0 ** rng.uniform(-8, 0.5)
-        return np.float32(one).astype(np.float64) if rng.random() < 0.9 else np.zeros_like(one)
+        return np.asarray(one, dtype=np.float32).astype(np.float64) if rng.random() < 0.9 else np.zeros_like(one)
 
     gone = take(0.4)
     without = [node for node in take(0.2) if living.featured[node]]

@@ -19,6 +19,7 @@ from projector.network.spec import Combine, LossKind, PropagationKind, SolverKin
 from projector.training.mlp import train_mlp
 from tests.support.mathematics.living_models import Living, check
 from tests.support.mathematics.retraining import Problem
+from tests.support.models.small_graphs import dense
 
 SPEC = ModelSpec(hops=2, regularization=1e-3)
 
@@ -26,7 +27,7 @@ SPEC = ModelSpec(hops=2, regularization=1e-3)
 def small(n: int = 40, d: int = 6, *, seed: int = 0, dtype: type = np.float64) -> tuple[Graph, np.ndarray]:
     """Three classes, a random graph, and features of which the last column is node 7's alone."""
     rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d)).astype(dtype)
+    X: np.ndarray = rng.standard_normal((n, d)).astype(dtype)
     X[:, -1] = 0.0
     X[7, -1] = 1.0
     upper = np.triu(rng.random((n, n)) < 3.0 / n, 1)
@@ -49,10 +50,9 @@ def gram_of(model: Model) -> Any:
     return model._held.state.features.gram
 
 
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "remove_nodes": [3, 14],
     "remove_features": [20],
-    "remove_labels": [5],
     "add_labels": [1, -1, 2],
     "add_edges": [[40, 1], [41, 40], [42, 7], [8, 31]],
     "set_labels": {11: 0, 30: 2},
@@ -84,7 +84,11 @@ def test_all_at_once_leads_to_the_model_of_the_graph_that_is_left(
     given = sp.csr_array(rows[:3]) if sparse else rows[:3]
     model = fit(graph, spec)
     trained = np.flatnonzero(living.targets >= 0)
-    update = {**EVERYTHING, "remove_labels": [int(trained[trained > 31][0])], "set_features": {9: rows[3]}}
+    update: dict[str, Any] = {
+        **EVERYTHING,
+        "remove_labels": [int(trained[trained > 31][0])],
+        "set_features": {9: rows[3]},
+    }
     update["remove_edges"] = [edge for edge in np.argwhere(np.triu(living.adjacency)) if not {3, 14} & set(edge)][:2]
     after, report = model.update(**update, add_nodes=given)
     living.apply({**update, "add_nodes": rows[:3]})
@@ -183,7 +187,8 @@ def test_the_training_norm_is_what_withdrawn_labels_add_to_the_weights() -> None
 def test_labels_leave_by_the_repair_alone() -> None:
     graph, _ = small()
     model, node = fit(graph, SPEC), int(np.flatnonzero(graph.train_mask)[0])
-    for update in ({"remove_labels": [node]}, {"set_labels": {node: 1}}):
+    withdrawn: list[dict[str, Any]] = [{"remove_labels": [node]}, {"set_labels": {node: 1}}]
+    for update in withdrawn:
         with pytest.raises(TrainingError, match="by the repair alone"):
             model.update(**update, repair=False)
 
@@ -192,7 +197,8 @@ def test_rows_much_longer_than_those_of_the_import_are_refused_by_name() -> None
     graph, X = small()
     model = fit(graph, SPEC)
     unit = gram_of(model).sigma_ref_squared ** 0.5 * np.eye(6)[0]
-    for update in ({"add_nodes": [X[1], 101 * unit]}, {"set_features": {4: 101 * unit}}):
+    long: list[dict[str, Any]] = [{"add_nodes": [X[1], 101 * unit]}, {"set_features": {4: 101 * unit}}]
+    for update in long:
         with pytest.raises(GraphError, match="times as long") as refused:
             model.update(**update)
         assert "row 1 of add_nodes" in refused.value.detail or "node 4" in refused.value.detail
@@ -248,7 +254,7 @@ def test_what_a_barely_supported_direction_has_made_large_does_not_stay() -> Non
 @pytest.mark.filterwarnings("ignore:Rounding limits the bound")
 def test_values_that_the_column_scales_make_inexact_are_refused() -> None:
     graph, _ = small(dtype=np.float32)
-    features = graph.features * np.float32([1e15, 1e-20, 1, 1, 1, 1])
+    features = (dense(graph.features) * [1e15, 1e-20, 1, 1, 1, 1]).astype(np.float32)
     model = fit(replace(graph, features=features), SPEC)
     assert model.exponents is not None
     assert model.exponents[0] < -40
@@ -257,7 +263,8 @@ def test_values_that_the_column_scales_make_inexact_are_refused() -> None:
     # Digits lost, an overflow of the scaled value, of the given one, and none at all.
     for column, value in ((0, 1e-28 / 7), (1, 1e30), (2, 1e300), (2, np.nan)):
         wrong = np.where(np.arange(6) == column, value, fine)
-        for update in ({"add_nodes": [fine, wrong]}, {"set_features": {4: wrong}}):
+        updates: list[dict[str, Any]] = [{"add_nodes": [fine, wrong]}, {"set_features": {4: wrong}}]
+        for update in updates:
             with pytest.raises(GraphError, match="not finite, or leave the range"):
                 model.update(**update)
     larger, _ = model.update(add_nodes=[fine], repair=False)
@@ -331,7 +338,11 @@ def test_a_model_on_an_mlp_takes_its_outputs_of_new_nodes() -> None:
     mlp = train_mlp(X, graph.labels, np.flatnonzero(graph.train_mask)[:30], 3, replace(SPEC, mlp_width=8))
     living = Living(SPEC, mlp.outputs(X), graph.adjacency.toarray(), np.where(graph.train_mask, graph.labels, -1), 3)
     model = fit(replace(graph, features=mlp.outputs(X)), SPEC)
-    update = {"add_nodes": mlp.outputs(X[:2] + 0.1), "add_labels": [0, 2], "add_edges": [[60, 1], [61, 60]]}
+    update: dict[str, Any] = {
+        "add_nodes": mlp.outputs(X[:2] + 0.1),
+        "add_labels": [0, 2],
+        "add_edges": [[60, 1], [61, 60]],
+    }
     model, report = model.update(**update)
     living.apply(update)
     check(model, living, report)
@@ -395,8 +406,8 @@ def test_the_plain_hinge_grows_without_repair() -> None:
     graph, X = small()
     spec = replace(SPEC, loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, epochs=20)
     living, model = living_of(graph, X, spec), fit(graph, spec)
-    update = {"add_nodes": X[:2], "add_labels": [0, 1], "add_edges": [[40, 1], [41, 7]], "remove_nodes": [7]}
-    update["add_edges"] = [[40, 1], [41, 8]]
+    joins = {"add_nodes": X[:2], "add_labels": [0, 1], "add_edges": [[40, 1], [41, 8]]}
+    update: dict[str, Any] = {"remove_nodes": [7], **joins}
     after, report = model.update(**update, repair=False)
     living.apply(update)
     check(after, living, report)
