@@ -219,13 +219,13 @@ def _matrix(name: str, given: Any, stored: FeatureMatrix, *, is_row: bool) -> ND
 def _scaled(exact: Features, exponents: NDArray[np.int64] | None, dtype: np.dtype[Any], names: list[str]) -> Features:
     """`exact` rounded to `dtype`, with columns multiplied by 2**exponents, which nothing but an overflow or underflow
     can make inexact."""
-    with np.errstate(over="ignore", under="ignore"):
+    # Overflows are found in what comes of them.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded: Features = exact.astype(dtype)
         scaled = rounded if exponents is None else rescale(rounded, exponents)
-        back = scaled if exponents is None else rescale(scaled, -exponents)
-    wrong = ~_each_row(scaled, np.isfinite)
-    if exponents is not None:
-        wrong |= ~_each_row(back - rounded, lambda values: values == 0)
+        wrong = ~_each_row(scaled, np.isfinite)
+        if exponents is not None:
+            wrong |= ~_each_row(rescale(scaled, -exponents) - rounded, lambda values: values == 0)
     if wrong.any():
         raise GraphError(
             f"The features of {some(names[row] for row in np.flatnonzero(wrong))} are not finite, or leave the range "

@@ -227,7 +227,6 @@ MUTANTS = {
         "        before = self.propagator.neighbours\n"
         "        edited[: before.size] = before != propagator.neighbours[: before.size]\n",
         (
-            "test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec0-swap-False]",
             "test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec1-correct-False]",
             "test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec2-withdraw-False]",
         ),
