@@ -29,6 +29,7 @@ UPDATE = "projector/forgetting/update.py"
 GROWTH = "projector/forgetting/growth.py"
 JOINING = "projector/forgetting/joining.py"
 LIVING = "tests/unit/projector/test_update.py"
+GROWN = "tests/unit/projector/forgetting/test_growth.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
@@ -264,15 +265,22 @@ MUTANTS = {
         PROJECTION,
         ("        places, given = joined, -given\n", "    in_span[joined] = True"),
         "        places, given, taken = joined, torch.zeros_like(given), torch.zeros_like(taken)\n",
-        ("test_adding_and_deleting_the_same_nodes_returns_the_model",),
+        ("test_adding_and_deleting_the_same_nodes_returns_the_model[after a deletion]",),
         LIVING,
+    ),
+    "has the wrong Schur complement for new directions": Mutant(
+        GROWTH,
+        ("            Z = torch.linalg.solve_triangular(root, X_A @ Q", "            V = "),
+        "            Z = X_A @ Q\n",
+        ("test_rows_that_bring_directions_are_updated_too",),
+        GROWN,
     ),
     "adds new directions by Woodbury alone": Mutant(
         GROWTH,
         ("    if not gram.is_full:\n        directions", "    updated = replace("),
         "",
-        ("test_adding_and_deleting_the_same_nodes_returns_the_model",),
-        LIVING,
+        ("test_rows_that_bring_directions_are_updated_too",),
+        GROWN,
     ),
     "counts one candidate's distance to the optimum for both": Mutant(
         MECHANISM,
@@ -318,7 +326,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION, LIVING], BOUND))
+@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION, LIVING, GROWN], BOUND))
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}

@@ -96,21 +96,29 @@ def test_all_at_once_leads_to_the_model_of_the_graph_that_is_left(
     assert np.array_equal(model.live, np.ones(40, dtype=bool)), "the model before stays as it was"
 
 
-def test_adding_and_deleting_the_same_nodes_returns_the_model() -> None:
+@pytest.mark.parametrize("gone", [[], [7, 12, 13]], ids=["as trained", "after a deletion"])
+def test_adding_and_deleting_the_same_nodes_returns_the_model(gone: list[int]) -> None:
     graph, _ = small()
-    graph = replace(graph, features=np.c_[graph.features, np.zeros(graph.nodes)])
-    model = fit(graph, SPEC)
+    model = fit(replace(graph, features=np.c_[dense(graph.features), np.zeros(graph.nodes)]), SPEC)
+    if gone:
+        model, _ = model.forget(nodes=gone, repair=False)
+        assert bool(model._held.state.features.T.any())
     rows = np.random.default_rng(1).standard_normal((5, 7))
-    edges = [[40, 1], [41, 40], [42, 7], [43, 8], [44, 8]]
+    gained = 7 - gram_of(model).rank
+    edges = [[40, 1], [41, 40], [42, 9], [43, 8], [44, 8]]
     for repair, tolerance in ((False, 1e-13), (True, 1e-8)):
+        if repair and gone:
+            continue  # the repaired model is another than the one that was projected
         larger, report = model.update(add_nodes=rows, add_labels=[0, 1, 2, -1, 0], add_edges=edges, repair=repair)
-        assert report.directions_gained == 1
-        assert gram_of(larger).rank == gram_of(model).rank + 1
+        assert report.directions_gained == gained
+        assert gram_of(larger).rank == 7
         if not repair:
             assert np.array_equal(larger.weights, model.weights), "what joins changes no bit of the weights"
             assert report.weight_change == 0.0
+            assert larger.span([41]).injected_norm <= 1e-12, "nothing was learned from it yet"
+            assert coefficient_residual(larger._held.state.features) <= 1e-13
         again, report = larger.forget(nodes=range(40, 45), repair=repair)
-        assert report.directions_removed == 1
+        assert report.directions_removed == gained
         assert gram_of(again).rank == gram_of(model).rank
         assert np.linalg.norm(again.weights - model.weights) <= tolerance * np.linalg.norm(model.weights)
         assert np.abs(again.predict()[:40] - model.predict()).max() <= 10 * tolerance
