@@ -19,7 +19,7 @@ from torch import Tensor
 from projector.asked import Arriving, Leaving, checked, live_rows, newcomers
 from projector.device import torch_device
 from projector.errors import TrainingError
-from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
+from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
 from projector.forgetting.certificate import Certificate
 from projector.forgetting.joining import Joining
 from projector.forgetting.live_graph import LiveGraph, label_gram
@@ -143,14 +143,14 @@ class Model:
         Raises GraphError for a node that was deleted, or never was.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
-        return probabilities if nodes is None else probabilities[self._rows(nodes)]
+        return probabilities if nodes is None else probabilities[live_rows(self._held, nodes)]
 
     def span(self, nodes: ArrayLike) -> SpanFigures:
         """What `nodes` (m,) mean to the model, without forgetting them. Raises GraphError as `predict` does."""
-        rows = self._rows(nodes)
-        found = self._projected(Removal(nodes=rows))
-        state = self._held.state
-        X = self._held.features.rows.dense_rows(rows[state.features.in_span[rows]])
+        rows = live_rows(self._held, nodes)
+        held, state = self._held, self._held.state
+        found = project_batch(state, held.features, held.labels, [Removal(nodes=rows)])
+        X = held.features.rows.dense_rows(rows[state.features.in_span[rows]])
         leverages = np.zeros(rows.size)
         leverages[state.features.in_span[rows]] = ((X @ state.features.gram.M_pinv) * X).sum(dim=1).cpu().numpy()
         return SpanFigures(
@@ -200,10 +200,9 @@ class Model:
         `add_edges` (k, 2) link nodes, new ones among them, each edge once. `set_features` and `set_labels` give nodes
         other features (d,) and another class, by which they are trained on; what they had leaves first.
 
-        The projection of the paper for what leaves, with weights that what joins does not change, then (unless `repair`
-        is False) the minimum of the objective on the graph as it is then: the weights that retraining would give, to a
-        relative bound of 1e-8. `progress` is told how far it has come. Column scales and sigmas of adaptive diffusion
-        stay what they were in `fit`; features are rounded to the type in which the model has its own.
+        The projection of the paper for what leaves, then (unless `repair` is False) the minimum of the objective on the
+        graph as it is then: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how
+        far it has come. Column scales and sigmas of adaptive diffusion stay what they were in `fit`.
 
         Raises GraphError for what is not in the graph (any more) or named twice, for an edge that is there already, and
         for features or labels that do not fit the model; NotFinite when numbers overflow; TrainingError for `repair`
@@ -224,9 +223,8 @@ class Model:
     def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
         """Class probabilities, (m, C) float64, of nodes that are not in the graph; nothing changes.
 
-        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` the nodes in the graph that each would have,
-        a list for every row. Each is predicted as if it alone had joined, without a label. Raises GraphError as
-        `update` does.
+        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted as
+        if it alone had joined, without a label. Raises GraphError as `update` does.
         """
         held = self._held
         predicted = [
@@ -259,12 +257,6 @@ class Model:
             training_rows=done.training_rows,
             preconditioner=None if done.repair is None else done.repair.committed(),
         )
-
-    def _projected(self, removal: Removal) -> Projection:
-        return project_batch(self._held.state, self._held.features, self._held.labels, [removal])
-
-    def _rows(self, nodes: ArrayLike) -> NDArray[np.int64]:
-        return live_rows(self._held, nodes)
 
 
 def fit(
