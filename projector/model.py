@@ -92,10 +92,9 @@ class SpanFigures:
 class Model:
     """A trained linear graph neural network on a graph; immutable, `forget` and `update` return another.
 
-    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion, and those that join come
-    after them. What is forgotten leaves
-    the weights, the graph and every prediction; its rows stay in memory, since the model before shares them. To have
-    them gone, as the service does, drop both and fit again from what remains.
+    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion; those that join follow.
+    What is forgotten leaves the weights, the graph and every prediction; its rows stay in memory, since the model
+    before shares them. To have them gone, as the service does, drop both and fit again from what remains.
     """
 
     def __init__(self, held: HeldModel, exponents: NDArray[np.int64] | None) -> None:
@@ -223,8 +222,8 @@ class Model:
     def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
         """Class probabilities, (m, C) float64, of nodes that are not in the graph; nothing changes.
 
-        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted as
-        if it alone had joined, without a label. Raises GraphError as `update` does.
+        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted
+        as if it alone had joined, without a label. Raises GraphError as `update` does.
         """
         held = self._held
         predicted = [
