@@ -3,8 +3,8 @@
     python -m tests.support.mutation --seed 48 --mutants 60 --results before.ndjson
     python -m tests.support.mutation --replay before.ndjson --results after.ndjson
 
-The first draws the mutants. The second makes the same ones in another version of the code, and exits with 1 if one that was
-killed before survives. Results are written one by one: a run that was cut off resumes.
+The first draws the mutants. The second makes the same ones in another version of the code, and exits with 1 if one
+survives that was killed before. Results are written one by one: a run that was cut off resumes.
 """
 
 import argparse
@@ -263,10 +263,22 @@ def _copied(folder: Path) -> Path:
     return folder
 
 
-def _noticed(copy: Path, tests: tuple[str, ...]) -> str | None:
+def _noticed_by(copy: Path, mutant: Mutant, source: bytes) -> str | None:
+    """The test that fails with this mutant, and only with it; "hang" if one does not end; None if all pass."""
+    file = copy / TARGETS[mutant.target].path
+    original = file.read_bytes()
+    file.write_bytes(source)
+    failed = _first_failure(copy, TARGETS[mutant.target].tests)
+    file.write_bytes(original)
+    if failed is not None and failed != "hang" and _first_failure(copy, (failed,)) is not None:
+        raise RuntimeError(f"{failed} fails without a mutant, too.")
+    return failed
+
+
+def _first_failure(copy: Path, tests: tuple[str, ...]) -> str | None:
     """The first test that fails, "hang", or None if none does."""
     # pytest runs a file once, also if it is named twice.
-    existing = [test for test in tests if (copy / test).exists()]
+    existing = [test for test in tests if (copy / test.partition("::")[0]).exists()]
     command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
     command += [f"--timeout={_TEST_HANGS_AFTER_S}", *existing]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
@@ -295,21 +307,14 @@ def _judge(mutants: list[Mutant], results: Path) -> dict[Mutant, str | None]:
     """What notices each mutant, asked where `results` does not say it yet."""
     known = _read(results)
     sources: dict[Mutant, bytes] = {}
-    for target in {mutant.target for mutant in mutants}:
-        sources |= dict(_mutants(target))
+    for name in {mutant.target for mutant in mutants}:
+        sources |= dict(_mutants(name))
     with tempfile.TemporaryDirectory(prefix="lethe-mutants-") as folder, results.open("a") as out:
         copy = _copied(Path(folder))
         for number, mutant in enumerate(mutants, 1):
             if mutant in known:
                 continue
-            target = TARGETS[mutant.target]
-            if mutant in sources:
-                original = (copy / target.path).read_bytes()
-                (copy / target.path).write_bytes(sources[mutant])
-                known[mutant] = _noticed(copy, target.tests)
-                (copy / target.path).write_bytes(original)
-            else:
-                known[mutant] = "gone"
+            known[mutant] = _noticed_by(copy, mutant, sources[mutant]) if mutant in sources else "gone"
             print(f"{number}/{len(mutants)} {mutant}: {known[mutant] or 'SURVIVES'}", flush=True)
             out.write(json.dumps({"mutant": asdict(mutant), "noticed_by": known[mutant]}) + "\n")
             out.flush()
