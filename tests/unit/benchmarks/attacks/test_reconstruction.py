@@ -13,10 +13,7 @@ from benchmarks.attacks.reconstruction import (
     by_likelihood,
     by_row,
     change_of_weights,
-    changed_rows,
     deleted_row,
-    nearest,
-    rows_by_steps,
 )
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
@@ -100,42 +97,3 @@ def test_deleted_nodes_and_a_planted_leak_are_found_and_a_model_trained_anew_has
     assert deletion[1] > 10 * chance
     assert (leak_[:3] > 15 * chance).all()
     assert min(deletion[3], leak_[3]) > 0.3
-
-
-def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    fitted = Retraining(known.spec).fit(graph)
-    left = fitted.unlearn(known.candidates[:4])
-    for decimals in (1, 0):
-        before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
-        assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_few_steps_find_more_in_rounded_answers_than_regression(loss: LossKind) -> None:
-    """Of a change of the weights alone, by one row."""
-    _, known = attacked(SPECS[loss], nodes=240, features=12)
-    before, cosines = told(known.H @ known.W, known.spec), []
-    for node in known.candidates[:12]:
-        slopes = np.array([[0.5, -0.25, -0.25]])
-        W = known.W + known.hessian.solve(known.H[[node]].T @ slopes) / known.training
-        versions = recorded(before, 3), recorded(told(known.H @ W, known.spec), 3)
-        by_steps, by_regression = (
-            rows_by_steps(*versions, known, 1, [8])[0],
-            deleted_row(change_of_weights(*versions, known), known),
-        )
-        cosines.append([nearest(row, known.H[[node]]) for row in (by_steps, by_regression)])
-    few, regressed = np.abs(cosines).mean(axis=0)
-    assert few > max(0.95, regressed)
-
-
-def test_rows_count_as_much_as_their_answers_changed() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    answers = Retraining(known.spec).fit(graph).predict()
-    one, other = known.asked[:2]
-    later = answers.copy()
-    later[one, 0] += 0.2
-    later[other, 1] -= 0.1
-    row = changed_rows(recorded(answers), recorded(later), known)
-    assert nearest(row, (2 * known.H[one] + known.H[other])[None]) == pytest.approx(1.0)
-    assert nearest(np.zeros_like(row), known.H) == 0.0

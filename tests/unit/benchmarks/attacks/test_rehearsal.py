@@ -9,7 +9,6 @@ from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.reconstruction import nearest
 from benchmarks.attacks.rehearsal import Rehearsal, Rehearsed
 from benchmarks.baselines.linear import remaining, train_linear
-from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked
 
@@ -30,27 +29,6 @@ def test_a_rehearsal_is_about_what_training_without_the_nodes_gives(loss: LossKi
     change = np.linalg.norm(anew - rehearsal.before[others])
     # Of a softmax the step is coarser: its Hessian is taken class by class.
     assert np.linalg.norm(anew - rehearsal.after[others]) < (0.6 if loss is LossKind.SOFTMAX else 0.3) * change
-
-
-def test_each_version_is_rehearsed_with_noise_of_its_own() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    exact, noisy = (Rehearsal.drawn(graph, known, 3, np.random.default_rng(0), sigma) for sigma in (0.0, 1e-3))
-    np.testing.assert_array_equal(noisy.nodes, exact.nodes)
-    moved = [noisy.before - exact.before, noisy.after - exact.after]
-    assert all(0 < np.abs(change).max() < 0.1 for change in moved)
-    assert abs(np.corrcoef(moved[0].ravel(), moved[1].ravel())[0, 1]) < 0.5
-    # So much of it that nothing else is seen: hardly anything but the mean is guessed.
-    random = np.random.default_rng(0)
-    assert Rehearsed.by([Rehearsal.drawn(graph, known, 1, random, 10.0) for _ in range(32)], known, None).share <= 0.25
-
-
-def test_where_nothing_is_told_the_mean_is_guessed() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    random = np.random.default_rng(0)
-    learned = Rehearsed.by([Rehearsal.drawn(graph, known, 1, random) for _ in range(4)], known, 0)
-    box = recorded(Retraining(known.spec).fit(graph).predict(), 2)
-    for attacker in (learned, Rehearsed(1, 0.25), Rehearsed(8, 0.0)):
-        assert nearest(attacker.row(box, box, known), known.mean[None]) == pytest.approx(1.0)
 
 
 def test_what_is_learned_is_what_comes_nearest() -> None:
