@@ -11,11 +11,10 @@ from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import FilterQuery, list_filters
 from service.dashboard.words.timeline import is_final, timeline
-from service.dashboard.words.wording import WORDS
-from service.domain.formats import duration, number, percent
+from service.domain.formats import duration, number
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestStatus
+from service.domain.states import EventType, RequestStatus
 from service.evidence.events import Event
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -47,16 +46,6 @@ REQUEST = DeletionRequest(
 )
 def test_figures_are_written_to_be_read(value: float | int | None, text: str) -> None:
     assert number(value) == text
-
-
-def test_shares_are_written_as_percentages() -> None:
-    assert [percent(share) for share in (None, 0.0, 1.0, 0.0415, 2.65e-11)] == [
-        "–",
-        "0 %",
-        "100 %",
-        "4.15 %",
-        "2.65 × 10⁻⁹ %",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +81,6 @@ def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: s
     assert (clock.tone, clock.words) == (tone, words)
     assert clock.due_at == REQUEST.due_at
     assert 0.0 <= clock.share <= 1.0
-
-
-def test_every_state_has_words() -> None:
-    for states in (RequestStatus, RequestKind, Guarantee, RepairStatus):
-        for state in states:
-            assert WORDS[state].meaning.endswith(".")
 
 
 def states_of(request: DeletionRequest, *events: EventType) -> list[tuple[str, str]]:
@@ -159,13 +142,3 @@ def test_filters_are_read_from_a_url() -> None:
     # What a URL must never hold is no filter of it.
     assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}
     assert not {"reference", "ids"} & FilterQuery.model_fields.keys()
-
-
-def test_filters_that_keep_nothing_by_themselves_are_faults() -> None:
-    query = {"since": "2026-11-02", "until": "2026-11-01", "bound": "2", "bound_most": "1", "status": "completed"}
-    found = list_filters(FilterQuery.model_validate(query))
-    assert len(found.faults) == 2
-    assert set(found.given) == {"status"}
-    assert (found.audit.since, found.audit.until, found.audit.thresholds) == (None, None, {})
-    same_day = {"since": "2026-11-02", "until": "2026-11-02"}
-    assert not list_filters(FilterQuery.model_validate(same_day)).faults

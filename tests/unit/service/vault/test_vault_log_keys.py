@@ -22,12 +22,6 @@ def test_a_key_is_made_once_and_readable_by_the_owner_alone(folder: Path) -> Non
     assert found == {"log-1.key": 0o600, "log.name": 0o600}
 
 
-def test_two_installations_share_neither_key_nor_name(tmp_path: Path) -> None:
-    one, other = LogKeys.open(tmp_path / "one"), LogKeys.open(tmp_path / "other")
-    assert one.origin != other.origin
-    assert public(one) != public(other)
-
-
 def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
     LogKeys.open(folder)
     (folder / UNLEARNER_PART / "log-1.key").chmod(0o644)
@@ -70,14 +64,6 @@ def test_another_key_of_the_same_number_is_refused(folder: Path, tmp_path: Path)
         LogKeys.open(folder).check(registered)
 
 
-def test_an_older_key_folder_is_refused(folder: Path) -> None:
-    old = LogKeys.open(folder)
-    both = LogKeys.add(folder)
-    registered = {number: signer.public for number, signer in both.signers().items()}
-    with pytest.raises(KeyMissing, match=r"log-2\.key is not in"):
-        old.check(registered)
-
-
 def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
     lost = LogKeys.open(folder)
     registered = {number: signer.public for number, signer in lost.signers().items()}
@@ -88,10 +74,3 @@ def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
     (folder / UNLEARNER_PART / "log.name").unlink()
     with pytest.raises(KeyMissing, match=r"log\.name"):
         LogKeys.open(folder)
-
-
-def test_a_number_that_is_not_newer_is_refused(folder: Path) -> None:
-    LogKeys.open(folder)
-    LogKeys.add(folder, 5)
-    with pytest.raises(ConfigurationError, match="key 5 already"):
-        LogKeys.add(folder, 5)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.domain.records import KeySlot
-from service.errors import AlreadyRunning, ConfigurationError, KeyMissing
+from service.errors import AlreadyRunning, KeyMissing
 from service.vault import slots
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
@@ -43,19 +43,6 @@ def places(made: dict[UUID, ReservedKey]) -> dict[UUID, KeySlot]:
 
 def offset(reserved: ReservedKey) -> int:
     return reserved.slot.place * SLOT_BYTES
-
-
-def test_reserved_keys_differ_and_are_read_by_any_process(folder: Path) -> None:
-    ids = [uuid4() for _ in range(5)]
-    keys = RequestKeys(folder)
-    with OwnSlots.open(folder) as own:
-        made = own.reserve(ids)
-        assert len({one.key for one in made.values()}) == len({one.slot for one in made.values()}) == 5
-        assert all(len(one.key) == 32 for one in made.values())
-        assert all(keys.get(request_id, one.slot) == one.key for request_id, one in made.items())
-    assert all(keys.get(request_id, one.slot) == one.key for request_id, one in made.items())
-    assert held(folder) == set(ids)
-    assert keys.lacking(places(made)) == set()
 
 
 def test_each_process_has_a_file_of_its_own_and_takes_over_that_of_one_that_has_ended(folder: Path) -> None:
@@ -111,34 +98,6 @@ def test_slots_that_others_empty_are_used_again_so_the_file_does_not_grow(folder
         assert path.stat().st_size == size
 
 
-def test_the_file_grows_beyond_its_first_size(folder: Path) -> None:
-    with OwnSlots.open(folder) as own:
-        made = own.reserve([uuid4() for _ in range(3000)]) | own.reserve([uuid4() for _ in range(30_000)])
-    keys = RequestKeys(folder)
-    assert len({one.slot for one in made.values()}) == 33_000
-    assert held(folder) == made.keys()
-    assert keys.count() == 33_000
-    assert keys.lacking(places(made)) == set()
-
-
-def test_whoever_looks_for_room_does_not_read_the_file_for_every_reservation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    look = slots.free_slots
-
-    def counted(descriptor: int, end: int) -> list[int]:
-        read.append(end)
-        return look(descriptor, end)
-
-    monkeypatch.setattr(slots, "free_slots", counted)
-    with OwnSlots.open(folder) as own:
-        for _ in range(400):
-            own.reserve([uuid4() for _ in range(100)])
-    # 40,000 keys, none of them destroyed: a few slots read for each.
-    assert sum(read) <= 6 * 40_000
-
-
 @pytest.mark.parametrize("written", [1, 16, 20, 48, 62])
 def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: Path, written: int) -> None:
     # Of an id that begins with a zero byte, the first byte alone would leave the slot free.
@@ -155,18 +114,6 @@ def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: P
     assert keys.clear_torn() == 0
     assert held(folder) == {whole, other}
     assert path.read_bytes()[offset(made[torn]) :][:SLOT_BYTES] == bytes(SLOT_BYTES)
-
-
-def test_a_slot_copied_to_another_place_is_not_taken_for_a_key(folder: Path, path: Path) -> None:
-    made = reserve(folder, request_id := uuid4())
-    slot = path.read_bytes()[offset(made[request_id]) :][:SLOT_BYTES]
-    with path.open("r+b") as file:
-        file.seek(offset(made[request_id]) + SLOT_BYTES)
-        file.write(slot)
-    keys = RequestKeys(folder)
-    assert keys.get(request_id, KeySlot(0, made[request_id].slot.place + 1)) is None
-    assert keys.clear_torn() == 1
-    assert held(folder) == {request_id}
 
 
 def test_a_growth_cut_off_by_a_crash_is_repaired(folder: Path, path: Path) -> None:
@@ -196,25 +143,6 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(folder: Path, path: Path) -
         with pytest.raises(KeyMissing, match=r"0\.slots"):
             look()
     assert path.read_bytes() == b"x" * 200
-
-
-def test_the_files_and_their_folders_belong_to_their_owner_alone(folder: Path, path: Path) -> None:
-    OwnSlots.open(folder).close()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o700}
-    path.chmod(0o640)
-    for look in (RequestKeys(folder).check_files, lambda: OwnSlots.open(folder)):
-        with pytest.raises(ConfigurationError, match="chmod 600"):
-            look()
-
-
-def test_a_file_that_was_removed_is_missed(folder: Path, path: Path) -> None:
-    with OwnSlots.open(folder) as own:
-        own.check_file()
-        path.unlink()
-        with pytest.raises(KeyMissing, match=r"0\.slots was removed"):
-            own.check_file()
-    assert RequestKeys(folder).count() == 0
 
 
 def test_keys_that_the_disk_refused_are_not_kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
