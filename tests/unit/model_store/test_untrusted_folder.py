@@ -17,7 +17,7 @@ from model_store.base.index import Index
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.replacement import check_store
 from model_store.store import Store
-from model_store.untrusted_folder import copy_model, require_plain
+from model_store.untrusted_folder import copy_model
 from projector.graph.external_ids import SLOT_BYTES
 from tests.support.models.store_models import random_ids, small_model
 
@@ -77,18 +77,6 @@ def test_ids_that_lie_across_chunks_of_rows_are_refused(tmp_path: Path) -> None:
     resealed(model, shifted)
     with pytest.raises(StoreDamaged, match="where the ids of the nodes lie"):
         check_store(model)
-
-
-def test_an_index_with_an_absolute_path_makes_nothing_outside_be_overwritten(model: Path, tmp_path: Path) -> None:
-    store = Store.open(model)
-    victim = tmp_path / "victim"
-    labels = next((model / "base").glob("nodes.labels-*"))
-    shutil.move(labels, victim)
-    before = victim.read_bytes()
-    resealed(model, naming("nodes", "labels", str(victim)))
-    with pytest.raises(NotAStore):
-        store.erase(Erasure(nodes=np.array([0])), fencing=1)
-    assert victim.read_bytes() == before
 
 
 def test_a_link_in_the_place_of_an_array_is_neither_read_nor_overwritten(model: Path, tmp_path: Path) -> None:
@@ -164,14 +152,6 @@ def test_a_folder_that_may_not_be_read_is_refused_by_name(model: Path, monkeypat
     monkeypatch.setattr(Path, "iterdir", refusing)
     with pytest.raises(NotAStore, match=r"m/base cannot be looked into \(Permission denied\)"):
         check_store(model)
-
-
-def test_files_that_take_more_memory_than_there_is_are_not_read(model: Path) -> None:
-    require_plain(model, free_bytes=lambda: 1 << 30)
-    with (model / "base" / "beta.values-9-9").open("wb") as sparse:
-        sparse.truncate(1 << 40)
-    with pytest.raises(NotAStore, match="are free"):
-        require_plain(model, free_bytes=lambda: 1 << 30)
 
 
 def test_a_copy_holds_what_belongs_to_the_model_and_nothing_else(model: Path, tmp_path: Path) -> None:

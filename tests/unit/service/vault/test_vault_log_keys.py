@@ -74,3 +74,10 @@ def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
     (folder / UNLEARNER_PART / "log.name").unlink()
     with pytest.raises(KeyMissing, match=r"log\.name"):
         LogKeys.open(folder)
+
+
+def test_a_number_that_is_not_newer_is_refused(folder: Path) -> None:
+    LogKeys.open(folder)
+    LogKeys.add(folder, 5)
+    with pytest.raises(ConfigurationError, match="key 5 already"):
+        LogKeys.add(folder, 5)

@@ -116,6 +116,18 @@ def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: P
     assert path.read_bytes()[offset(made[torn]) :][:SLOT_BYTES] == bytes(SLOT_BYTES)
 
 
+def test_a_slot_copied_to_another_place_is_not_taken_for_a_key(folder: Path, path: Path) -> None:
+    made = reserve(folder, request_id := uuid4())
+    slot = path.read_bytes()[offset(made[request_id]) :][:SLOT_BYTES]
+    with path.open("r+b") as file:
+        file.seek(offset(made[request_id]) + SLOT_BYTES)
+        file.write(slot)
+    keys = RequestKeys(folder)
+    assert keys.get(request_id, KeySlot(0, made[request_id].slot.place + 1)) is None
+    assert keys.clear_torn() == 1
+    assert held(folder) == {request_id}
+
+
 def test_a_growth_cut_off_by_a_crash_is_repaired(folder: Path, path: Path) -> None:
     made = reserve(folder, request_id := uuid4())
     os.truncate(path, path.stat().st_size - 17)
@@ -143,6 +155,15 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(folder: Path, path: Path) -
         with pytest.raises(KeyMissing, match=r"0\.slots"):
             look()
     assert path.read_bytes() == b"x" * 200
+
+
+def test_a_file_that_was_removed_is_missed(folder: Path, path: Path) -> None:
+    with OwnSlots.open(folder) as own:
+        own.check_file()
+        path.unlink()
+        with pytest.raises(KeyMissing, match=r"0\.slots was removed"):
+            own.check_file()
+    assert RequestKeys(folder).count() == 0
 
 
 def test_keys_that_the_disk_refused_are_not_kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
