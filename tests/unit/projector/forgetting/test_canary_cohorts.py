@@ -14,7 +14,6 @@ from model_store.build import BuiltModel
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.projection import Norms
-from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import train
 from service.domain.states import RepairPolicy
@@ -48,24 +47,6 @@ def assert_exact(model: StoredModel, oracle: Oracle, outcome: Outcome) -> None:
     assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
     assert np.abs(outcome.prepared.snapshot.probabilities[oracle.live] - oracle.probabilities()).max() <= 1e-9
     assert outcome.span_residual <= 1e-8
-
-
-def test_a_drill_is_exact_and_leaves_nothing_in_the_column(tmp_path: Path, graph: Graph) -> None:
-    drilled = built(graph, cohorts=3)
-    model, oracle = StoredModel(tmp_path / "model", drilled), Oracle(drilled)
-    first, second = cohort_rows(drilled, 1), cohort_rows(drilled, 2)
-    erased = np.concatenate([first, second])
-    outcome = model.delete(first.tolist(), second.tolist())
-    oracle.delete(erased.tolist())
-    projection = outcome.prepared.projection
-    assert projection.directions_removed == 2
-    for norms, cohort in zip(projection.norms, (1, 2), strict=True):
-        assert_fallen(norms, drilled, cohort)
-    assert_exact(model, oracle, outcome)
-    base = model.store.load_base()
-    assert not base.graph.features[erased].count_nonzero()
-    assert not base.beta[:, erased].any()
-    assert {base.graph.node_ids[row] for row in erased} == {""}
 
 
 @pytest.mark.parametrize(
@@ -106,19 +87,6 @@ def test_drills_between_other_deletions_are_exact_whatever_the_model(
         assert model.store.manifest.canaries == small.manifest.canaries
 
 
-def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:
-    small = built(load_dataset(SMALL, data_dirs=[]), ModelSpec(diffusion=True, combine=Combine.CONCAT), cohorts=2)
-    model = StoredModel(tmp_path / "model", small)
-    for cohort in (1, 2):
-        outcome = model.delete(cohort_rows(small, cohort).tolist())
-        assert_fallen(outcome.prepared.projection.norms[0], small, cohort)
-        assert outcome.span_residual <= 1e-8
-        # No other row of W had anything to do with the cohort's direction.
-        W = model.store.read_version(model.ref).features.weights
-        left = np.delete(np.arange(W.shape[1]), [small.graph.num_features - 2, small.graph.num_features - 1][:cohort])
-        assert np.linalg.norm((W - small.weights)[:, left]) <= GONE * np.linalg.norm(W)
-
-
 def test_a_repaired_drill_ends_in_the_weights_of_training_without_the_cohort(tmp_path: Path) -> None:
     graph = load_dataset(SMALL, data_dirs=[])
     small = built(graph, cohorts=2)
@@ -147,17 +115,6 @@ def test_a_cohort_that_goes_in_parts_is_measured_with_its_last_part(tmp_path: Pa
     model.resident = model.reloaded()
     last = model.remove(Removal(features=first[3:])).prepared.projection.norms[0]
     assert_fallen(last, small, 1)
-
-
-def test_a_request_for_two_cohorts_is_told_of_both_columns(tmp_path: Path) -> None:
-    small = built(load_dataset(SMALL, data_dirs=[]), channel=["3", "8"], cohorts=2)
-    model = StoredModel(tmp_path / "model", small)
-    both = np.concatenate([cohort_rows(small, 1), cohort_rows(small, 2)]).tolist()
-    norms, injected = model.delete(both, [3, 8]).prepared.projection.norms
-    assert_fallen(norms, small, 1, 2)
-    assert injected.channel_before == pytest.approx(injected.injected_before, rel=1e-9)
-    assert injected.channel_after is not None
-    assert injected.channel_after <= 1e-9
 
 
 @settings(max_examples=12, deadline=None)
