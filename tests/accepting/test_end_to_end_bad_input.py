@@ -14,7 +14,7 @@ from tests.support.models.recomputation import Recomputation
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied, version_of
-from tests.support.service.bodies import node_body, refused
+from tests.support.service.bodies import refused
 
 #: Nodes that fill a batch of `waiting`, whose batches go for no other reason.
 BATCH = 8
@@ -112,25 +112,6 @@ def test_requests_for_a_node_that_is_queued_already_wait_for_the_first_and_delet
     scratch.assert_predictions(asking.lethe.predict(scratch.graph.node_ids), asking.gone)
 
 
-def test_a_request_cancelled_while_queued_leaves_everything_as_it_was(asking: Asking, scratch: Recomputation) -> None:
-    (spared,) = asking.fresh(1)
-    before = asking.client.predict(spared)
-    cancelled = asking.client.request_deletion([spared])
-    assert asking.client.cancel(cancelled.id).status == "cancelled"
-    refused(asking.http.delete(f"/deletions/{cancelled.id}"), 409, "conflict")
-    assert asking.client.predict(spared) == before
-
-    completed = asking.delete(asking.fresh(BATCH))
-    asking.completed(completed)
-    refused(asking.http.delete(f"/deletions/{completed.id}"), 409, "conflict")
-    assert asking.status(cancelled) == "cancelled"
-    scratch.assert_predictions(asking.lethe.predict(scratch.graph.node_ids), asking.gone)
-
-    # Who takes a request back may make it again.
-    asking.completed(asking.delete([spared, *asking.fresh(BATCH - 1)]))
-    refused(asking.http.get(f"/predict/{spared}"), 410, "node-deleted")
-
-
 def test_a_cancellation_that_races_with_the_unlearner_is_one_or_the_other(
     models: Models, serve: Callable[..., LetheProcess], scratch: Recomputation
 ) -> None:
@@ -161,27 +142,6 @@ def _raced(asking: Asking) -> dict[str, list[tuple[str, str]]]:
     for node, request in waiting:
         _cancel(asking, node, request, outcomes)
     return outcomes
-
-
-def test_requests_that_cannot_be_taken_are_refused_and_change_nothing(asking: Asking) -> None:
-    node, version, requests = *asking.fresh(1), asking.client.model().version, len(list(asking.client.deletions()))
-    for body, status, slug in (
-        (node_body(), 422, "invalid-request"),
-        (node_body(node, node), 422, "duplicate-targets"),
-        ({"kind": "node", "nodes": [int(node)]}, 422, "invalid-request"),
-        ({"kind": "person", "nodes": [node]}, 422, "invalid-request"),
-        (node_body(*(str(number) for number in range(401))), 413, "too-large"),
-        (node_body(*(f"{number:0200}" for number in range(100))), 413, "too-large"),
-    ):
-        refused(asking.http.post("/deletions", json=body), status, slug)
-    problem = refused(asking.http.post("/deletions", json=node_body(node, "nobody", "no one")), 404, "unknown-nodes")
-    assert problem["unknown"] == ["nobody", "no one"]
-    refused(asking.http.get("/deletions", params={"cursor": "nonsense"}), 400, "malformed-cursor")
-    with httpx.Client(base_url=asking.lethe.url) as stranger:
-        refused(stranger.post("/deletions", json=node_body(node)), 401, "unauthenticated")
-        refused(stranger.get(f"/predict/{node}"), 401, "unauthenticated")
-    assert len(list(asking.client.deletions())) == requests
-    assert asking.client.predict(node).model_version == asking.client.model().version == version
 
 
 def _cancel(asking: Asking, node: str, request: str, outcomes: dict[str, list[tuple[str, str]]]) -> None:

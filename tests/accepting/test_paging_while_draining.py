@@ -77,21 +77,3 @@ async def test_a_page_is_filled_from_the_days_before_when_requests_leave_meanwhi
     rest = await page(db, 10, first.next_cursor)
     assert [entry.request.id for entry in rest.entries] == left[3:]
     assert rest.next_cursor is None
-
-
-async def test_a_list_that_drains_while_it_is_paged_misses_none_that_stays(db: Database) -> None:
-    ids = [one for days_ago in range(4) for one in await accepted(db, 5, days_ago)]
-    stays, seen, cursor = set(ids[::2]), set(), None
-    while True:
-        found = await page(db, 2, cursor)
-        seen |= {entry.request.id for entry in found.entries}
-        # What is shown next has left by then, and so has what the cursor names.
-        async with transaction(db.engine) as conn:
-            gone = [one for one in ids if one not in stays][:3]
-            for request_id in gone:
-                await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")
-        ids = [one for one in ids if one not in gone]
-        if found.next_cursor is None:
-            break
-        cursor = found.next_cursor
-    assert stays <= seen

@@ -95,27 +95,3 @@ def test_a_batch_larger_than_the_span_is_recorded_like_any_other(
     assert audit.span_residual <= 1e-8
     assert_said_in_words(deletion, audit)
     scratch.assert_predictions(lethe.predict(scratch.graph.node_ids), nodes)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_training_node_carries_weight_until_it_is_deleted(
-    models: Models, serve: Callable[..., LetheProcess]
-) -> None:
-    scratch = models.recomputation("cora")
-    lethe = serve(models.trained("cora"), max_batch_nodes=64)
-    order = training_nodes(scratch.graph, 1.0, seed=2)
-
-    results = completed(lethe, [[node] for node in order])
-
-    ranks: dict[int, int] = {}
-    for deletion, audit in results:
-        assert audit.injected_norm_before is not None
-        assert audit.injected_norm_before > 0
-        assert audit.injected_norm_after == 0
-        assert audit.span_residual is not None
-        assert audit.span_residual <= 1e-8
-        assert_said_in_words(deletion, audit)
-        ranks[audit.model_version_after] = audit.rank_after
-    assert ranks[max(ranks)] == scratch.rank_without(order)
-    scratch.assert_predictions(lethe.predict(scratch.graph.node_ids), order)

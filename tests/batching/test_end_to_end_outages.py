@@ -80,31 +80,6 @@ async def rows_of(database_url: str, statement: str) -> list[tuple[Any, ...]]:
         await connection.close()
 
 
-def test_a_request_accepted_while_redis_is_away_is_applied_when_it_is_back(fragile: Fragile) -> None:
-    lethe = fragile.lethe
-    gone, *wanted = (next(fragile.nodes) for _ in range(3))
-    with lethe.client() as client, lethe.http() as http:
-        version = version_of(client.wait(client.request_deletion([gone]).id))
-        fragile.valkey.stop()
-
-        accepted = client.request_deletion(wanted)
-        assert accepted.status == "queued"
-        assert client.predict(wanted[0]).model_version == version
-        refused(http.get(f"/predict/{gone}"), 410, "node-deleted")
-        fragile.wait_until_unready_for("redis")
-        assert client.deletion(accepted.id).status == "queued"
-
-        fragile.valkey.start()
-        assert client.wait(accepted.id).audit is not None
-        for node in wanted:
-            refused(http.get(f"/predict/{node}"), 410, "node-deleted")
-    fragile.wait_until_ready()
-    fragile.assert_each_completed_once()
-    # The unlearner knows that it is over: the next outage begins with a short wait again.
-    said = [line for line in lethe.log().splitlines() if "activity=stream" in line]
-    assert "outage.over" in said[-1]
-
-
 def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on_by_itself(fragile: Fragile) -> None:
     lethe = fragile.lethe
     gone, wanted = next(fragile.nodes), next(fragile.nodes)
