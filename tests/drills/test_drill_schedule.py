@@ -23,7 +23,6 @@ from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.drills.repository import DrillRepository
 from service.drills.schedule import DrillSchedule, ensure_schedule_key
-from service.errors import Unavailable
 from service.observability.metrics import UnlearningMetrics
 from service.operation.gauges import keep_gauges
 from service.publication.facts import VersionFacts
@@ -31,7 +30,7 @@ from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from tests.support.service.api_harness import Api, serving
-from tests.support.service.db_harness import committed, made, until
+from tests.support.service.db_harness import committed, made
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
 NOW, LATER = timedelta(microseconds=1), timedelta(days=7)
@@ -133,28 +132,6 @@ async def test_of_two_that_make_the_key_at_once_neither_is_in_the_others_way(
         [made] = await ApiKeyRepository(connection).list()
     assert made.revoked_at is not None
     await engine.dispose()
-
-
-async def test_it_goes_on_after_an_outage_and_stops_when_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, stop = schedule(api, NOW), asyncio.Event()
-    look, failed = running.look, asyncio.Event()
-
-    async def look_through_an_outage() -> Drill | None:
-        if not failed.is_set():
-            failed.set()
-            raise Unavailable("The database does not answer.", "Wait.")
-        return await look()
-
-    monkeypatch.setattr(running, "look", look_through_an_outage)
-    task = asyncio.create_task(running.run(stop))
-
-    async def drilled() -> bool:
-        return await api.count("drills") == 1
-
-    await until(drilled)
-    stop.set()
-    await task
-    assert failed.is_set()
 
 
 async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts | None = SERVED) -> None:

@@ -55,6 +55,16 @@ def test_an_observer_of_what_is_promised_is_right_in_little_more_than_half_of_th
     assert 0.504 < success(largest_mu(0.1, 1e-6)) < 0.506
 
 
+@given(mu=MUS, alpha=st.floats(1e-6, 1 - 1e-6))
+@settings(deadline=None)
+def test_no_rule_is_right_more_often(mu: float, alpha: float) -> None:
+    """On the curve of errors that mu allows, and by the total variation, which is delta at epsilon 0."""
+    with mpmath.workdps(30):
+        beta = mpmath.ncdf(-mu - math.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(alpha) - 1))
+    assert 1 - (alpha + float(beta)) / 2 <= success(mu) * (1 + 1e-12)
+    assert success(mu) == pytest.approx(0.5 + delta_at(0.0, mu) / 2, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
     [(-1.0, 1e-4), (math.nan, 1e-4), (math.inf, 1e-4), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan), (0.0, 1e-300)],

@@ -14,6 +14,7 @@ from model_store.build import BuiltModel
 from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.forgetting.projection import Norms
+from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
 from projector.training.fit import train
 from service.domain.states import RepairPolicy
@@ -47,6 +48,24 @@ def assert_exact(model: StoredModel, oracle: Oracle, outcome: Outcome) -> None:
     assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
     assert np.abs(outcome.prepared.snapshot.probabilities[oracle.live] - oracle.probabilities()).max() <= 1e-9
     assert outcome.span_residual <= 1e-8
+
+
+def test_a_drill_is_exact_and_leaves_nothing_in_the_column(tmp_path: Path, graph: Graph) -> None:
+    drilled = built(graph, cohorts=3)
+    model, oracle = StoredModel(tmp_path / "model", drilled), Oracle(drilled)
+    first, second = cohort_rows(drilled, 1), cohort_rows(drilled, 2)
+    erased = np.concatenate([first, second])
+    outcome = model.delete(first.tolist(), second.tolist())
+    oracle.delete(erased.tolist())
+    projection = outcome.prepared.projection
+    assert projection.directions_removed == 2
+    for norms, cohort in zip(projection.norms, (1, 2), strict=True):
+        assert_fallen(norms, drilled, cohort)
+    assert_exact(model, oracle, outcome)
+    base = model.store.load_base()
+    assert not base.graph.features[erased].count_nonzero()
+    assert not base.beta[:, erased].any()
+    assert {base.graph.node_ids[row] for row in erased} == {""}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +104,19 @@ def test_drills_between_other_deletions_are_exact_whatever_the_model(
         assert_exact(model, oracle, outcome)
         model.resident = model.reloaded()
         assert model.store.manifest.canaries == small.manifest.canaries
+
+
+def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:
+    small = built(load_dataset(SMALL, data_dirs=[]), ModelSpec(diffusion=True, combine=Combine.CONCAT), cohorts=2)
+    model = StoredModel(tmp_path / "model", small)
+    for cohort in (1, 2):
+        outcome = model.delete(cohort_rows(small, cohort).tolist())
+        assert_fallen(outcome.prepared.projection.norms[0], small, cohort)
+        assert outcome.span_residual <= 1e-8
+        # No other row of W had anything to do with the cohort's direction.
+        W = model.store.read_version(model.ref).features.weights
+        left = np.delete(np.arange(W.shape[1]), [small.graph.num_features - 2, small.graph.num_features - 1][:cohort])
+        assert np.linalg.norm((W - small.weights)[:, left]) <= GONE * np.linalg.norm(W)
 
 
 def test_a_repaired_drill_ends_in_the_weights_of_training_without_the_cohort(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def test_without_retraining_coefficients_give_the_weight_of_a_small_injected_cha
     assert np.linalg.norm(measured - beta[:, rows].sum(axis=1)) <= 1e-6 * np.linalg.norm(measured)
 
 
+def test_every_training_node_has_coefficients_on_a_citation_graph(cora: Graph, trained_cora: Trained) -> None:
+    beta = coefficients_of(trained_cora)
+    assert (np.linalg.norm(beta[0, cora.train_mask], axis=1) > 0).all()
+
+
 def chunked(features: Features, beta: np.ndarray, size: int) -> list[Rows]:
     return [Rows(features[i : i + size], beta[:, i : i + size]) for i in range(0, features.shape[0], size)]
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from model_store.build import build_model
+from model_store.datasets.load import load_dataset
+from model_store.datasets.synthetic import DEFAULT_SYNTHETIC
 from projector.errors import GraphError
 from projector.forgetting.injection import INJECTED_CLASS, add_canaries, inject_channel
 from projector.graph.external_ids import NodeIds
@@ -84,6 +86,15 @@ def test_canaries_are_training_nodes_with_a_column_of_their_cohort_and_nothing_e
     assert (neighbours.sum(axis=1) == 1).all()
     assert neighbours.sum(axis=0).max() == 1
     assert graph.train_mask[neighbours.any(axis=0)].all()
+
+
+def test_the_classes_keep_their_shares() -> None:
+    graph = load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
+    training = np.flatnonzero(graph.train_mask)
+    rare = np.zeros(graph.nodes, dtype=np.int64)
+    rare[training[: training.size // 10]] = 1
+    larger, _ = add_canaries(replace(graph, labels=rare), training.size // 2, nodes=1, seed=0, tag="t")
+    assert larger.labels[graph.nodes :].mean() == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])

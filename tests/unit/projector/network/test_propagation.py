@@ -14,7 +14,7 @@ from projector.errors import DeviceError, GraphError
 from projector.graph.graph import Graph
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind
-from tests.support.models.small_graphs import GRAPHS, dense_features, dense_propagation, sparse_features
+from tests.support.models.small_graphs import GRAPHS, dense_features, dense_propagation, isolated_nodes, sparse_features
 
 KINDS = list(PropagationKind)
 
@@ -33,6 +33,38 @@ def test_p_is_the_normalised_adjacency(make: Callable[[], Graph], kind: Propagat
     assert np.allclose(as_matrix(propagator), P, rtol=0, atol=1e-15)
     transposed = propagator.apply_transpose(torch.eye(graph.nodes, dtype=torch.float64)).numpy()
     assert np.allclose(transposed, P.T, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_self_loops_a_node_with_no_edge_has_a_zero_row(kind: PropagationKind) -> None:
+    P = as_matrix(Propagator.build(isolated_nodes().adjacency, kind, 0.0))
+    assert not P[3:].any()
+    assert P[0].any()
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    self_loops=st.sampled_from([0.0, 1.0]),
+    batches=st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=6),
+)
+def test_deleting_in_any_batches_equals_building_on_what_remains(
+    kind: PropagationKind, self_loops: float, batches: list[list[int]]
+) -> None:
+    adjacency = sparse_features().adjacency
+    propagator = Propagator.build(adjacency, kind, self_loops)
+    live = np.ones(50, dtype=np.bool_)
+    for batch in batches:
+        propagator = propagator.without_nodes(np.array(batch, dtype=np.int64))
+        live[batch] = False
+    fresh = Propagator.build(adjacency, kind, self_loops, live=live)
+    P = as_matrix(propagator)
+    assert np.array_equal(propagator.live, live)
+    assert np.array_equal(P, as_matrix(fresh))
+    assert not P[~live].any()
+    assert not P[:, ~live].any()
+    alone = Propagator.build(adjacency[live][:, live], kind, self_loops)
+    assert np.array_equal(P[live][:, live], as_matrix(alone))
 
 
 #: Deletions in turn: nodes, or edges by their ends; many of them are gone already or never were.

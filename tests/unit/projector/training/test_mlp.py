@@ -126,6 +126,21 @@ def test_units_that_are_never_active_are_columns_of_zeros(graph: Graph) -> None:
     assert np.linalg.norm(built.weights[0] - Z.T @ built.beta[0]) <= 1e-8 * np.linalg.norm(built.weights[0])
 
 
+@pytest.mark.parametrize("seed", everyday(range(3), 0))
+def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph, seed: int) -> None:
+    spec = ModelSpec(mlp_width=200, seed=seed)
+    # One of these nodes is 5 % of them: what no public node activates is silent on all nodes.
+    public = some_public(graph, 20)
+    Z = trained(graph, public, spec).outputs(graph.features)
+    silent = ~Z[public].any(axis=0)
+    assert silent.any()
+    assert not Z[:, silent].any()
+    few = some_public(graph, 150)
+    counts = (trained(graph, few, spec).outputs(graph.features)[few] > 0).sum(axis=0)
+    assert 0 in counts
+    assert 1 not in counts
+
+
 @FEW_EPOCHS
 @pytest.mark.parametrize("extra_class", everyday([False, True], False))
 def test_injected_columns_pass_the_mlp_by(graph: Graph, extra_class: bool) -> None:
