@@ -3,48 +3,17 @@
 import json
 import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.baselines.catalogue import METHODS, build
-from benchmarks.baselines.protocol import Array, Trained
+from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import plan
-from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.runner import Runner, UnitError, reproduce
-from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, drawn, is_network, spec_of
-from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of
+from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, is_network
+from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
-
-
-def test_retraining_and_repair_are_where_retraining_is_and_the_projection_is_not() -> None:
-    away: dict[str, Any] = {}
-    for method in ("retraining", "lethe, projection and repair", "lethe, projection"):
-        unit = Unit("closeness", TINY, method, 0)
-        away[method] = dict(closeness(graph_of(unit), unit))["0.1"]
-    for figure in ("weights", "deleted", "remaining", "test"):
-        assert away["retraining"][figure] == 0
-        assert away["lethe, projection and repair"][figure] < 1e-8
-        assert away["lethe, projection"][figure] > 1e-4
-
-
-@pytest.mark.parametrize("method", ["influence", "graph eraser, linear, blpa, mean"])
-def test_distances_of_weights_are_relative_to_the_same_weights_for_all(method: str) -> None:
-    unit = Unit("closeness", TINY, method, 0)
-    graph, spec = graph_of(unit), spec_of(TINY)
-    nodes = drawn(graph, 0.1, 0)
-    optimum = build("retraining", spec, 0, spec.regularization).fit(graph)
-    left = build(method, spec, 0, spec.regularization).fit(graph).unlearn(nodes)
-    away = np.linalg.norm(weights_of(left) - weights_of(optimum.unlearn(nodes)))
-    expected = away / np.linalg.norm(weights_of(optimum))
-    assert dict(closeness(graph, unit))["0.1"]["weights"] == pytest.approx(expected, rel=1e-9)
-
-
-def weights_of(trained: Trained) -> Array:
-    assert trained.weights is not None
-    return trained.weights
 
 
 def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.attacks.black_box import BlackBox, recorded
+from benchmarks.attacks.black_box import BlackBox
 from benchmarks.attacks.identification import matched_filter, neighbours
 from benchmarks.attacks.knowledge import Known
 from benchmarks.attacks.ranking import place
@@ -14,7 +14,6 @@ from benchmarks.baselines.protocol import Nodes
 from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, leaked, probability, told
-from tests.support.mathematics.baselines import dense_propagation
 
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
@@ -61,19 +60,6 @@ def only(known: Known, answers: Matrix) -> BlackBox:
         return answers[nodes]
 
     return asked
-
-
-def test_the_neighbours_filter_weighs_changes_by_the_edges() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    P, random = dense_propagation(graph), np.random.default_rng(2)
-    before, after = random.random((60, 3)), random.random((60, 3))
-    gone = int(known.asked[3])
-    after[gone] = 0.0
-    found = neighbours(recorded(before), recorded(after), known)
-    for score, node in zip(found, known.candidates, strict=True):
-        seen = [P[i, node] * np.abs(after[i] - before[i]).sum() for i in known.asked if i != gone]
-        length = np.linalg.norm(P[known.asked, node])
-        assert score == pytest.approx(sum(seen) / length if length else 0.0)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
