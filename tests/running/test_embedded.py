@@ -446,6 +446,7 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
     assert not _servers_in(home)
 
 
+@pytest.mark.needs("git")
 def test_git_takes_nothing_of_a_home(home: Path) -> None:
     Home(home).prepare()
     (home / ".gitignore").unlink()

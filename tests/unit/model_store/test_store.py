@@ -52,7 +52,9 @@ def test_a_new_store_holds_its_first_version(tmp_path: Path, label_hops: int) ->
     assert store.weights_sha256(VersionRef(0, 0)) == hashlib.sha256(weights).hexdigest()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     node_ids=st.lists(
         st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40).filter(is_allowed),

@@ -79,7 +79,9 @@ def test_an_erased_edge_is_gone_in_both_directions(tmp_path: Path) -> None:
     assert_same(base, without(model.base, Erasure(edges=np.array([[left, right], other]))))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data(), layout=st.sampled_from(["dense", "csr"]), chunk_rows=st.integers(1, 12), seed=st.integers(0, 99))
 def test_any_series_of_erasures_leaves_what_no_one_asked_to_forget(
     tmp_path: Path, data: st.DataObject, layout: str, chunk_rows: int, seed: int
