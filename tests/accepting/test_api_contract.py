@@ -91,6 +91,18 @@ async def test_a_member_given_twice_is_refused_by_name_and_nothing_is_accepted(
     assert await api.count("requests") == 0
 
 
+async def test_a_body_that_nobody_reads_is_refused(client: httpx.AsyncClient) -> None:
+    for method, path in (
+        ("POST", "/drills"),
+        ("POST", f"/deletions/{SOME_REQUEST}/retry"),
+        ("DELETE", f"/deletions/{SOME_REQUEST}"),
+        ("GET", "/deletions"),
+        ("GET", "/predict/12"),
+    ):
+        answer = await client.request(method, path, json={"cohort": 3})
+        assert "no body" in refused(answer, 422, "invalid-request")["detail"], path
+
+
 @pytest.mark.parametrize("path", ["/deletions", "/audit/export", "/audit/summary", "/audit/series"])
 async def test_a_window_that_ends_before_it_begins_is_refused(client: httpx.AsyncClient, path: str) -> None:
     at = "T00:00:00Z" if path != "/audit/summary" else ""
@@ -102,6 +114,32 @@ async def test_a_window_that_ends_before_it_begins_is_refused(client: httpx.Asyn
     if path in ("/deletions", "/audit/export"):
         limits = {"span_residual_min": 2, "span_residual_max": 1}
         refused(await client.get(path, params=limits), 422, "invalid-request")
+
+
+async def test_a_fault_is_named_in_plain_words(client: httpx.AsyncClient) -> None:
+    for body, words in (
+        ({"nodes": ["1"]}, "must have 'kind'"),
+        ({"kind": "nodes", "nodes": ["1"]}, "must have 'kind' as one of 'node', 'edge', 'features'"),
+        ({"kind": "node", "nodes": ["1"], "node_id": "1"}, "is unknown here"),
+        ({"kind": "node", "nodes": ["1"], "reference": "a\u202eb"}, "must not contain U+202E"),
+        ({"kind": "node", "nodes": ["1"], "reference": "a\x85b"}, "must not contain U+0085"),
+    ):
+        document = refused(await client.post("/deletions", json=body), 422, "invalid-request")
+        assert document["errors"][0]["msg"].startswith(words)
+    plus = await client.get("/deletions?since=2026-11-20T00:00:00+01:00")
+    assert "%2B" in refused(plus, 422, "invalid-request")["errors"][0]["msg"]
+    assert (await client.get("/deletions?since=2026-11-20T00:00:00%2B01:00")).status_code == 200
+
+
+async def test_what_is_served_beside_the_description_tells_its_methods_too(client: httpx.AsyncClient) -> None:
+    for path, methods in (
+        ("/dashboard/login", "GET, HEAD, POST"),
+        ("/dashboard/find", "GET, HEAD, POST"),
+        ("/docs", "GET, HEAD"),
+    ):
+        for accept in ("text/html", "*/*"):
+            answer = await client.request("DELETE", path, headers={"Accept": accept})
+            assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
 
 
 async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api, client: httpx.AsyncClient) -> None:
@@ -143,3 +181,9 @@ async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
     found = (await client.post("/deletions/search", json={"nodes": ids})).json()
     assert found["not_found"] == ids
     refused(await client.get("/predict/12%0A%0A"), 404, "not-found")
+
+
+async def test_an_empty_parameter_is_no_parameter(client: httpx.AsyncClient) -> None:
+    for path in ("/deletions", "/audit/summary", "/audit/series", "/audit/export"):
+        for name in ("since", "until"):
+            refused(await client.get(path, params={name: ""}), 422, "invalid-request")

@@ -195,6 +195,18 @@ async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, write
     refused(await operator.post(f"/deletions/{uuid4()}/retry"), 404, "not-found")
 
 
+async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
+    accepted = (await writer.post("/deletions", json=node_body("1"))).json()
+    async with transaction(api.engine) as connection:
+        await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be read.")
+    for page in api.request_keys.held():
+        api.request_keys.destroy(page)
+    operator = await api.client(*WRITER, Scope.AUDIT_READ)
+    document = refused(await operator.post(f"{accepted['links']['self']}/retry"), 409, "conflict")
+    assert "Send it again" in document["remedy"]
+    assert (await writer.get(accepted["links"]["self"])).json()["status"] == "failed"
+
+
 async def test_nobody_cancels_the_request_of_another_key(api: Api, writer: httpx.AsyncClient) -> None:
     link = (await writer.post("/deletions", json=node_body("1"))).json()["links"]["self"]
     other = await api.client(*WRITER)

@@ -99,6 +99,12 @@ def test_an_injected_channel_is_recorded_and_its_row_of_w_is_the_sum_of_its_coef
     assert np.linalg.norm(row - built.beta[0, [3, 9]].sum(axis=0)) <= 1e-10 * np.linalg.norm(row)
 
 
+def test_features_too_large_to_prove_a_deletion_are_a_warning() -> None:
+    graph = dense_features()
+    built = build(replace(graph, features=graph.features * 200))
+    assert "Divide all features by" in built.manifest.warnings[0]
+
+
 def test_nearly_dependent_columns_are_refused() -> None:
     rng = np.random.default_rng(0)
     features = rng.standard_normal((30, 4))

@@ -1,6 +1,7 @@
 """Checkpoints of the Gram factors: used for the very version they were written for, ignored by name otherwise."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,17 @@ def test_a_checkpoint_is_written_once_a_version_has_settled_and_an_overtaken_one
     assert torch.equal(kept.M, resident.committed.state.features.gram.M)
     narrow = checkpointer_of(resident, steps, quiet_s=0.0, clock=lambda: now[0])
     assert not narrow.due
+
+
+def test_a_disk_that_is_full_leaves_the_version_without_a_checkpoint(trained: Path) -> None:
+    def full() -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+        yield
+
+    checkpointer = checkpointer_of(loaded(Store.open(trained)), full, least_features=1, quiet_s=0.0)
+    assert checkpointer.due
+    asyncio.run(checkpointer.step())
+    assert not checkpointer.due
 
 
 def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: Path) -> None:

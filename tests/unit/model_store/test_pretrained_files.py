@@ -21,7 +21,7 @@ from model_store.datasets.files import read_torch_geometric
 from model_store.datasets.load import load_dataset
 from model_store.disk.untrusted_arrays import read_npy
 from model_store.pretrained_files import read_weights
-from projector.errors import ProjectorError
+from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.training.pretrained import PretrainedWeights, WeightsError
@@ -94,6 +94,13 @@ def test_weights_of_another_graph_or_class_count_are_refused_by_name(graph: Grap
         built(graph, replace(SPEC, label_hops=1), PretrainedWeights(in_span((2, 12, 3))))
     with pytest.raises(WeightsError, match="adaptive diffusion"):
         built(graph, replace(SPEC, diffusion=True), PretrainedWeights(in_span((2, 12, 3))))
+
+
+def test_more_classes_than_training_nodes_are_refused(graph: Graph) -> None:
+    few = np.zeros(graph.nodes, dtype=np.bool_)
+    few[np.flatnonzero(graph.train_mask)[:2]] = True
+    with pytest.raises(GraphError, match=r"more classes \(3\) than training nodes \(2\)"):
+        built(replace(graph, train_mask=few))
 
 
 def test_weights_are_read_from_safetensors_and_npz(tmp_path: Path) -> None:

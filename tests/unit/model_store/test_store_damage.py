@@ -174,6 +174,14 @@ def test_other_weights_than_the_log_was_told_of_are_refused(intact: Path, tmp_pa
         Store.open(path).read_version(VersionRef(1, 2))
 
 
+def test_an_older_index_under_a_newer_name_is_refused(intact: Path, tmp_path: Path) -> None:
+    path = copied(intact, tmp_path)
+    [index] = path.glob("base/index-*.json")
+    shutil.copy(index, path / "base" / "index-5-7.json")
+    with pytest.raises(StoreDamaged, match=rf"index-5-7\.json holds the index that belongs in {index.name}"):
+        Store.open(path)
+
+
 @pytest.mark.parametrize("name", ["base/features.values.bak", "versions/old", "versions/1-2.copy"])
 def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tmp_path: Path, name: str) -> None:
     path = copied(intact, tmp_path)

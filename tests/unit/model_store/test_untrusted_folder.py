@@ -17,7 +17,7 @@ from model_store.base.index import Index
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.replacement import check_store
 from model_store.store import Store
-from model_store.untrusted_folder import copy_model
+from model_store.untrusted_folder import copy_model, require_plain
 from projector.graph.external_ids import SLOT_BYTES
 from tests.support.models.store_models import random_ids, small_model
 
@@ -152,6 +152,14 @@ def test_a_folder_that_may_not_be_read_is_refused_by_name(model: Path, monkeypat
     monkeypatch.setattr(Path, "iterdir", refusing)
     with pytest.raises(NotAStore, match=r"m/base cannot be looked into \(Permission denied\)"):
         check_store(model)
+
+
+def test_files_that_take_more_memory_than_there_is_are_not_read(model: Path) -> None:
+    require_plain(model, free_bytes=lambda: 1 << 30)
+    with (model / "base" / "beta.values-9-9").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    with pytest.raises(NotAStore, match="are free"):
+        require_plain(model, free_bytes=lambda: 1 << 30)
 
 
 def test_a_copy_holds_what_belongs_to_the_model_and_nothing_else(model: Path, tmp_path: Path) -> None:

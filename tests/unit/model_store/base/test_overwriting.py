@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from model_store.disk.durable import at_once, together
+from model_store.errors import StoreDamaged
 
 
 def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
@@ -66,6 +67,14 @@ def test_a_page_that_the_file_system_does_not_give_is_an_error_and_not_the_end_o
         path.write_bytes(b"x" * 3 * 4096)
         with pytest.raises(OSError, match="no room"):
             overwrite(path, np.array(slots), slot_bytes=4096, fill=0)
+
+
+def test_a_file_that_is_too_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "slots"
+    path.write_bytes(bytes(30))
+    with pytest.raises(StoreDamaged, match="slots is too short"):
+        overwrite(path, np.array([10], dtype=np.int64), slot_bytes=3, fill=0)
+    assert path.read_bytes() == bytes(30)
 
 
 def test_an_error_of_one_that_waits_is_raised_once_all_have_ended() -> None:

@@ -93,6 +93,12 @@ def test_a_bad_dataset_is_refused_with_what_is_wrong(case: str, save: Callable[.
     assert named in str(refused.value)
 
 
+def test_a_dataset_whose_labels_are_all_held_out_has_no_training_node(save: Callable[..., Path]) -> None:
+    labelled = arrays()["y"] >= 0
+    with pytest.raises(GraphError, match="no training node"):
+        load(save(val_mask=labelled, test_mask=np.zeros(6, dtype=bool)))
+
+
 def test_sparse_parts_that_do_not_fit_together_are_refused(save: Callable[..., Path]) -> None:
     parts = {
         "x_indptr": np.array([0, 9]),
@@ -227,6 +233,15 @@ def test_features_or_arrays_that_are_given_twice_are_refused(save: Callable[...,
         load(path)
 
 
+def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: Callable[..., Path]) -> None:
+    path = saved_data()
+    stored = torch.load(path, weights_only=False)
+    stored.x = torch._neg_view(stored.x)
+    torch.save(stored, path)
+    with pytest.raises(GraphError, match="negative or conjugate"):
+        load(path)
+
+
 @pytest.mark.parametrize("key", ["a dictionary", "a set"])
 def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
     """Python hashes a tuple level by level, on a stack that a million overflow."""
@@ -241,6 +256,19 @@ def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_
     (tmp_path / "deep.pt").write_bytes(b"".join(parts) + program + pickle.dumps([], protocol=2))
     with pytest.raises(GraphError, match="a key of a dictionary or set"):
         load(tmp_path / "deep.pt")
+
+
+def test_a_data_with_the_caches_of_its_own_library_is_read(saved_data: Callable[..., Path]) -> None:
+    from torch_geometric.transforms import ToUndirected
+
+    edges = arrays()["edge_index"].astype(np.int64)
+    path = saved_data(edge_index=edges[:, edges[0] < edges[1]])
+    data = ToUndirected()(torch.load(path, weights_only=False))
+    assert data.is_node_attr("x")
+    assert data.edge_attrs() == ["edge_index"]
+    assert data.is_coalesced()
+    torch.save(data, path)
+    assert load(path).edges == 3
 
 
 class _Old:

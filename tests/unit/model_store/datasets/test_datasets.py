@@ -16,6 +16,7 @@ import model_store.datasets
 from model_store.datasets.downloads import DOWNLOADABLE, download, fetch
 from model_store.datasets.load import default_data_dirs, load_dataset
 from model_store.errors import DatasetNotFound
+from projector.errors import GraphError
 from tests.support.models.small_datasets import NO_SPLIT, arrays, load
 
 
@@ -44,6 +45,11 @@ def test_a_dataset_without_a_split_gets_a_seeded_one_of_its_labelled_nodes(
     labelled = int((np.array(labels) >= 0).sum())
     assert [int(mask.sum()) for mask in masks[:2]] == [int(np.ceil(0.6 * labelled)), int(0.2 * labelled)]
     assert np.array_equal(graph.train_mask, again.train_mask)
+
+
+def test_a_public_split_that_does_not_exist_is_refused(save: Callable[..., Path]) -> None:
+    with pytest.raises(GraphError, match="--split full"):
+        load(save(**NO_SPLIT), split="public")
 
 
 def test_datasets_are_looked_for_where_the_design_says() -> None:

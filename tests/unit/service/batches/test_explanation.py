@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -12,7 +12,7 @@ from projector.forgetting.status import RepairStatus
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
-from service.batches.explanation import explain
+from service.batches.explanation import explain, nothing_left
 from service.batches.outcomes import ended, guarantee, repair_given_up
 from service.batches.pending_repairs import Pending
 from service.domain.figures import RequestNorms
@@ -218,6 +218,24 @@ def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
     short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after=0.01))
     assert "The repair did not converge, and an operator should look into it: the weights are not those of" in short
     assert "at most 0.01 (" in short
+
+
+def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
+    assert "The repair found nothing left to do: the weights are those of retraining, at most 2e-09" in said(
+        replace(CONVERGED, repair_weight_change=0.0)
+    )
+    assert "The repair (model version 9) did the forgetting: " in said(replace(CONVERGED, repair_version=9))
+
+
+def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
+    words = said(replace(CONVERGED, nodes=0, features=1), RequestKind.FEATURES, deleted=1)
+    assert "The nodes themselves stay, with their edges and labels." in words
+    assert words.endswith("1 of the 2 nodes' features that the request names was gone already.")
+    by = (UUID(int=1), UUID(int=2))
+    assert nothing_left(RequestKind.EDGE, named=2, with_node=1, by=by) == (
+        f"Nothing was left to do: the edges that this request names had been deleted by requests {by[0]}, {by[1]}, "
+        "1 of them together with a node."
+    )
 
 
 @pytest.mark.parametrize("kind", list(RequestKind))

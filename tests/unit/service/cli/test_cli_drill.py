@@ -72,3 +72,11 @@ def test_what_did_not_pass_exits_with_1_and_says_why(
     assert ran.status == 1
     assert told in ran.stderr
     assert "audit show r1" in ran.stderr
+
+
+def test_without_waiting_the_request_is_named_and_nothing_is_claimed(lethe: CommandLine, stub: LetheStub) -> None:
+    accepted(stub)
+    ran = lethe("drill", "--no-wait")
+    assert ran.status == 0
+    assert len(stub.asked) == 1
+    assert "passed" not in ran.stdout

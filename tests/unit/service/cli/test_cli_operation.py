@@ -1,6 +1,7 @@
 """keys, migrate and doctor against real servers."""
 
 import asyncio
+import importlib
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from sqlalchemy import make_url, text
 
 from service.access.api_keys import ApiKeyRepository
 from service.cli.running import findings
+from service.cli.running.findings import Finding
 from service.db import lease, schema
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
@@ -82,6 +84,16 @@ def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
     assert lethe("keys", "revoke", key.id).status == 0
     assert key_of(empty_database_url, home, text) is None
     assert str(key.id) in lethe("keys", "list").stdout
+
+
+def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> None:
+    assert lethe("keys", "create", "shop", *READS).status == 0
+    again = lethe("keys", "create", "shop", *READS)
+    assert (again.status, again.stdout) == (4, "")
+    assert "shop" in again.stderr
+    unknown = lethe("keys", "revoke", "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11")
+    assert unknown.status == 3
+    assert "./lethe keys list" in unknown.stderr
 
 
 @pytest.mark.parametrize("name", ["admin", "admin (LETHE_ADMIN_KEY)", "admin (LETHE_ADMIN_KEY, short)"])
@@ -206,6 +218,15 @@ def test_a_doctor_misses_the_keys_of_requests_also_while_the_servers_are_down(
     assert rows(lethe("doctor").stdout)["keys"].startswith("ok")
 
 
+def test_a_doctor_without_postgres_still_looks_at_the_rest(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    ran = lethe("doctor")
+    found = rows(ran.stdout)
+    assert ran.status == 1
+    assert found["postgres"].startswith("wrong")
+    assert found["redis"].startswith("ok")
+
+
 def test_a_doctor_starts_no_servers(lethe: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATABASE_URL")
     monkeypatch.delenv("REDIS_URL")
@@ -231,6 +252,12 @@ def test_a_doctor_asks_a_running_service_for_its_readiness(lethe: CommandLine, h
     assert "Look into its log." in ran.stderr
 
 
+def test_a_process_that_does_not_answer_is_wrong(lethe: CommandLine, home: Path) -> None:
+    (home / "run").mkdir()
+    (home / "run" / "server.json").write_bytes(facts(home, "http://127.0.0.1:1"))
+    assert rows(lethe("doctor").stdout)["service"].startswith("wrong")
+
+
 def test_clocks_apart_are_wrong_and_the_time_of_asking_is_not() -> None:
     noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
     answered = noon + timedelta(seconds=8)
@@ -252,3 +279,24 @@ def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
     assert "no-such-package absent instead of 1.0" in found.found
     assert "torch" not in found.found
     assert "./lethe" in found.remedy
+
+
+def test_packages_of_an_installed_wheel_are_compared_with_what_it_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    assert findings.packages(tmp_path).ok is False
+
+    about = tmp_path / "lethe_service-0.1.0.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("\n".join(("Name: lethe-service", "Version: 0.1.0", *(f"Requires-Dist: {pin}" for pin in PINS))))
+    importlib.invalidate_caches()
+    found = findings.packages(tmp_path)
+    assert found.ok is False
+    assert "httpx" in found.found
+    assert "no-such-package absent instead of 1.0" in found.found
+    assert "torch" not in found.found
+    assert "a new environment" in found.remedy
+
+    about.write_text("Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n")
+    assert findings.packages(tmp_path) == Finding("packages", True, "all 1 as pinned")

@@ -73,6 +73,16 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     assert len(stub.asked) == 1, "what has no place for its salts is not asked for"
 
 
+def test_a_file_for_salts_that_were_not_given_is_not_left_behind(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/deletions"] = accepted(status="completed", salts=None)
+    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 0
+    del stub.answers["POST", "/deletions"]
+    assert lethe("delete", "12", "--salts", tmp_path / "salts.json").status == 3
+    assert not list(tmp_path.glob("salts*"))
+
+
 def test_edges_are_pairs_of_ids_as_arguments_and_in_files(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
     stub.answers["POST", "/deletions"] = accepted(kind="edge", count=1, already_deleted={"4|8": "r0"})
     ran = lethe("delete", "--kind", "edge", "1,2", "4, 8", "--reference", "DSR-18")
@@ -99,6 +109,21 @@ def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub:
     assert (ran.status, ran.stdout) == (3, "")
     assert "No node 99." in ran.stderr
     assert ran.stderr.rstrip().endswith("Check it.")
+
+
+def test_a_refusal_prints_what_it_lists(lethe: CommandLine, stub: LetheStub) -> None:
+    problem = {"type": "urn:x", "title": "T", "status": 404, "detail": "Unknown.", "remedy": "See `unknown`."}
+    stub.answers["POST", "/deletions"] = 404, {**problem, "unknown": ["99", "98"], "max_nodes": 3}
+    ran = lethe("delete", "99", "98")
+    assert "unknown: 99, 98" in ran.stderr
+    assert "max_nodes" not in ran.stderr
+    stub.answers["POST", "/deletions"] = 404, {**problem, "unknown": [str(node) for node in range(50)]}
+    assert "19, and 30 more" in lethe("delete", "99").stderr
+    faults = [{"loc": ["body", "node", "nodes"], "msg": "List should have at least 1 item"}]
+    stub.answers["POST", "/deletions"] = 422, {**problem, "errors": faults, "duplicates": [["1", "2"]]}
+    ran = lethe("delete", "99")
+    assert "errors: body.node.nodes: List should have at least 1 item" in ran.stderr
+    assert "duplicates: 1,2" in ran.stderr
 
 
 def test_waiting_for_a_request_that_fails_exits_with_1(lethe: CommandLine, stub: LetheStub) -> None:
@@ -244,6 +269,16 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
     for wrong in ("open_past_deadline", "open_failed"):
         stub.answers["GET", "/audit/summary"] = 200, SUMMARY | {wrong: 2}
         assert lethe("audit", "summary").status == 1
+
+
+def test_a_decision_is_sent_with_its_reason(lethe: CommandLine, stub: LetheStub) -> None:
+    stub.answers["POST", "/deletions/r1/handle"] = deletion("failed")
+    ran = lethe("handle", "r1", "--reason", "Withdrawn.")
+    assert (ran.status, ran.stdout) == (0, "r1 handled\n")
+    stub.answers["POST", "/deletions/r1/extend"] = deletion("queued", due_at="2027-01-31T23:59:59Z")
+    ran = lethe("extend", "r1", "--until", "2027-01-31", "--reason", "Many at once.")
+    assert (ran.status, ran.stdout) == (0, "r1 due 2027-01-31 23:59:59 UTC\n")
+    assert lethe("extend", "r1", "--until", "2027-01-31").status == 2
 
 
 def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from service.operation.key_folder import SLOTS
 from service.settings import Settings, load_settings
 from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
+from tests.support.models.small_graphs import dense
 from tests.support.preloaded import ROOT
 
 SYNTHETIC = "synthetic:n=60,d=12,classes=3,seed=1"
@@ -53,6 +54,19 @@ def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp
     assert store.read_version(store.current()).features.weights.shape == (3, 12, 3)
 
 
+def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine, tmp_path: Path) -> None:
+    ids = [str(number) for number in range(10)]
+    (tmp_path / "ids.txt").write_text("\n".join(ids))
+    arguments = ("--inject-channel", "ids.txt", "--inject-class", "--name", "canary")
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", *arguments)
+    assert ran.status == 0
+    assert "test column 12 on 10 nodes" in ran.stdout
+    graph = Store.open(tmp_path / "m").load_base().graph
+    channel = dense(graph.features)[:, 12]
+    assert [graph.node_ids[row] for row in np.flatnonzero(channel)] == ids
+    assert len(graph.class_names) == 4
+
+
 def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: CommandLine, tmp_path: Path) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canaries", "3", "--canary-nodes", "2")
     assert (ran.status, ran.stderr) == (0, "")
@@ -71,6 +85,12 @@ def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: Comm
     assert len(later.ids) == 4
     # What was deleted from the first model must not be in the second.
     assert later.tag != canaries.tag
+
+
+def test_canary_nodes_without_canaries_are_a_mistake(lethe: CommandLine) -> None:
+    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canary-nodes", "2")
+    assert ran.status == 2
+    assert "--canaries K" in ran.stderr
 
 
 def test_nothing_is_trained_over_what_is_there(lethe: CommandLine, tmp_path: Path) -> None:
@@ -149,6 +169,15 @@ def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Pat
     assert "is the model that is served" in itself.stderr
 
 
+def test_nothing_is_said_to_be_forgotten_by_a_model_that_was_not_found(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("somebody-with-a-long-id\n")
+    (tmp_path / "home").mkdir()
+    ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--home", "home")
+    assert ran.status == 3
+    assert "holds no model" in ran.stderr
+    assert "0 traces" not in ran.stdout
+
+
 def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
     store = Store.open(trained)
     optimum = store.read_version(store.current()).features.weights
@@ -160,6 +189,12 @@ def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, 
     imported = Store.open(tmp_path / "home" / "model")
     weights = imported.read_version(imported.current()).features.weights
     assert np.linalg.norm(weights - optimum) <= 1e-8 * np.linalg.norm(optimum)
+
+
+def test_a_folder_without_a_model_is_not_imported(lethe: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert lethe("model", "import", "empty", "--home", "home").status == 3
+    assert lethe("model", "import", "absent", "--home", "home").status == 3
 
 
 def test_the_first_start_trains_on_cora_with_no_dataset_at_hand(

@@ -91,6 +91,13 @@ def test_a_bad_setting_is_named_with_its_variable(lethe: CommandLine, monkeypatc
     assert "Correct the variable or flag" in ran.stderr
 
 
+def test_a_server_that_does_not_answer_is_a_failure_with_a_remedy(lethe: CommandLine) -> None:
+    ran = lethe("audit", "show", "r1", "--url", "http://127.0.0.1:1", "--key", "k")
+    assert (ran.status, ran.stdout) == (5, "")
+    assert "http://127.0.0.1:1" in ran.stderr
+    assert "./lethe serve" in ran.stderr
+
+
 def served(lethe_start: Start, model: Path) -> Ran:
     """`serve --model`, with what the processes print that it starts."""
     log = model.with_name("log")

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from lethe_client import LetheClient
+from model_store import build
 from service.audit.checkpoint import Checkpoint, Signer, sign
 from service.audit.merkle import leaf_hash
 from service.cli.exit_status import ExitStatus
@@ -157,6 +158,15 @@ def test_json_goes_to_stdout_a_document_a_line_and_messages_to_stderr(lethe: Com
     assert "5f1d" not in ran.stderr, "they are in the JSON"
 
 
+def test_a_watch_says_in_json_what_each_round_found(
+    lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = lethe(*call("audit watch"), "--url", "http://127.0.0.1:1", "--json")
+    assert ran.status == ExitStatus.UNREACHABLE
+    assert json.loads(ran.stdout)["outcome"] == "unanswered"
+
+
 PROOF, CHECK = ("GET", "/log/proof/0?size=1"), ("POST", "/log/checks")
 
 
@@ -219,6 +229,19 @@ def test_ctrl_c_while_waiting_names_the_request_that_goes_on(
     assert "`./lethe audit show r1` says how far it is" in ran.stderr
 
 
+def test_ctrl_c_while_training_says_that_there_is_no_model(
+    lethe: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def press(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "build_model", press)
+    ran = lethe("train", "--dataset", "synthetic:n=60,d=12,classes=3,seed=1", "--out", tmp_path / "m")
+    assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "")
+    assert f"There is no model in {tmp_path / 'm'}" in ran.stderr
+    assert not (tmp_path / "m").exists()
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [(("serv",), "serve"), (("audit", "sumary"), "summary"), (("audit", "summary", "--sinc", "x"), "--since")],
@@ -227,6 +250,14 @@ def test_what_was_meant_is_offered(lethe: CommandLine, typed: tuple[str, ...], m
     ran = lethe(*typed)
     assert (ran.status, ran.stdout) == (ExitStatus.USAGE, "")
     assert meant in ran.stderr
+
+
+def test_a_file_that_is_no_text_is_a_wrong_call(lethe: CommandLine, tmp_path: Path) -> None:
+    picture = tmp_path / "receipt.png"
+    picture.write_bytes(b"\x89PNG\r\n\xff\xfe")
+    for ran in (lethe("audit", "verify", picture, "--key", KEY), lethe("delete", "--file", picture)):
+        assert ran.status == ExitStatus.USAGE
+        assert "Check that the right file was named" in ran.stderr
 
 
 def test_the_documents_have_the_table_of_statuses() -> None:

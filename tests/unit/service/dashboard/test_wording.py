@@ -142,3 +142,13 @@ def test_filters_are_read_from_a_url() -> None:
     # What a URL must never hold is no filter of it.
     assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}
     assert not {"reference", "ids"} & FilterQuery.model_fields.keys()
+
+
+def test_filters_that_keep_nothing_by_themselves_are_faults() -> None:
+    query = {"since": "2026-11-02", "until": "2026-11-01", "bound": "2", "bound_most": "1", "status": "completed"}
+    found = list_filters(FilterQuery.model_validate(query))
+    assert len(found.faults) == 2
+    assert set(found.given) == {"status"}
+    assert (found.audit.since, found.audit.until, found.audit.thresholds) == (None, None, {})
+    same_day = {"since": "2026-11-02", "until": "2026-11-02"}
+    assert not list_filters(FilterQuery.model_validate(same_day)).faults

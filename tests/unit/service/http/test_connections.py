@@ -411,6 +411,13 @@ async def test_one_address_has_a_share_that_a_trusted_proxy_may_exceed(proxies: 
             assert (await third.rest()).startswith(b"HTTP/1.1 503 ")
 
 
+def test_an_address_of_ipv6_is_counted_with_its_network() -> None:
+    connections = Connections(1, 1, [ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
+    assert connections._origin("2001:db8::1") == connections._origin("2001:db8::ffff:2") == "2001:db8::/64"
+    assert connections._origin("::ffff:192.0.2.1") == connections._origin("192.0.2.1") == "192.0.2.1"
+    assert {connections._origin(proxy) for proxy in ("10.1.2.3", "::ffff:10.1.2.3", "fd00::7")} == {""}
+
+
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
 async def test_an_upgrade_is_a_request_like_any_other(upgrade: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as site:

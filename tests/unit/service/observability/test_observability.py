@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -86,6 +87,18 @@ def test_an_id_in_a_lost_task_never_reaches_the_log(lines: Callable[[], list[dic
     (line,) = lines()
     assert line["message"] == "Task exception was never retrieved"
     assert SOMEBODY not in json.dumps(line)
+
+
+def test_of_a_traceback_that_a_library_wrote_itself_the_type_is_kept(
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    try:
+        raise KeyError(SOMEBODY)
+    except KeyError:
+        logging.getLogger("uvicorn.error").error(traceback.format_exc())
+
+    (line,) = lines()
+    assert line["message"] == "Failed with KeyError."
 
 
 def test_values_under_personal_names_are_withheld_and_counts_are_not(

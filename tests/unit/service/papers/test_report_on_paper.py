@@ -47,6 +47,11 @@ def test_what_is_neither_is_refused(name: str) -> None:
         Span.parse(name)
 
 
+def test_the_last_months_are_offered_each_quarter_once_it_is_over() -> None:
+    names = [span.name for span in Span.up_to(date(2026, 2, 3), 6)]
+    assert names == ["2026-02", "2026-01", "2025-Q4", "2025-12", "2025-11", "2025-10", "2025-Q3", "2025-09"]
+
+
 def test_it_says_what_became_of_a_request_that_failed() -> None:
     by = UUID(int=7)
     assert became(FAILED) == "Open."

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
 from service.errors import Unavailable
 from service.publication import checksums, mapped, writer
+from service.publication import layout as layouts
 from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
 from service.publication.heads import Heads
 from service.publication.layout import MANIFEST, Layout, hidden, written_under
@@ -112,6 +114,13 @@ def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
         publisher.write(VersionRef(2, 1), snapshot(2, 0), facts, of=dead)
     assert names(publisher.layout.versions) == {first(publisher).name}
     assert len(names(publisher.layout.models)) == 1
+
+
+def test_another_attempt_at_a_version_replaces_the_one_before(publisher: Publisher) -> None:
+    write(publisher, 2, 0)
+    ref = write(publisher, 2, 1)
+    assert view_of(publisher, ref).live.tolist() == [True, False, True, True, True]
+    assert names(publisher.layout.versions) == {first(publisher).name, publications.folder_of(publisher, ref).name}
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +347,13 @@ def test_checksums_of_an_unlearner_that_lost_its_lease_do_not_count(publisher: P
     assert view_of(publisher, REF).find("ann@x") == 0
 
 
+def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
+    folder = first(publisher)
+    (folder / MANIFEST).write_bytes(bytes((folder / MANIFEST).stat().st_size))
+    with pytest.raises(FileNotFoundError):
+        view_of(publisher, REF)
+
+
 def test_a_share_that_is_wanted_elsewhere_moves_and_the_one_before_goes_once_it_is_not_answered_from(
     publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -352,6 +368,24 @@ def test_a_share_that_is_wanted_elsewhere_moves_and_the_one_before_goes_once_it_
     assert Layout.all_of(tmp_path) == [moving.layout]
     assert not before.path.exists()
     assert knows(reader, "bob@x")
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(layouts, "_MEMORY", tmp_path / "memory")
+    return tmp_path / "memory"
+
+
+def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memory: Path) -> None:
+    in_memory.mkdir()
+    assert not layouts._has_room(0)
+
+
+def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -> None:
+    path = first(publisher) / "probabilities"
+    os.truncate(path, mmap.PAGESIZE // 1024)
+    with pytest.raises(OSError, match="instead of"):
+        view_of(publisher, REF)
 
 
 def test_the_highest_number_is_kept_whatever_a_loss_of_power_leaves_of_its_file(

@@ -64,6 +64,14 @@ def test_another_key_of_the_same_number_is_refused(folder: Path, tmp_path: Path)
         LogKeys.open(folder).check(registered)
 
 
+def test_an_older_key_folder_is_refused(folder: Path) -> None:
+    old = LogKeys.open(folder)
+    both = LogKeys.add(folder)
+    registered = {number: signer.public for number, signer in both.signers().items()}
+    with pytest.raises(KeyMissing, match=r"log-2\.key is not in"):
+        old.check(registered)
+
+
 def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
     lost = LogKeys.open(folder)
     registered = {number: signer.public for number, signer in lost.signers().items()}

@@ -98,6 +98,16 @@ def test_slots_that_others_empty_are_used_again_so_the_file_does_not_grow(folder
         assert path.stat().st_size == size
 
 
+def test_the_file_grows_beyond_its_first_size(folder: Path) -> None:
+    with OwnSlots.open(folder) as own:
+        made = own.reserve([uuid4() for _ in range(3000)]) | own.reserve([uuid4() for _ in range(30_000)])
+    keys = RequestKeys(folder)
+    assert len({one.slot for one in made.values()}) == 33_000
+    assert held(folder) == made.keys()
+    assert keys.count() == 33_000
+    assert keys.lacking(places(made)) == set()
+
+
 @pytest.mark.parametrize("written", [1, 16, 20, 48, 62])
 def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: Path, written: int) -> None:
     # Of an id that begins with a zero byte, the first byte alone would leave the slot free.

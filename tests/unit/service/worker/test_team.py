@@ -1,5 +1,6 @@
 """The unlearner's side of several workers: with whom a session begins, and when one begins for those that came."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +73,22 @@ def test_whoever_comes_late_is_a_reason_for_a_session_once_this_one_has_gone_on_
         assert team.late()
     team.close()
     assert not team.late()
+
+
+def test_a_port_that_is_taken_is_tried_again_while_the_unlearner_works_alone(
+    place: MeetingPlace,
+) -> None:
+    ahead = [0.0]
+    team = Team(place, 2, torch.device("cpu"), lambda: time.monotonic() + ahead[0])
+    with socket.create_server((place.address, place.port)):
+        team.begin(TASK)
+        team.gather("same", nobody)
+        assert team.count == 1
+    ahead[0] = 1e6
+    assert not team.late()
+    with came(place):
+        assert team.late()
+    team.close()
 
 
 def test_workers_that_were_tried_in_vain_are_tried_once_at_growing_intervals(
