@@ -201,7 +201,7 @@ async def test_what_is_pipelined_waits_unread_and_is_answered_in_order() -> None
     async with serving() as site:
         site.gate.clear()
         client = await site.client()
-        count = 8_000
+        count = 1_000
         sending = asyncio.create_task(client.send(b"".join(GET % number for number in range(count))))
         await until(lambda: client.server.flow.read_paused and bool(site.scopes))
         # As many as fit into one piece are there, of which one is at work; the others wait where they were sent from.
