@@ -245,7 +245,7 @@ def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: 
 @pytest.mark.parametrize("key", ["a dictionary", "a set"])
 def test_a_key_of_many_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
     """Python hashes a tuple level by level, on a stack that this many overflow."""
-    nested = pickle.EMPTY_TUPLE + 10**5 * pickle.TUPLE1
+    nested = pickle.EMPTY_TUPLE + 300_000 * pickle.TUPLE1
     objects = {
         "a dictionary": pickle.EMPTY_DICT + nested + pickle.NONE + pickle.SETITEM,
         "a set": pickle.MARK + nested + pickle.FROZENSET,
