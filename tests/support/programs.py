@@ -41,4 +41,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     missing = Counter(reason.partition(_REASON)[2] for reason in reasons if _REASON in reason)
     for program, tests in missing.items():
         package = _PROGRAMS[program][1]
-        terminalreporter.write_line(f"Left out: {tests} tests that need {program} (Debian: apt install {package}).")
+        terminalreporter.write_line(f"Left out, since they need {program} (Debian: apt install {package}): {tests}")
