@@ -1,26 +1,32 @@
-"""Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test."""
+"""Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test.
+
+What takes long to import is imported by the fixtures that need it: `./lethe test FILE` starts as fast as FILE does.
+"""
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import redis
 
 from service.embedded import Embedded, PrivateServers
 from service.errors import ConfigurationError
 from service.publication import layout
 from service.settings import require_known_variables
 from tests.support import in_memory
-from tests.support.databases import Templates, fresh_database
 from tests.support.preloaded import Preloaded, Start, service_preloaded
+
+if TYPE_CHECKING:
+    from tests.support.databases import Templates
 
 # Much of what tests check is checked by what they share.
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
-pytest_plugins = ["tests.support.on_device"] if "TEST_DEVICE" in os.environ else []
+pytest_plugins = ["tests.support.programs", "tests.support.failures", "tests.support.sweeps"]
+pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ else []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
             # pytest-xdist gives each of its workers a folder below it.
             option.basetemp = str(folder)
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Drawn cases take as long as a loaded machine needs; the settings must be there when a module is imported."""
+    if "hypothesis" in module_path.read_text():
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,6 +78,8 @@ def postgres_url(private_servers: PrivateServers) -> str:
 @pytest.fixture
 def make_database(postgres_url: str) -> Iterator[Callable[[], str]]:
     """Call it for the URL of a fresh empty database, dropped after the test."""
+    from tests.support.databases import fresh_database
+
     with ExitStack() as stack:
         yield lambda: stack.enter_context(fresh_database(postgres_url))
 
@@ -73,13 +91,15 @@ def empty_database_url(make_database: Callable[[], str]) -> str:
 
 
 @pytest.fixture(scope="session")
-def templates(postgres_url: str) -> Templates:
+def templates(postgres_url: str) -> "Templates":
     """What databases are copied from."""
+    from tests.support.databases import Templates
+
     return Templates(postgres_url)
 
 
 @pytest.fixture
-def database_url(templates: Templates) -> Iterator[str]:
+def database_url(templates: "Templates") -> Iterator[str]:
     """`postgresql://…` of a fresh database at the schema of this version, without a row."""
     with templates.migrated() as url:
         yield url
@@ -88,6 +108,8 @@ def database_url(templates: Templates) -> Iterator[str]:
 @pytest.fixture
 def redis_url(private_servers: PrivateServers) -> str:
     """`redis://…` of the session's server, emptied before the test."""
+    import redis
+
     assert private_servers.redis_url is not None
     with redis.Redis.from_url(private_servers.redis_url) as client:
         client.flushall()

@@ -108,7 +108,7 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
     later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
-        return f"The repair{later} found nothing left to do: the weights are {those}."
+        return f"The repair{later} had nothing to do: the weights are {those}."
     moved = (
         f"re-optimised the weights on the remaining graph and moved them by {percent(record.repair_weight_change)}. "
         f"They are now {those}."
@@ -121,8 +121,8 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
     ):
         return (
             f"The repair{later} {moved} Part of that may not be forgetting: when the deletion began, the weights were "
-            f"up to {at_most(undone)} of their size away from the optimum of the graph as it was, because training "
-            "had stopped before it, and no repair had reached it yet."
+            f"up to {at_most(undone)} of their size away from the optimum of the graph at that time, because "
+            "training had stopped early and no repair had reached the optimum yet."
         )
     share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
     return f"The repair{later} {share}: it {moved}"

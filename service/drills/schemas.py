@@ -54,8 +54,8 @@ class DrillAnswer(BaseModel):
     applied_at: datetime | None
     completed_at: datetime | None
     failed_at: datetime | None
-    channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights, before.")
-    channel_norm_after: float | None = Field(description="The same after, read from the weights; 0 is right.")
+    channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights before.")
+    channel_norm_after: float | None = Field(description="The same after, read from the weights; should be 0.")
     passed: bool | None = Field(description="Null while it is under way, and when it was cancelled.")
     model_replaced_at: datetime | None = Field(
         description="When an import replaced the drilled model; null while it is served."

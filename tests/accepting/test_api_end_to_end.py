@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from service.domain.scopes import Scope
 from service.errors import StateMismatch
 from service.publication.layout import Layout
 from service.settings import Settings
-from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.db_harness import until
@@ -108,57 +106,6 @@ async def test_a_predictions_version_is_never_older_than_one_reported_applied(le
     done.set()
     await predicting
     assert seen == sorted(seen)
-
-
-async def test_requests_that_are_cancelled_or_have_nothing_to_do_never_stop_the_unlearner(lethe: Lethe) -> None:
-    await lethe.completed(await lethe.delete("1", "2"))
-
-    async def cancel(node: str) -> None:
-        accepted = await lethe.delete(node)
-        assert (await lethe.client.delete(accepted["links"]["self"])).status_code in (200, 409)
-
-    async def repeat() -> None:
-        await lethe.completed(await lethe.delete("1", "2"))
-
-    await asyncio.gather(*(cancel(str(node)) for node in range(30, 40)), *(repeat() for _ in range(10)))
-    await lethe.completed(await lethe.delete("3"))
-    assert await lethe.is_ready()
-    assert lethe.failures == []
-
-
-async def test_while_redis_is_away_requests_are_accepted_and_applied_when_it_is_back(
-    settings: Settings, tmp_path: Path
-) -> None:
-    valkey = ValkeyProcess(tmp_path)
-    valkey.start()
-    async with running(settings.model_copy(update={"redis_url": valkey.url})) as lethe:
-        await until(lethe.is_ready)
-        valkey.kill()
-        accepted = await lethe.delete("7")
-        assert accepted["status"] == "queued"
-        assert (await lethe.client.get("/predict/7")).status_code == 200
-
-        async def names_redis() -> bool:
-            response = await lethe.client.get("/readyz")
-            return response.status_code == 503 and "redis" in response.json()["detail"]
-
-        await until(names_redis)
-        valkey.start()
-        await lethe.completed(accepted)
-        await until(lethe.is_ready)
-    valkey.kill()
-
-
-async def test_a_restart_serves_the_committed_version(settings: Settings) -> None:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        accepted = await lethe.delete("7")
-        state = await lethe.completed(accepted)
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        refused(await lethe.client.get("/predict/7"), 410, "node-deleted")
-        assert (await lethe.client.get("/model")).json()["version"] == state["audit"]["model_version_after"]
-        assert await lethe.state(accepted) == state
 
 
 async def test_a_request_from_before_a_stop_is_applied_after_the_start(settings: Settings, database_url: str) -> None:

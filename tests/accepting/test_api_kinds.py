@@ -1,7 +1,6 @@
 """Asking for features and edges to be forgotten: what exists, what is gone already, what is refused and why."""
 
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import httpx2
 import pytest
 
 from service.domain.kinds import RequestKind
-from tests.support.service.api_harness import NODES, Api, serving
+from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import WRITER, edge_body, features_body, node_body, refused
 
 MIXED: list[dict[str, Any]] = [
@@ -53,12 +52,6 @@ async def test_edges_are_taken_in_either_order_with_salts_for_their_ends(writer:
     assert document["already_deleted"] == {}
 
 
-async def test_features_are_taken_by_their_nodes(writer: httpx2.AsyncClient) -> None:
-    document = await accepted(writer, features_body("7", "8"))
-    assert (document["status"], document["kind"], document["count"]) == ("queued", "features", 2)
-    assert set(document["salts"]["nodes"]) == {"7", "8"}
-
-
 async def test_a_body_that_mixes_kinds_or_has_none_is_refused(api: Api, writer: httpx2.AsyncClient) -> None:
     for body in MIXED:
         assert refused(await writer.post("/deletions", json=body), 422, "invalid-request")["errors"], body
@@ -72,18 +65,6 @@ async def test_an_edge_listed_twice_or_in_both_directions_is_named(api: Api, wri
     assert await api.count("requests") == 0
 
 
-async def test_edges_from_a_node_to_itself_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
-    response = await writer.post("/deletions", json=edge_body(("3", "3"), ("1", "2"), ("user/38", "user/38")))
-    assert refused(response, 422, "self-loops")["self_loops"] == ["3", "user/38"]
-    assert await api.count("requests") == 0
-
-
-async def test_all_edges_that_the_graph_does_not_have_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
-    response = await writer.post("/deletions", json=edge_body(("1", "2"), ("9", "1"), ("0", "ålesund 39"), ("1", "3")))
-    assert refused(response, 404, "unknown-edges")["unknown_edges"] == [["1", "9"], ["1", "3"]]
-    assert await api.count("requests") == 0
-
-
 async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, writer: httpx2.AsyncClient) -> None:
     body = edge_body(("1", "2"), ("x", "1"), ("y", "x"), ("5", "9"))
     document = refused(await writer.post("/deletions", json=body), 404, "unknown-nodes")
@@ -92,11 +73,6 @@ async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, 
     response = await writer.post("/deletions", json=features_body("1", "x", "2", "y"))
     assert refused(response, 404, "unknown-nodes")["unknown"] == ["x", "y"]
     assert await api.count("requests") == 0
-
-
-async def test_more_edges_than_a_request_may_name_are_too_large(writer: httpx2.AsyncClient) -> None:
-    body = edge_body(*pairwise(NODES))
-    assert refused(await writer.post("/deletions", json=body), 413, "too-large")["max_nodes"] == 30
 
 
 async def test_edges_deleted_before_name_the_earlier_request(api: Api, writer: httpx2.AsyncClient) -> None:
@@ -132,17 +108,6 @@ async def test_features_deleted_before_or_with_their_node_name_who_did_it(api: A
     assert (mixed["status"], mixed["count"], mixed["already_deleted"]) == ("queued", 1, {"7": first})
 
 
-async def test_a_node_without_features_and_without_edges_can_still_be_deleted(
-    api: Api, writer: httpx2.AsyncClient
-) -> None:
-    features = (await accepted(writer, features_body("7")))["id"]
-    await api.forget(["7"], features, RequestKind.FEATURES)
-    edges = (await accepted(writer, edge_body(("6", "7"), ("7", "8"))))["id"]
-    await api.forget([("6", "7"), ("7", "8")], edges, RequestKind.EDGE)
-    document = await accepted(writer, node_body("7"))
-    assert (document["status"], document["already_deleted"]) == ("queued", {})
-
-
 async def test_the_search_finds_who_deleted_a_node_and_who_its_features(api: Api, writer: httpx2.AsyncClient) -> None:
     features = (await accepted(writer, features_body("7")))["id"]
     await api.forget(["7"], features, RequestKind.FEATURES)
@@ -155,14 +120,3 @@ async def test_the_search_finds_who_deleted_a_node_and_who_its_features(api: Api
         ("7", features),
     ]
     assert found["not_found"] == ["9"]
-
-
-async def test_requests_are_listed_by_kind(writer: httpx2.AsyncClient) -> None:
-    ids = {
-        "edge": (await accepted(writer, edge_body(("1", "2"))))["id"],
-        "features": (await accepted(writer, features_body("1")))["id"],
-        "node": (await accepted(writer, node_body("1")))["id"],
-    }
-    for kind, request_id in ids.items():
-        listed = (await writer.get("/deletions", params={"kind": kind})).json()["deletions"]
-        assert [one["id"] for one in listed] == [request_id]

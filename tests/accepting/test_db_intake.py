@@ -8,19 +8,16 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake
-from service.deletions.intake.refusals import SaltUsed
 from service.domain.drills import NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
 from service.drills.repository import DrillOpen
-from service.errors import Conflict, InvalidRequest, NotFound, QueueFull, Unavailable
+from service.errors import Conflict, InvalidRequest, QueueFull, Unavailable
 from service.vault.encryption import decrypt
 from service.vault.own_slots import OwnSlots, ReservedKey
-from service.vault.request_keys import RequestKeys
 from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
 
 
@@ -73,20 +70,6 @@ async def test_concurrent_callers_share_commits_and_syncs(db: Database, monkeypa
     transactions = await db.value("SELECT count(DISTINCT xmin::text) FROM requests")
     assert transactions == len(syncs)
     assert transactions <= 3
-
-
-async def test_long_requests_are_spread_over_several_transactions(db: Database) -> None:
-    nodes = [str(n) for n in range(9_000)]
-    answers = await asyncio.gather(*(db.intake.accept(db.new(*nodes)) for _ in range(5)))
-    assert await _stored(db) == accepted_ids(answers)
-    assert await db.value("SELECT max(n) FROM (SELECT count(*) AS n FROM requests GROUP BY xmin::text) sizes") == 2
-
-
-async def test_each_caller_gets_its_own_request(db: Database) -> None:
-    answers = await asyncio.gather(*(db.intake.accept(db.new(f"node {n}")) for n in range(50)))
-    for n, answer in enumerate(answers):
-        assert answer.targets is not None
-        assert answer.targets.nodes == (f"node {n}",)
 
 
 async def test_the_same_key_and_body_get_the_same_request_and_salts(db: Database) -> None:
@@ -164,14 +147,6 @@ async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(
         await other.close()
 
 
-async def test_a_repetition_after_completion_names_the_request_without_salts(db: Database) -> None:
-    first = await db.intake.accept(db.new("12", key="k"))
-    await db.intake.cancel(first.request.id, db.api_key_id)
-    again = await db.intake.accept(db.new("12", key="k"))
-    assert (again.request.id, again.request.status) == (first.request.id, RequestStatus.CANCELLED)
-    assert (again.targets, again.replayed) == (None, True)
-
-
 async def test_a_caller_that_goes_away_does_not_disturb_the_others(db: Database) -> None:
     async with transaction(db.engine) as blocking:
         await blocking.execute(text("LOCK TABLE requests IN SHARE MODE"))
@@ -187,19 +162,6 @@ async def test_a_caller_that_goes_away_does_not_disturb_the_others(db: Database)
     assert (await db.intake.accept(db.new("after"))).request.id in await _stored(db)
 
 
-async def test_a_caller_that_went_away_before_its_turn_is_not_stored(db: Database) -> None:
-    async with transaction(db.engine) as blocking:
-        await blocking.execute(text("LOCK TABLE requests IN SHARE MODE"))
-        first = asyncio.create_task(db.intake.accept(db.new("1")))
-        await until(lambda: is_waiting(db))
-        gone = asyncio.create_task(db.intake.accept(db.new("2")))
-        await asyncio.wait([gone], timeout=0)
-        gone.cancel()
-        await asyncio.wait([gone])
-    last = await db.intake.accept(db.new("3"))
-    assert await _stored(db) == accepted_ids([await first, last]) == db.kept().keys()
-
-
 @pytest.mark.parametrize("reference", ["nul \u0000", "half \ud800"])
 async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: str) -> None:
     calls = [db.intake.accept(db.new(str(n))) for n in range(6)]
@@ -209,21 +171,6 @@ async def test_text_that_cannot_be_stored_fails_alone(db: Database, reference: s
     accepted = [answer for answer in answers if isinstance(answer, Accepted)]
     assert len(accepted) == 6
     assert await _stored(db) == accepted_ids(accepted) == db.kept().keys()
-
-
-async def test_an_id_that_is_no_text_fails_alone(db: Database) -> None:
-    calls = [db.intake.accept(db.new("1")), db.intake.accept(db.new("\ud800")), db.intake.accept(db.new("2"))]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(answers[1], InvalidRequest)
-    assert len(await _stored(db)) == len(db.kept().keys()) == 2
-
-
-async def test_an_unknown_model_fails_alone(db: Database) -> None:
-    calls = [db.intake.accept(db.new("1")), db.intake.accept(db.new("1", model="unknown"))]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(answers[0], Accepted)
-    assert isinstance(answers[1], NotFound)
-    assert await _stored(db) == db.kept().keys() == {answers[0].request.id}
 
 
 async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url: str, tmp_path: Path) -> None:
@@ -242,19 +189,6 @@ async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url
         assert await db.value("SELECT sum(count) FROM requests") == 5
         assert len(db.kept().keys()) == 2
         assert answers[4] == replace(first, replayed=True)
-
-
-async def test_what_could_not_be_stored_takes_no_room_in_the_queue(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However slow the test is, no count is read again for its age.
-    monkeypatch.setattr("service.deletions.intake.depth._FRESH_SECONDS", 60.0)
-    async with open_database(database_url, tmp_path, max_queued_nodes=5) as db:
-        salted = replace(db.new("1"), salt_hashes=frozenset({bytes(32)}))
-        await db.intake.accept(salted)
-        calls = [db.intake.accept(salted), db.intake.accept(db.new("2", "3"))]
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [SaltUsed, Accepted]
 
 
 async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:
@@ -288,13 +222,3 @@ async def test_closing_finishes_what_was_begun_and_takes_no_more(db: Database) -
     assert await _stored(db) == accepted_ids([call.result() for call in calls])
     with pytest.raises(Unavailable, match="shutting down"):
         await db.intake.accept(db.new("late"))
-
-
-async def test_an_intake_on_a_database_that_is_down_says_so(db: Database, tmp_path: Path) -> None:
-    engine = create_engine("postgresql://nobody@127.0.0.1:1/none")
-    with OwnSlots.open(tmp_path / "second" / "requests") as slots:
-        intake = Intake(engine, slots, db.keyring, max_queued_nodes=None)
-        answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
-        assert all(isinstance(answer, Unavailable) for answer in answers)
-        assert RequestKeys(slots.folder).count() == 0
-    await engine.dispose()

@@ -1,16 +1,12 @@
 """What Postgres says when it refuses a connection reaches the operator, with a remedy that fits, and nobody else."""
 
 import asyncio
-import socket
 import ssl
-import struct
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
@@ -25,7 +21,6 @@ from tests.support.clients.command_line import CommandLine
 from tests.support.service.certificates import Certificate
 
 _WAIT = "few seconds"
-CONNECTING = ("migrate", "doctor", "keys list", "audit export", "webhooks list", "recover", "serve")
 
 
 def with_(url: str, *, more: str = "", **parts: Any) -> str:
@@ -134,69 +129,6 @@ async def test_each_refusal_is_told_by_its_cause(empty_database_url: str, what: 
     answered = bytes(of_error(error).body)
     assert b"nobody" not in answered
     assert b"nowhere" not in answered
-
-
-async def test_a_login_whose_connections_are_used_up_is_told_to_have_more(empty_database_url: str) -> None:
-    admin = await asyncpg.connect(empty_database_url)
-    login = f"{make_url(empty_database_url).database}_full"
-    await admin.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' CONNECTION LIMIT 0")
-    try:
-        error = await refused(with_(empty_database_url, username=login, password="secret"))
-        assert type(error) is Unavailable
-        assert "has no connection left" in error.detail
-        assert "too many connections for role" in error.said
-        assert "max_connections" in error.remedy
-        await admin.execute(f"ALTER ROLE {login} CONNECTION LIMIT -1 NOLOGIN")
-        error = await refused(with_(empty_database_url, username=login, password="secret"))
-        assert type(error) is DatabaseRefused
-        assert "not permitted to log in" in error.said
-        await admin.execute(f"ALTER ROLE {login} LOGIN")
-        database = make_url(empty_database_url).database
-        await admin.execute(f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
-        error = await refused(with_(empty_database_url, username=login, password="secret"))
-        assert type(error) is DatabaseRefused
-        assert "GRANT CONNECT" in error.remedy
-    finally:
-        await admin.execute(f"DROP ROLE {login}")
-        await admin.close()
-
-
-@pytest.fixture
-def pooler() -> Iterator[str]:
-    """The URL of what answers as PgBouncer does."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=_play_pooler, args=(server,), daemon=True).start()
-        yield f"postgresql://lethe:hunter2@127.0.0.1:{server.getsockname()[1]}/lethe"
-        server.shutdown(socket.SHUT_RDWR)
-
-
-def _play_pooler(server: socket.socket) -> None:
-    said = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: default_transaction_isolation\0\0"
-    while True:
-        try:
-            connection = server.accept()[0]
-        except OSError:
-            return
-        with connection:
-            size = struct.unpack("!I", connection.recv(4))[0]
-            if connection.recv(size - 4) == struct.pack("!I", 80877103):  # asks for TLS
-                connection.sendall(b"N")
-                connection.recv(struct.unpack("!I", connection.recv(4))[0] - 4)
-            connection.sendall(b"E" + struct.pack("!I", len(said) + 4) + said)
-
-
-@pytest.mark.parametrize("command", ["migrate", "keys list", "webhooks list"])
-def test_every_command_that_connects_says_what_a_pooler_refuses(
-    pooler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", pooler)
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    ran = CommandLine(capsys)(*command.split(), "--home", tmp_path)
-    assert (ran.status, ran.stdout) == (2, "")
-    assert "unsupported startup parameter: default_transaction_isolation" in ran.stderr
-    assert "use Postgres' own address" in ran.stderr
-    assert _WAIT not in ran.stderr
-    assert "hunter2" not in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from service.domain.kinds import Part, RequestKind
 from service.domain.records import Tombstone
 from service.domain.scopes import Scope
 from service.domain.states import EventType
-from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
+from service.errors import KeyMissing, LeaseLost, StateMismatch
 from service.evidence.events import EventRepository
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
@@ -57,14 +57,6 @@ async def test_of_two_writers_at_the_same_version_one_advances(db: Database) -> 
         return True
 
     assert sorted(await asyncio.gather(advance(1), advance(2))) == [False, True]
-
-
-async def test_a_model_is_created_once(db: Database) -> None:
-    async with transaction(db.engine) as conn:
-        with pytest.raises(Conflict):
-            await PointerRepository(conn).create(next_pointer(POINTER, 1))
-        assert await PointerRepository(conn).read(MODEL) == POINTER
-        assert await PointerRepository(conn).read("other") is None
 
 
 async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Database, tmp_path: Path) -> None:
@@ -165,17 +157,3 @@ async def test_an_api_key_is_found_by_its_hash_until_it_is_revoked(db: Database,
         assert await keys.revoke(uuid4()) is None
         assert await keys.find_by_hash(digest) is None
         assert [key.name for key in await keys.list()] == ["tests", "auditor"]
-
-
-async def test_a_name_is_free_again_when_its_key_is_revoked(db: Database) -> None:
-    first, second = uuid4(), uuid4()
-    async with transaction(db.engine) as conn:
-        keys = ApiKeyRepository(conn)
-        await keys.create(first, "etl", [Scope.DELETIONS_WRITE], bytes([1]) * 32)
-        with pytest.raises(Conflict, match="etl"):
-            await keys.create(second, "etl", [Scope.DELETIONS_WRITE], bytes([2]) * 32)
-        with pytest.raises(Conflict):
-            await keys.create(second, "other", [Scope.DELETIONS_WRITE], bytes([1]) * 32)
-        await keys.revoke(first)
-        await keys.create(second, "etl", [Scope.DELETIONS_WRITE], bytes([2]) * 32)
-        assert len(await keys.list()) == 3

@@ -8,8 +8,6 @@ import pytest
 
 from projector.forgetting.status import RepairStatus
 from service.access.api_keys import ApiKeyRepository
-from service.audit_records.queries import AuditFilters
-from service.audit_records.search import search
 from service.db.transactions import transaction
 from service.deletions.delivery.outbox import OutboxRepository
 from service.deletions.moves import RequestMoves
@@ -18,7 +16,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.scopes import Scope
 from service.domain.states import EventType, Guarantee, RequestStatus
-from service.errors import Conflict, NotFound
+from service.errors import Conflict
 from service.evidence.contents import AlreadyDeleted
 from service.evidence.events import EventRepository
 from service.key_slots.disposal import UnneededKeys
@@ -120,14 +118,6 @@ async def test_moves_that_are_not_allowed_are_refused_and_change_nothing(db: Dat
     assert await db.rows("SELECT * FROM events") == events
 
 
-async def test_a_request_is_not_applied_by_a_batch_it_is_not_in(db: Database) -> None:
-    request_id = await db.accept()
-    await db.applied([request_id])
-    with pytest.raises(Conflict, match="is applied"):
-        async with transaction(db.engine) as conn:
-            await RequestMoves(conn).mark_applied(uuid4(), [outcome(request_id)])
-
-
 async def test_a_request_for_what_is_deleted_already_completes_naming_the_earlier_one(db: Database) -> None:
     earlier, request_id = await db.accept(), await db.accept()
     for moved in (True, False):
@@ -138,17 +128,6 @@ async def test_a_request_for_what_is_deleted_already_completes_naming_the_earlie
     completed = await _get(db, request_id)
     assert (completed.status, completed.already_deleted_by) == (RequestStatus.COMPLETED, earlier)
     assert await _events(db, request_id) == [EventType.COMPLETED]
-
-
-async def test_a_failed_request_says_why_once(db: Database) -> None:
-    request_id = await db.accept()
-    for moved in (True, False):
-        async with transaction(db.engine) as conn:
-            assert moved is await RequestMoves(conn).mark_failed(request_id, "Its features are broken.")
-    failed = await _get(db, request_id)
-    assert (failed.status, failed.failure) == (RequestStatus.FAILED, "Its features are broken.")
-    assert failed.failed_at is not None
-    assert await _events(db, request_id) == [EventType.FAILED]
 
 
 async def test_the_audit_is_shown_from_applied_on(db: Database) -> None:
@@ -164,16 +143,6 @@ async def test_the_audit_is_shown_from_applied_on(db: Database) -> None:
     assert found[1].batch.id == batch_id
     assert found[1].batch.durations_ms == {"project": 1.9}
     assert found[1].batch.span_residual is None
-
-
-async def test_a_key_sees_its_own_requests_only(db: Database) -> None:
-    request_id = await db.accept()
-    async with transaction(db.engine) as conn:
-        requests = RequestRepository(conn)
-        assert await requests.get(request_id, uuid4()) is None
-        assert await requests.get(request_id, db.api_key_id) is not None
-        assert await requests.get(uuid4()) is None
-        assert (await search(conn, AuditFilters(api_key_id=uuid4()), None, 10)).entries == []
 
 
 async def test_a_page_reads_an_index_and_not_the_table(db: Database) -> None:
@@ -217,14 +186,6 @@ async def test_a_batch_whose_request_was_cancelled_meanwhile_is_not_recorded(db:
     assert (await _get(db, kept)).batch_id is None
 
 
-async def test_a_request_in_a_batch_cannot_be_cancelled(db: Database) -> None:
-    request_id = await db.accept()
-    await db.batch([request_id])
-    with pytest.raises(Conflict, match="being applied"):
-        await db.intake.cancel(request_id, db.api_key_id)
-    assert request_id in db.kept()
-
-
 async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: Database) -> None:
     request_id = await db.accept("12")
     assert request_id in db.kept()
@@ -236,25 +197,6 @@ async def test_cancelling_forgets_the_targets_their_key_and_the_outbox_row(db: D
     assert await db.rows("SELECT * FROM outbox") == []
     with pytest.raises(Conflict, match="cancelled"):
         await db.intake.cancel(request_id, db.api_key_id)
-
-
-async def test_a_request_of_another_key_is_not_there_to_be_cancelled(db: Database) -> None:
-    request_id = await db.accept()
-    other = uuid4()
-    async with transaction(db.engine) as conn:
-        await ApiKeyRepository(conn).create(other, "other", [Scope.DELETIONS_WRITE], b"o" * 32)
-    for unknown, key in ((request_id, other), (uuid4(), db.api_key_id)):
-        with pytest.raises(NotFound):
-            await db.intake.cancel(unknown, key, own_only=True)
-    assert (await _get(db, request_id)).status is RequestStatus.QUEUED
-
-
-async def test_queued_nodes_counts_what_waits(db: Database) -> None:
-    await db.accept("1", "2", "3")
-    await db.intake.cancel(await db.accept("4"), db.api_key_id)
-    async with transaction(db.engine) as conn:
-        assert await RequestRepository(conn).queued_nodes(MODEL) == 3
-        assert await RequestRepository(conn).queued_nodes("other") == 0
 
 
 async def test_the_sweeper_is_told_each_forgotten_request_once_in_a_while(db: Database) -> None:
@@ -286,33 +228,6 @@ async def test_an_unfinished_batch_is_found_with_everything_recovery_needs(db: D
         assert await VersionRepository(conn).unfinished("other") == []
         found = await BatchRepository(conn).get(version.id)
     assert (found.details, list(found.requests), found.norms) == (DETAILS, ids, dict.fromkeys(ids, NORMS))
-
-
-async def test_a_finished_batch_keeps_its_residual_and_all_durations(db: Database) -> None:
-    request_id = await db.accept()
-    batch_id = await db.applied([request_id])
-    for finished in (True, False):
-        async with transaction(db.engine) as conn:
-            versions = VersionRepository(conn)
-            assert finished is await versions.finish(batch_id, span_residual=3e-15, durations_ms={"erase": 2.5})
-    async with transaction(db.engine) as conn:
-        assert await VersionRepository(conn).unfinished(MODEL) == []
-        found = await RequestRepository(conn).get(request_id)
-    assert found is not None
-    assert found[1] is not None
-    assert found[1].batch.span_residual == 3e-15
-    assert found[1].batch.durations_ms == {"project": 1.9, "erase": 2.5}
-
-
-async def test_what_is_repaired_after_a_batch_is_complete_counts_as_none_of_its_time(db: Database) -> None:
-    for version, (repair_ms, seconds) in enumerate([(400.0, 1.4), (600_000.0, 6.0)], start=1):
-        batch_id = await db.applied([await db.accept("1")], version)
-        async with transaction(db.engine) as conn:
-            durations_ms = {"project": 1000.0, "repair": repair_ms}
-            await VersionRepository(conn).finish(batch_id, span_residual=0.0, durations_ms=durations_ms)
-        async with transaction(db.engine) as conn:
-            found = await BatchRepository(conn).newest_duration_s(MODEL, repair_budget_s=5.0)
-        assert found == pytest.approx(seconds)
 
 
 async def test_requests_of_keys_that_may_know_what_is_deleted_are_told_from_others(db: Database) -> None:

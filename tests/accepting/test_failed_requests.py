@@ -1,12 +1,11 @@
 """What becomes of a request that failed: it stays open until it is handled, and what it names is kept no longer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -18,7 +17,7 @@ from service.deletions.failed import FailedRequests
 from service.deletions.follow_up import FollowUp
 from service.deletions.moves import SEND_ANEW, RequestMoves
 from service.deletions.requests import RequestRepository
-from service.domain.kinds import Part, RequestKind, Target
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, Tombstone
 from service.domain.scopes import Scope
 from service.domain.states import EventType, RequestStatus
@@ -34,7 +33,7 @@ from service.vault.request_keys import RequestKeys
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner
-from tests.support.service.bodies import WRITER, node_body, refused
+from tests.support.service.bodies import WRITER, node_body
 from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
 from tests.support.service.running import running
 
@@ -153,18 +152,6 @@ async def test_what_is_handled_is_forgotten(world: World) -> None:
     assert world.db.kept() == {}
 
 
-async def test_what_failed_long_ago_is_forgotten_and_stays_open(world: World) -> None:
-    request_id, lately = await world.failed("1"), await world.failed("2")
-    await world.db.rows("UPDATE requests SET failed_at = now() - interval '91 days' WHERE id = :id", id=request_id)
-    await world.follow_up.look()
-    await UnneededKeys(world.db.engine, world.db.keys).destroy_dropped()
-    assert world.db.kept().keys() == {lately}
-    assert await world.open_failed() == 2
-    with pytest.raises(Conflict, match="no longer kept"):
-        await world.db.intake.retry(request_id, world.db.api_key_id)
-    await world.handle(request_id)
-
-
 async def test_a_later_request_for_the_same_handles_it_and_both_name_each_other(world: World) -> None:
     request_id, other = await world.failed("1", "2"), await world.failed("1", "3")
     await world.follow_up.look()
@@ -194,16 +181,6 @@ async def test_one_is_not_handled_before_what_deletes_the_same_is_completed(worl
     await world.complete(later, (await world.state(later)).batch_id or uuid4())
     await world.follow_up.look()
     assert (await world.state(request_id)).handled_by == later
-
-
-async def test_one_whose_key_is_lost_is_left_to_a_person(world: World) -> None:
-    request_id = await world.failed("1")
-    for page in world.db.keys.held():
-        world.db.keys.destroy(page)
-    await world.deleted("1")
-    await world.follow_up.look()
-    assert (await world.state(request_id)).handled_at is None
-    await world.handle(request_id)
 
 
 async def test_more_time_is_given_before_the_deadline_alone(world: World) -> None:
@@ -242,43 +219,6 @@ async def test_a_deadline_is_the_one_in_force_at_receipt(world: World) -> None:
         assert found.due_at - found.received_at == allowed
     async with transaction(world.db.engine) as conn:
         assert (await summary(conn, MODEL)).deadline_days == 0.5
-
-
-async def test_what_ended_late_stays_late(world: World) -> None:
-    late, early = await world.db.accept("1"), await world.db.accept("2")
-    await world.db.rows("UPDATE requests SET received_at = received_at - interval '31 days' WHERE id = :id", id=late)
-    assert (await world.state(late)).late
-    batch = await world.db.applied([late, early])
-    await world.db.rows("UPDATE versions SET finished_at = now(), span_residual = 0 WHERE id = :id", id=batch)
-    async with transaction(world.db.engine) as conn:
-        await RequestMoves(conn).mark_completed({late: Said(), early: Said()})
-    assert [(await world.state(one)).late for one in (late, early)] == [True, False]
-    async with transaction(world.db.engine) as conn:
-        months = (await summary(conn, MODEL)).months
-    assert (sum(one.on_time for one in months), sum(one.late for one in months)) == (1, 1)
-    await assert_totals_are_right(world.db)
-
-
-async def test_who_may_decide_is_who_may_try_again(database_url: str, tmp_path: Path) -> None:
-    async with without_unlearner(database_url, tmp_path) as api:
-        writer, operator = await api.client(*WRITER), await api.client(*WRITER, Scope.AUDIT_READ)
-        accepted = (await writer.post("/deletions", json=node_body("1"))).json()
-        link, due_at = accepted["links"]["self"], accepted["due_at"]
-        later = (datetime.fromisoformat(due_at) + timedelta(days=60)).astimezone(UTC).isoformat()
-        for path, body in (("handle", {"reason": "x"}), ("extend", {"reason": "x", "due_at": later})):
-            refused(await writer.post(f"{link}/{path}", json=body), 403, "missing-scope")
-        refused(await operator.post(f"{link}/handle", json={"reason": "x"}), 409, "conflict")
-        refused(await operator.post(f"{link}/handle", json={"reason": "  "}), 422, "invalid-request")
-        extended = await operator.post(f"{link}/extend", json={"reason": "Many.", "due_at": later})
-        assert datetime.fromisoformat(extended.json()["due_at"]) == datetime.fromisoformat(later)
-        async with transaction(api.engine) as connection:
-            await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
-        assert (await operator.get("/audit/summary")).json()["open_failed"] == 1
-        assert await _listed(operator, open=True, status="failed") == [accepted["id"]]
-        handled = (await operator.post(f"{link}/handle", json={"reason": "Withdrawn."})).json()
-        assert (handled["status"], handled["handled_by"], handled["late"]) == ("failed", None, False)
-        assert await _listed(operator, open=True) == []
-        assert await _listed(operator, late=False) == [accepted["id"]]
 
 
 async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database_url: str, tmp_path: Path) -> None:
@@ -335,11 +275,6 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             assert (accepted["id"] in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
 
 
-async def _listed(client: httpx2.AsyncClient, **filters: str | bool) -> list[str]:
-    answer = await client.get("/deletions", params=filters)
-    return [one["id"] for one in answer.json()["deletions"]]
-
-
 async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
     settings: Settings, database_url: str
 ) -> None:
@@ -366,24 +301,3 @@ async def test_a_running_lethe_handles_what_failed_and_tells_of_it_until_then(
         assert (await lethe.state(later))["handles"] == [accepted["id"]]
         receipt = await lethe.receipt(later)
         assert receipt["summary"]["status"] == "completed"
-
-
-async def test_many_that_failed_are_looked_for_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each batch: whatever failed before may be deleted by it."""
-    asked, find = 0, TombstoneLookup.find
-
-    async def counted(self: TombstoneLookup, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
-        nonlocal asked
-        asked += 1
-        return await find(self, part, targets)
-
-    monkeypatch.setattr(TombstoneLookup, "find", counted)
-    await world.failed("1")
-    await world.follow_up.look()
-    alone, asked = asked, 0
-    for node in range(2, 20):
-        await world.failed(str(node))
-    await world.deleted("3", "4")
-    await world.follow_up.look()
-    assert asked == alone
-    assert await world.open_failed() == 19 - 2

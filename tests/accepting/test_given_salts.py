@@ -13,7 +13,7 @@ import pytest
 from service.db.transactions import transaction
 from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
-from tests.support.service.bodies import WRITER, edge_body, node_body, refused
+from tests.support.service.bodies import WRITER, node_body, refused
 
 
 @pytest.fixture
@@ -61,22 +61,6 @@ async def test_what_is_no_salt_is_told_with_its_place(writer: httpx2.AsyncClient
     assert document["errors"][0]["loc"] == ["body", "node", "salts", "nodes"]
 
 
-async def test_there_is_one_salt_for_each_node_and_for_the_reference(api: Api, writer: httpx2.AsyncClient) -> None:
-    document = refused(
-        await writer.post("/deletions", json=with_salts(node_body("1", "2"), "2", "3")), 422, "unfit-salts"
-    )
-    assert (document["without_salt"], document["not_named"]) == (["1"], ["3"])
-    for body in (
-        with_salts(node_body("1", reference="R"), "1"),
-        with_salts(node_body("1"), "1", reference=token_hex(24)),
-        node_body("1", "2") | {"salts": {"nodes": dict.fromkeys(("1", "2"), token_hex(24))}},
-        with_salts(edge_body(("1", "2")), "1"),
-    ):
-        refused(await writer.post("/deletions", json=body), 422, "unfit-salts")
-    assert await api.count("requests") == await api.count("used_salts") == 0
-    assert (await writer.post("/deletions", json=with_salts(edge_body(("1", "2")), "1", "2"))).status_code == 202
-
-
 async def test_a_salt_is_never_used_twice(api: Api, writer: httpx2.AsyncClient) -> None:
     first = with_salts(node_body("1"), "1")
     [salt] = first["salts"]["nodes"].values()
@@ -95,12 +79,6 @@ async def test_a_salt_is_never_used_twice(api: Api, writer: httpx2.AsyncClient) 
             document = refused(await client.post("/deletions", json=body), 409, "salt-used")
             assert "lost with its Idempotency-Key" in document["remedy"]
     assert (await api.count("requests"), await api.count("used_salts")) == (1, 1)
-
-
-async def test_a_salt_that_lethe_drew_is_a_used_one(api: Api, writer: httpx2.AsyncClient) -> None:
-    drawn = (await writer.post("/deletions", json=node_body("1"))).json()["salts"]["nodes"]["1"]
-    refused(await writer.post("/deletions", json=node_body("2") | {"salts": {"nodes": {"2": drawn}}}), 409, "salt-used")
-    assert await api.count("used_salts") == 0
 
 
 async def test_of_requests_at_the_same_moment_one_gets_the_salt_and_the_others_go_on(

@@ -67,12 +67,6 @@ async def fail(db: Database, request_id: UUID, ago_s: float) -> None:
     )
 
 
-async def test_an_empty_queue_has_no_oldest_request(db: Database) -> None:
-    assert await oldest(db) is None
-    await fail(db, await db.accept("1"), 0.0)
-    assert await oldest(db) is None
-
-
 async def test_it_waits_since_it_was_queued_when_nothing_before_it_went_on(db: Database) -> None:
     await accepted(db, "1", 50.0)
     await accepted(db, "2", 10.0)
@@ -80,16 +74,6 @@ async def test_it_waits_since_it_was_queued_when_nothing_before_it_went_on(db: D
     assert found is not None
     assert found.waits_s == pytest.approx(50.0, abs=5.0)
     assert found.is_stuck(MOST_S)
-
-
-async def test_in_a_long_queue_it_waits_since_the_one_before_it_went_on(db: Database) -> None:
-    first = await accepted(db, "1", 3600.0)
-    await accepted(db, "2", 3500.0)
-    await fail(db, first, 5.0)
-    found = await oldest(db)
-    assert found is not None
-    assert found.waits_s == pytest.approx(5.0, abs=5.0)
-    assert not found.is_stuck(MOST_S)
 
 
 async def test_those_that_overtook_it_do_not_hide_that_it_waits(db: Database) -> None:
@@ -123,23 +107,6 @@ async def test_one_that_waited_too_long_before_a_batch_overtook_it_is_stuck_mean
     assert found.is_stuck(MOST_S)
 
 
-async def test_what_an_earlier_session_took_up_is_in_nobodys_hand(db: Database) -> None:
-    request_id = await accepted(db, "1", 3600.0)
-    await take(db, request_id, 3500.0)
-    await told(db, Phase.SERVING, 60.0)
-    found = await oldest(db)
-    assert found is not None
-    assert found.is_stuck(MOST_S)
-
-
-async def test_a_batch_begun_before_others_read_that_its_unlearner_serves_is_in_its_hand(db: Database) -> None:
-    await take(db, await accepted(db, "1", 7300.0), 7285.0)
-    await db.rows("UPDATE leases SET serving_since = now() - interval '2 h'")
-    found = await oldest(db)
-    assert found is not None
-    assert not found.is_stuck(MOST_S)
-
-
 async def test_it_waits_for_an_unlearner_only_since_that_serves(db: Database) -> None:
     await accepted(db, "1", 3600.0)
     await told(db, Phase.SERVING, 5.0)
@@ -162,15 +129,6 @@ async def test_while_no_unlearner_serves_it_waits_and_is_not_stuck(db: Database,
 async def test_while_nobody_holds_the_lease_it_is_not_stuck(db: Database) -> None:
     await accepted(db, "1", 3600.0)
     await db.rows("UPDATE leases SET expires_at = now() - interval '30 min'")
-    found = await oldest(db)
-    assert found is not None
-    assert not found.is_stuck(MOST_S)
-
-
-async def test_one_that_is_tried_again_waits_since_then(db: Database) -> None:
-    request_id = await accepted(db, "1", 3600.0)
-    await fail(db, request_id, 1800.0)
-    await db.intake.retry(request_id, db.api_key_id)
     found = await oldest(db)
     assert found is not None
     assert not found.is_stuck(MOST_S)

@@ -3,13 +3,11 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2
 import numpy as np
 import pytest
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
-from model_store.store import Store
 from projector.network.spec import ModelSpec
 from service.domain.scopes import Scope
 from service.settings import Settings
@@ -75,32 +73,6 @@ async def test_private_nodes_of_a_model_with_an_mlp_are_forgotten(lethe: Lethe, 
     assert state["audit"]["span_residual"] <= 1e-8
     refused(await lethe.client.get(f"/predict/{private[0]}"), 410, "node-deleted")
     assert (await lethe.client.get("/model")).json()["features"] == 10
-
-
-async def test_features_of_public_nodes_and_edges_between_two_of_them_are_refused_as_well(
-    lethe: Lethe, public: list[str]
-) -> None:
-    async def ask(**body: object) -> httpx2.Response:
-        return await lethe.client.post("/deletions", json=body)
-
-    document = refused(await ask(kind="features", nodes=public[:2]), 409, "public-nodes")
-    assert document["public"] == public[:2]
-    graph = Store.open(lethe.settings.model_dir).load_base().graph
-    edges = [tuple(graph.node_ids[row] for row in pair) for pair in np.argwhere(graph.adjacency.toarray())]
-    inside = next(edge for edge in edges if set(edge) <= set(public))
-    across = next(edge for edge in edges if len(set(edge) & set(public)) == 1)
-    document = refused(await ask(kind="edge", edges=[across, inside]), 409, "public-nodes")
-    assert document["public_edges"] == [sorted(inside)]
-    await lethe.completed((await ask(kind="edge", edges=[across])).json())
-
-
-async def test_nodes_stay_public_after_a_restart(settings: Settings, public: list[str], private: list[str]) -> None:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        await lethe.completed(await lethe.delete(private[5]))
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        refused(await lethe.client.post("/deletions", json=node_body(public[0])), 409, "public-nodes")
 
 
 async def test_a_request_that_was_queued_for_another_model_fails_with_the_reason(

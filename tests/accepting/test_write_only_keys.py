@@ -146,17 +146,6 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
     assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
 
 
-async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, writer: httpx2.AsyncClient) -> None:
-    headers = {"Idempotency-Key": "one"}
-    first = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
-    assert (await writer.post("/deletions", json=node_body("1"), headers=headers)).json() == first
-    await api.forget(["1"], first["id"])
-    await api.complete(first["id"])
-    again = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
-    # Salts are erased by then, as `completed` promises.
-    assert again == first | {"salts": None}
-
-
 async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
     api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
@@ -194,14 +183,6 @@ async def test_too_late_to_cancel_is_all_that_is_said(
     async with transaction(api.engine) as connection:
         await RequestMoves(connection).take([UUID(own)])
     assert "is being applied" in refused(await reader.delete(f"/deletions/{own}"), 409, "conflict")["detail"]
-
-
-async def test_deleted_ids_are_unknown_to_whoever_predicts(api: Api, reader: httpx2.AsyncClient) -> None:
-    await gone(api, reader, "5")
-    predicting = await api.client(Scope.PREDICTIONS_READ, Scope.DELETIONS_WRITE)
-    assert [(await predicting.get(f"/predict/{node}")).status_code for node in ("5", "nobody")] == [404, 404]
-    answer = (await predicting.post("/predict", json={"nodes": ["5", "nobody"]})).json()
-    assert (answer["unknown"], answer["deleted"]) == (["5", "nobody"], [])
 
 
 async def test_refusals_are_recorded_and_counted(
@@ -254,19 +235,6 @@ def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
     assert (deletion.status, deletion.already_deleted_by) == ("completed", earlier.id)
     assert deletion.completed_at is not None
     assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
-
-
-def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProcess, writing: httpx2.Client) -> None:
-    lethe.delete(["5"])
-    asked = writing.post("/deletions", json=node_body("5", "6", "7")).json()
-    assert (asked["count"], len(asked["salts"]["nodes"])) == (3, 3)
-    with lethe.client() as client:
-        deletion = client.wait(asked["id"], timeout_s=60)
-    assert deletion.audit is not None
-    assert deletion.audit.deleted == 2
-    assert deletion.explanation is not None
-    assert "1 of the 3 nodes that the request names was already gone" in deletion.explanation
-    assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
 
 
 def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(

@@ -53,18 +53,6 @@ async def test_the_operators_key_is_made_valid_in_place_of_the_one_before(engine
     assert (await key_memory(engine, keyring).authenticate("chosen later")).revoked_at is None
 
 
-async def test_a_key_made_by_hand_takes_the_place_of_the_operators_before_too(engine: Engine, keyring: Keyring) -> None:
-    await ensure_first_key(engine, keyring, Settings(admin_key="12345678"))
-    async with transaction(engine) as connection:
-        await ApiKeyRepository(connection).create(uuid4(), "shop", list(Scope), keyring.api_key_hash("k" * 32))
-    for _ in range(2):
-        assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0", admin_key="k" * 32)) is None
-    await refuse_weak_keys(engine, "0.0.0.0")
-    assert (await key_memory(engine, keyring).authenticate("k" * 32)).name == "shop"
-    with pytest.raises(Unauthenticated):
-        await key_memory(engine, keyring).authenticate("12345678")
-
-
 @pytest.mark.parametrize(("chosen", "asked"), [(None, "list"), ("chosen by me", "find_by_hash")])
 async def test_of_two_processes_that_start_at_once_one_makes_it(
     engine: Engine, keyring: Keyring, monkeypatch: pytest.MonkeyPatch, chosen: str | None, asked: str
@@ -85,15 +73,6 @@ async def test_of_two_processes_that_start_at_once_one_makes_it(
     assert (await key_memory(engine, keyring).authenticate(text)).scopes == frozenset(Scope)
     async with transaction(engine) as connection:
         assert len(await ApiKeyRepository(connection).list()) == 1
-
-
-async def test_the_operators_key_leaves_generated_ones_alone(engine: Engine, keyring: Keyring) -> None:
-    made = await ensure_first_key(engine, keyring, Settings())
-    assert made is not None
-    await ensure_first_key(engine, keyring, Settings(admin_key="chosen by me"))
-    assert (await key_memory(engine, keyring).authenticate(made.text)).revoked_at is None
-    async with transaction(engine) as connection:
-        assert len(await ApiKeyRepository(connection).list()) == 2
 
 
 async def test_beyond_this_machine_a_short_or_missing_first_key_is_refused(engine: Engine, keyring: Keyring) -> None:
@@ -148,9 +127,3 @@ async def test_who_listens_beyond_this_machine_judges_what_was_made_for_it_alone
     with pytest.raises(ConfigurationError, match=r"does not listen on 0\.0\.0\.0 with the key 'admin"):
         async with app.router.lifespan_context(app):
             pass
-
-
-async def test_who_listens_beyond_this_machine_takes_a_long_key(engine: Engine, keyring: Keyring) -> None:
-    await ensure_first_key(engine, keyring, Settings(admin_key="k" * 32))
-    await refuse_weak_keys(engine, "0.0.0.0")
-    assert await ensure_first_key(engine, keyring, Settings(host="0.0.0.0")) is None

@@ -7,9 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.access.api_keys import ApiKeyRepository
 from service.dashboard.pages import CONTENT_SECURITY_POLICY
-from service.db.transactions import transaction
 from service.domain.scopes import Scope
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
@@ -73,31 +71,6 @@ async def test_a_session_ends_with_signing_out_and_cannot_be_taken_up_again(api:
     assert "lethe_session" not in client.cookies
     client.cookies.set("lethe_session", kept, domain="lethe", path="/dashboard")
     assert (await client.get("/dashboard")).status_code == 303
-
-
-async def test_a_session_goes_on_in_another_process_and_after_a_restart(
-    api: Api, database_url: str, tmp_path: Path
-) -> None:
-    _, key = await api.key(Scope.AUDIT_READ)
-    client = await api.client_with(None)
-    await sign_in(client, key)
-    async with serving(database_url, tmp_path / "home") as sibling:
-        elsewhere = await sibling.client_with(None)
-        elsewhere.cookies = client.cookies
-        assert (await elsewhere.get("/dashboard/log")).status_code == 200
-
-
-async def test_a_session_ends_with_its_key(api: Api) -> None:
-    key_id, key = await api.key(Scope.AUDIT_READ)
-    client = await api.client_with(None)
-    await sign_in(client, key)
-    async with transaction(api.engine) as connection:
-        await ApiKeyRepository(connection).revoke(key_id)
-    assert (await client.get("/dashboard")).status_code == 303
-    # A region that asks for itself takes its whole page to the form.
-    asked = {"HX-Request": "true", "HX-Target": "now", "HX-Current-URL": "http://localhost/dashboard?period=2d"}
-    region = await client.get("/dashboard?period=2d", headers=asked)
-    assert region.headers["hx-redirect"] == "/dashboard/login?next=%2Fdashboard%3Fperiod%3D2d"
 
 
 @pytest.mark.parametrize("path", ["/find", "/drills", "/logout", "/login"])
@@ -232,22 +205,6 @@ async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) 
     assert (elsewhere.status_code, elsewhere.headers["content-type"]) == (404, "application/problem+json")
 
 
-async def test_what_does_not_exist_is_told_as_a_page(api: Api) -> None:
-    _, key = await api.key(Scope.AUDIT_READ)
-    client = await api.client_with(None)
-    await sign_in(client, key)
-    for path in ("/requests/5e1c0a66-1111-4222-8333-444455556666", "/requests/x", "/log/consistency?from=1&to=99"):
-        page = await client.get(f"/dashboard{path}")
-        assert page.status_code == 404
-        assert "text/html" in page.headers["content-type"]
-    assert (await client.get("/dashboard/requests?cursor=x")).status_code == 400
-    wrong = await client.get("/dashboard/requests?status=gone&since=yesterday&bound=nan&kind=edge")
-    assert (
-        "These filters were not understood and not applied: Status; Bound after repair, at least; Received from."
-        in wrong.text
-    )
-
-
 async def test_a_form_with_a_field_that_is_unknown_or_repeated_is_refused_by_name(api: Api) -> None:
     _, key = await api.key(*Scope)
     client = await api.client_with(None)
@@ -263,13 +220,3 @@ async def test_a_form_with_a_field_that_is_unknown_or_repeated_is_refused_by_nam
         answer = await client.post("/dashboard/find", content=f"form_token={token}&{body}", headers=fields)
         assert answer.status_code == status, body
     assert "node_id" in (await client.get("/dashboard/find?node_id=2")).text
-
-
-async def test_a_file_is_not_written_under_filters_that_mean_nothing(api: Api) -> None:
-    _, key = await api.key(*Scope)
-    client = await api.client_with(None)
-    await sign_in(client, key)
-    assert (await client.get("/dashboard/export?status=completed")).status_code == 200
-    for query in ("status=none", "since=2026-02-01&until=2026-01-01", "bound=x"):
-        assert (await client.get(f"/dashboard/export?{query}")).status_code == 422, query
-        assert (await client.get(f"/dashboard/requests?{query}")).status_code == 200

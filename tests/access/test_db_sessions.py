@@ -61,22 +61,6 @@ async def test_a_session_lasts_while_it_is_used_and_no_longer_than_its_lifetime(
     assert await find(db.engine, token) is None
 
 
-async def test_a_session_that_is_not_used_ends(db: Database) -> None:
-    token = await start(db.engine, db.api_key_id)
-    await pass_time(db, IDLE + SECOND)
-    assert await find(db.engine, token) is None
-
-
-async def test_looking_again_within_a_minute_writes_nothing(db: Database) -> None:
-    token = await start(db.engine, db.api_key_id)
-    row = await db.value("SELECT ctid::text FROM sessions")
-    await find(db.engine, token)
-    assert await db.value("SELECT ctid::text FROM sessions") == row
-    await pass_time(db, timedelta(minutes=2))
-    await find(db.engine, token)
-    assert await db.value("SELECT seen_at > now() - interval '1 minute' FROM sessions") is True
-
-
 async def test_a_session_holds_in_every_process_and_ends_in_every_process(db: Database, other: Engine) -> None:
     token = await start(db.engine, db.api_key_id)
     kept = await start(other, db.api_key_id)

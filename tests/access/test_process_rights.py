@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -202,24 +201,6 @@ async def test_it_is_found_when_a_login_can_do_more_than_its_process_needs(db: D
             assert await conn.scalar(text("SELECT current_user")) == role
             assert not await roles.is_kept_to(conn, role)
         await engine.dispose()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"username": "nobody", "password": "secret"}, 'authentication failed for user "nobody"'),
-        ({"password": "mistyped"}, 'authentication failed for user "lethe"'),
-        ({"database": "nowhere"}, 'database "nowhere" does not exist'),
-    ],
-)
-async def test_a_url_that_names_no_login_or_database_is_a_wrong_setting_at_the_start(
-    db: Database, wrong: dict[str, Any], said: str
-) -> None:
-    url = make_url(db.url).set(**wrong).render_as_string(hide_password=False)
-    with pytest.raises(ConfigurationError, match=said) as refused:
-        await roles.open_engine(url, API_ROLE)
-    assert "LETHE_API_DATABASE_URL" in refused.value.remedy
-    assert "mistyped" not in str(refused.value)
 
 
 async def test_a_login_without_its_role_is_told_what_to_give_it(db: Database) -> None:

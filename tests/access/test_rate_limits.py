@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import httpx2
 import pytest
 import redis
 
-from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES, network_of
+from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES
 from service.domain.scopes import Scope
 from service.embedded import Embedded
 from tests.support.service.api_harness import NODES, Api, serving
@@ -85,16 +83,6 @@ async def test_memory_of_those_who_fail_is_bounded() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_an_address_is_one_for_itself_and_a_network_of_one_subscriber_is_one() -> None:
-    def network(address: str | None) -> str:
-        connection: Any = SimpleNamespace(client=None if address is None else SimpleNamespace(host=address))
-        return network_of(connection)
-
-    assert network("2001:db8::1") == network("2001:db8::ffff") != network("2001:db8:0:1::1")
-    assert network("192.0.2.1") == network("::ffff:192.0.2.1") != network("192.0.2.2")
-    assert network(None) == "unknown"
-
-
 @pytest.fixture
 async def api(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Api]:
     async with serving(database_url, tmp_path, redis_url=redis_url, max_queued_nodes=5) as running:
@@ -144,9 +132,3 @@ async def test_one_key_leaves_room_in_the_queue_for_the_others(api: Api) -> None
         await fills(other)
     document = refused(await late.post("/deletions", json=node_body("10")), 429, "queue-full")
     assert document["detail"].startswith("More than 20 nodes, of all API keys")
-
-
-async def test_a_deletion_is_accepted_while_redis_is_away(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, tmp_path) as api:
-        writer = await api.client(Scope.DELETIONS_WRITE)
-        assert (await writer.post("/deletions", json=node_body("1"))).status_code == 202

@@ -1,6 +1,6 @@
 """Folders of models that somebody has tampered with, digests put right: imported, or refused in words; nothing outside.
 
-Every file of a trained model is changed in every way that hypothesis comes up with for a few minutes: values of the
+Every file of a trained model is changed in every way that hypothesis comes up with: values of the
 documents, bytes and lengths of the arrays, shapes of the weights, names, and what is no file at all.
 """
 
@@ -10,7 +10,6 @@ import math
 import os
 import resource
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -31,8 +30,8 @@ from projector.network.spec import ModelSpec
 from service.cli.main import main
 from service.cli.models.train import TrainingOptions, train_model
 
-#: Longest that the attack lasts (seconds), and the most folders that it tries.
-_BUDGET_S, _FOLDERS = 240.0, 6000
+#: How many folders are tried.
+_FOLDERS = 2000
 _UNSEALED = "0" * 64
 
 #: What a change meets where the one before it has left nothing that it could change.
@@ -302,7 +301,7 @@ def imported(folder: Path, home: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_touched(
     models: list[Path],
     tmp_path: Path,
@@ -317,7 +316,6 @@ def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_tou
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, limits[1]))
     request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_AS, limits))
-    until = time.monotonic() + _BUDGET_S
     counts = {"taken": 0, "refused": 0}
     changes = st.one_of(changed_values(), changed_values(), changed_bytes(), changed_weights(), changed_files())
 
@@ -333,8 +331,6 @@ def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_tou
         put_right=st.sampled_from([True, True, True, False]),
     )
     def attack(model: Path, made: list[Change], put_right: bool) -> None:
-        if time.monotonic() > until:
-            return
         place = tmp_path / "place"
         shutil.rmtree(place, ignore_errors=True)
         (place / "outside").mkdir(parents=True)

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -12,7 +11,7 @@ from model_store.versions import VersionRef
 from service.domain.scopes import Scope
 from tests.support.service.api_harness import CLASSES, NODES, Api, publish, serving
 from tests.support.service.bodies import node_body, refused
-from tests.support.service.publications import folder_of, load, published_model
+from tests.support.service.publications import load, published_model
 
 
 @pytest.fixture
@@ -57,22 +56,6 @@ async def test_full_probabilities_are_a_right_beside_that_to_predict(api: Api) -
         assert refused(answer, 403, "missing-scope")["scope"] == "predictions:read"
 
 
-async def test_decimals_are_the_operators(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, tmp_path, prediction_decimals=1) as api:
-        reader = await api.client(Scope.PREDICTIONS_READ)
-        shown = (await reader.get("/predict/1")).json()["probabilities"]
-    assert list(shown.values()) == [round(value, 1) for value in api.snapshot.probabilities[1].tolist()]
-
-
-async def test_several_nodes_come_from_one_version_in_the_order_asked(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
-    answer = (await reader.post("/predict", json={"nodes": ["3", "nobody", "user/38", "3"]})).json()
-    assert answer["model_version"] == 1
-    assert [one["node"] for one in answer["predictions"]] == ["3", "user/38", "3"]
-    assert set(answer["predictions"][0]) == {"node", "label", "probabilities"}
-    assert (answer["unknown"], answer["deleted"]) == (["nobody"], [])
-
-
 async def test_a_deleted_node_is_gone_to_those_who_may_know_and_unknown_to_others(api: Api) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     await api.forget(["7"], (await writer.post("/deletions", json=node_body("7"))).json()["id"])
@@ -105,22 +88,6 @@ async def test_nothing_is_predicted_while_that_is_withheld_and_deletions_are_acc
     model = published_model(api.nodes, api.snapshot, classes=CLASSES)
     load(api.publisher, VersionRef(1, 1), model, api.snapshot, 2)
     assert (await reader.get("/predict/1")).status_code == 200
-
-
-async def test_predictions_from_a_damaged_publication_are_503_by_name(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
-    with (folder_of(api.publisher, VersionRef(1, 1)) / "probabilities").open("r+b") as file:
-        file.write(b"damaged")
-    for answer in (await reader.get("/predict/1"), await reader.post("/predict", json={"nodes": ["1"]})):
-        assert "probabilities is damaged" in refused(answer, 503, "unavailable")["detail"]
-
-
-async def test_bad_bodies_are_refused(api: Api) -> None:
-    reader = await api.client(Scope.PREDICTIONS_READ)
-    body: Any
-    for body in ({"nodes": []}, {"nodes": [1]}, {"nodes": "1"}, {}, {"nodes": ["1"], "more": 1}, ["1"]):
-        refused(await reader.post("/predict", json=body), 422, "invalid-request")
-    assert refused(await reader.post("/predict", json={"nodes": ["1"] * 51}), 413, "too-large")["max_nodes"] == 50
 
 
 async def test_the_model_is_described(api: Api) -> None:

@@ -71,11 +71,6 @@ async def test_of_many_that_ask_at_once_one_gets_the_lease(db: Database) -> None
     assert await db.value("SELECT fencing FROM leases") == 3
 
 
-async def test_leases_of_two_models_do_not_touch(db: Database) -> None:
-    await _acquired(db)
-    assert await acquire(db.engine, "other", "two", 60) is not None
-
-
 async def test_a_released_lease_is_free_at_once_and_its_number_keeps_growing(db: Database) -> None:
     first = await _acquired(db)
     await release(db.engine, first)
@@ -133,13 +128,6 @@ async def test_a_takeover_waits_for_a_write_that_is_under_way(db: Database) -> N
     assert taken is not None
     async with transaction(db.engine) as conn:
         assert await PointerRepository(conn).read(MODEL) == next_pointer(POINTER, lease.fencing)
-
-
-async def test_a_renewal_does_not_wait_for_a_write_that_is_under_way(db: Database) -> None:
-    lease = await _acquired(db)
-    async with fenced_transaction(db.engine, lease):
-        async with asyncio.timeout(120):
-            await renew(db.engine, lease)
 
 
 async def test_a_write_that_meets_a_takeover_waits_and_is_refused(db: Database) -> None:

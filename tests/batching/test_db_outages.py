@@ -133,16 +133,6 @@ async def test_damage_that_postgres_meets_is_named_as_damage(db: Database, state
             await connection.value(raised)
 
 
-async def test_a_connection_that_is_lost_while_it_is_set_up_is_an_outage(proxy: Proxy, fragile: Engine) -> None:
-    proxy.statement, proxy.at_commit = b"SET transaction_timeout", "lose"
-    with pytest.raises(Unavailable):
-        async with transaction(fragile):
-            raise AssertionError("has a connection")
-    assert proxy.struck.is_set()
-    async with transaction(fragile) as conn:
-        assert (await conn.exec_driver_sql("SHOW transaction_timeout")).scalar_one() == "1min"
-
-
 def test_a_connection_that_the_driver_gives_up_is_an_outage_and_a_wrong_setting_is_none() -> None:
     told_its_end = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
     dbapi = PGDialect_asyncpg.import_dbapi()  # type: ignore[no-untyped-call]  # SQLAlchemy gives it no types
@@ -154,57 +144,10 @@ def test_a_connection_that_the_driver_gives_up_is_an_outage_and_a_wrong_setting_
         assert not is_outage(mistake)
 
 
-@pytest.mark.slow
-async def test_whatever_a_connection_is_at_when_its_server_process_ends_is_an_outage(
-    own_postgres: Embedded, tmp_path: Path
-) -> None:
-    url = own_postgres.start().database_url
-    assert url is not None
-    engine, administrator = create_engine(url), create_engine(url, pool_size=1)
-    over = asyncio.Event()
-    outages = 0
-
-    async def work() -> None:
-        nonlocal outages
-        while not over.is_set():
-            try:
-                async with transaction(engine) as conn:
-                    await conn.exec_driver_sql("SELECT generate_series(1, 300)")
-                async with listen(engine):
-                    pass
-            except Unavailable:
-                outages += 1
-
-    workers = [asyncio.create_task(work()) for _ in range(8)]
-    for _ in range(200):
-        async with transaction(administrator) as conn:
-            await conn.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-    over.set()
-    await asyncio.gather(*workers)
-    assert outages > 200
-    await engine.dispose()
-    await administrator.dispose()
-
-
 async def _is_at(db: Database, version: int) -> bool:
     async with transaction(db.engine) as conn:
         pointer = await PointerRepository(conn).read(MODEL)
     return pointer is not None and pointer.version == version
-
-
-async def test_a_statement_that_fails_rolls_back_and_the_error_is_its_own(db: Database) -> None:
-    async def mistake() -> None:
-        async with transaction(db.engine) as conn:
-            await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await mistake()
-    async with transaction(db.engine) as conn:
-        assert await PointerRepository(conn).read(MODEL) == POINTER
 
 
 async def test_through_an_outage_nothing_is_half_written_and_afterwards_everything_works(

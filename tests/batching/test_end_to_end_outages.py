@@ -12,11 +12,8 @@ from lethe_client.results import Accepted
 from service.embedded import Embedded
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import Start
-from tests.support.processes.lethe_process import LetheProcess, copied, version_of
-from tests.support.service.bodies import node_body, refused
-
-#: How much is recorded.
-_ROWS = "SELECT (SELECT count(*) FROM requests), (SELECT count(*) FROM events), (SELECT count(*) FROM outbox)"
+from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.service.bodies import refused
 
 
 @dataclass
@@ -78,65 +75,6 @@ async def rows_of(database_url: str, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await connection.fetch(statement)]
     finally:
         await connection.close()
-
-
-def test_a_request_accepted_while_redis_is_away_is_applied_when_it_is_back(fragile: Fragile) -> None:
-    lethe = fragile.lethe
-    gone, *wanted = (next(fragile.nodes) for _ in range(3))
-    with lethe.client() as client, lethe.http() as http:
-        version = version_of(client.wait(client.request_deletion([gone]).id))
-        fragile.valkey.stop()
-
-        accepted = client.request_deletion(wanted)
-        assert accepted.status == "queued"
-        assert client.predict(wanted[0]).model_version == version
-        refused(http.get(f"/predict/{gone}"), 410, "node-deleted")
-        fragile.wait_until_unready_for("redis")
-        assert client.deletion(accepted.id).status == "queued"
-
-        fragile.valkey.start()
-        assert client.wait(accepted.id).audit is not None
-        for node in wanted:
-            refused(http.get(f"/predict/{node}"), 410, "node-deleted")
-    fragile.wait_until_ready()
-    fragile.assert_each_completed_once()
-    # The unlearner knows that it is over: the next outage begins with a short wait again.
-    said = [line for line in lethe.log().splitlines() if "activity=stream" in line]
-    assert "outage.over" in said[-1]
-
-
-def test_while_postgres_is_away_nothing_is_accepted_and_afterwards_lethe_goes_on_by_itself(fragile: Fragile) -> None:
-    lethe = fragile.lethe
-    gone, wanted = next(fragile.nodes), next(fragile.nodes)
-    with lethe.client() as client, lethe.http() as http:
-        first = client.request_deletion([gone])
-        version = version_of(client.wait(first.id))
-        rows = fragile.query(_ROWS)
-        fragile.postgres.stop()
-
-        for _ in range(2):
-            response = http.post("/deletions", json=node_body(wanted), headers={"Idempotency-Key": "the-same"})
-            refused(response, 503, "unavailable")
-        refused(http.get(f"/deletions/{first.id}"), 503, "unavailable")
-        # Whether this node was deleted or never there is for the database to say.
-        refused(http.get(f"/predict/{gone}"), 503, "unavailable")
-        fragile.wait_until_unready_for("postgres")
-        # Predictions need no Postgres.
-        for _ in range(100):
-            assert http.get(f"/predict/{wanted}").json()["model_version"] == version
-        assert http.get("/readyz/predictions").status_code == 200
-
-        fragile.postgres.start()
-        assert fragile.query(_ROWS) == rows
-        # Who answers, and who unlearns, look again after pauses that have grown meanwhile.
-        fragile.wait_until_ready()
-        accepted = client.request_deletion([wanted], idempotency_key="the-same")
-        assert client.wait(accepted.id).audit is not None
-        for node in (gone, wanted):
-            refused(http.get(f"/predict/{node}"), 410, "node-deleted")
-        assert client.request_deletion([wanted], idempotency_key="the-same").id == accepted.id
-    fragile.wait_until_ready()
-    fragile.assert_each_completed_once()
 
 
 def test_a_stream_of_deletions_survives_both_servers_going_away_under_it(fragile: Fragile) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import httpx2
 import msgspec
 import numpy as np
-import pytest
 
 from lethe_client.results import Deletion, Prediction, Predictions
 from tests.support.models.recomputation import Recomputation
@@ -147,12 +146,3 @@ async def test_every_answer_is_the_value_of_the_version_it_names_or_410(
 ) -> None:
     lethe, scratch = serve(models.trained(SMALL), max_wait_ms=5), models.recomputation(SMALL)
     await predicted_while_deleting(lethe, scratch, deletions=60, predictions=600, seed=8)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-async def test_every_answer_on_a_large_graph_is_the_value_of_the_version_it_names_or_410(
-    models: Models, serve: Callable[..., LetheProcess]
-) -> None:
-    lethe, scratch = serve(models.trained("cora")), models.recomputation("cora")
-    await predicted_while_deleting(lethe, scratch, deletions=200, predictions=2_000, seed=9)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,6 @@ from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.settings import Settings
-from tests.support.everyday import everyday
-from tests.support.preloaded import Preloaded
-from tests.support.processes.lethe_process import LetheProcess
-from tests.support.service import kinds_world
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.kinds_world import CHANNEL, NODES, World, closest, make_model
@@ -237,49 +232,3 @@ async def test_what_cannot_be_erased_yet_is_served_by_nobody(
 
 async def all_applied(lethe: Lethe, accepted: dict[str, dict[str, Any]]) -> bool:
     return {(await lethe.state(one))["status"] for one in accepted.values()} == {"applied"}
-
-
-@pytest.mark.parametrize("kind", everyday(["edge", "node", "features"], "edge"))
-async def test_a_kill_between_commit_and_erasure_loses_nothing(
-    settings: Settings, preloaded: Preloaded, world: World, kind: str
-) -> None:
-    body = deletions(world)[kind]
-    if kind != "node":
-        world.nodes = set()
-    if kind != "features":
-        world.features = set()
-    if kind != "edge":
-        world.edges = set()
-    accepted = killed_at_the_erasure(preloaded, settings, body)
-    assert world.left_on_disk(settings.model_dir) == {kind}
-
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        state = await lethe.completed({"links": {"self": f"/deletions/{accepted}"}})
-        assert (state["kind"], state["audit"]["deleted"], state["audit"]["model_version_after"]) == (kind, 1, 1)
-        assert state["audit"]["span_residual"] < 1e-8
-        assert state["explanation"]
-        assert world.left_on_disk(settings.model_dir) == set()
-        assert await difference(lethe, world) < TOLERANCE
-        again = await ask(lethe, body)
-        assert list(again["already_deleted"].values()) == [accepted]
-        assert (await lethe.completed(again))["already_deleted_by"] == accepted
-        assert (await lethe.client.get("/model")).json()["version"] == 1
-
-
-def killed_at_the_erasure(preloaded: Preloaded, settings: Settings, body: dict[str, Any]) -> str:
-    """The id of a request that a service took as far as `applied` before it was killed."""
-    named: dict[str, Any] = {
-        "database_url": settings.database_url,
-        "redis_url": settings.redis_url,
-        "repair": settings.repair,
-    }
-    start = preloaded.python(kinds_world.__file__)
-    # Whoever comes next waits for the end of its lease.
-    with LetheProcess(start, settings.home, lease_ttl_s=1, **named) as doomed:
-        with doomed.start().client() as client:
-            accepted = client.request_deletion(
-                body.get("nodes", ()), kind=body["kind"], edges=[(a, b) for a, b in body.get("edges", ())]
-            )
-        assert doomed.ended().status == -signal.SIGKILL
-    return accepted.id

@@ -94,14 +94,6 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
         assert await stream.length() == len((await stream.contents()).upcoming) == 1
 
 
-async def test_a_redis_that_is_not_there_is_told_without_its_address(server: ValkeyProcess) -> None:
-    async with connect("redis://127.0.0.1:1/0") as nowhere:
-        with pytest.raises(Unavailable) as refused:
-            await DeletionStream(nowhere, "small").publish([uuid4()])
-    assert "it does not answer (Connection refused)" in refused.value.detail
-    assert "127.0.0.1" not in str(refused.value)
-
-
 async def said_of(url: str) -> Unavailable:
     """Why `publish` fails at a Redis; the same is said of it to the doctor."""
     async with connect(url, socket_timeout_s=0.5) as client:
@@ -111,28 +103,6 @@ async def said_of(url: str) -> Unavailable:
         await version_of(url, socket_timeout_s=0.5)
     assert looked_at.value.remedy == refused.value.remedy or "maxclients" in looked_at.value.remedy
     return refused.value
-
-
-async def test_what_redis_says_while_it_is_connected_to_is_told_without_a_secret(
-    server: ValkeyProcess, redis: Redis
-) -> None:
-    await redis.execute_command("ACL", "SETUSER", "mine", "on", ">secret", "nocommands")  # type: ignore[no-untyped-call]  # as above
-    await redis.config_set("maxclients", 1)
-    full = await said_of(server.url)
-    # Whether its words are read before it closes the connection is a matter of chance.
-    assert "it has no connection left" in full.detail or "it closed the connection" in full.detail
-    assert "`maxclients`" in full.remedy
-    await redis.config_set("maxclients", 100)
-    wrong = await said_of(server.url.replace("unix://", "unix://mine:mistyped@"))
-    assert "it asks for another user or password" in wrong.detail
-    assert "WRONGPASS" in wrong.said
-    assert "mistyped" not in f"{wrong.for_operators} {wrong.remedy}"
-    allowed_nothing = await said_of(server.url.replace("unix://", "unix://mine:secret@"))
-    assert "its access list (ACL) forbids" in allowed_nothing.detail
-    assert "NOPERM" in allowed_nothing.said
-    none_such = await said_of(f"{server.url}?db=9999")
-    assert "it has no such database" in none_such.detail
-    assert "after the last /" in none_such.remedy
 
 
 @contextlib.contextmanager
@@ -178,14 +148,6 @@ async def test_what_redis_answers_is_told_with_its_own_words(line: bytes, cause:
     assert remedy in refused.remedy
     assert line[1:].decode().removeprefix("ERR ") in refused.for_operators
     assert "hunter2" not in f"{refused.for_operators} {refused.remedy}"
-
-
-async def test_a_port_that_takes_no_tls_is_told_from_one_that_does_not_answer() -> None:
-    with answering(None) as place:
-        no_tls, silent = await said_of(f"rediss://{place}/0"), await said_of(f"redis://{place}/0")
-    assert "its port does not answer in TLS" in no_tls.detail
-    assert "redis://" in no_tls.remedy
-    assert "it does not answer (no answer in time)" in silent.detail
 
 
 async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(

@@ -68,13 +68,6 @@ async def test_accepted_requests_are_published_once_in_order(world: QueueWorld, 
     assert [entry.request_id for entry in await stream.claim("one", count=10, block_ms=0)] == accepted
 
 
-async def test_a_new_request_wakes_the_relay(world: QueueWorld, stream: DeletionStream) -> None:
-    async with Running(Relay(world.engine, stream, poll_s=NEVER_S)):
-        for _ in range(3):
-            accepted = await world.accept(1)
-            assert await claim_all(stream, 1) == accepted
-
-
 async def test_a_request_whose_notification_was_lost_is_found_by_polling(
     world: QueueWorld, stream: DeletionStream
 ) -> None:
@@ -86,14 +79,6 @@ async def test_a_request_whose_notification_was_lost_is_found_by_polling(
             again = "INSERT INTO outbox (request_id, model) VALUES (:id, :model)"
             await connection.execute(text(again), {"id": accepted[0], "model": MODEL})
         assert await claim_all(stream, 1) == accepted
-
-
-async def test_two_relays_publish_each_request_once(world: QueueWorld, stream: DeletionStream) -> None:
-    accepted = await world.accept(40)
-    relays = [Relay(world.engine, stream) for _ in range(4)]
-    assert sum(await asyncio.gather(*(relay.publish_pending() for relay in relays))) == 40
-    assert await stream.length() == 40
-    assert set(await claim_all(stream, 40)) == set(accepted)
 
 
 class CrashingStream(DeletionStream):

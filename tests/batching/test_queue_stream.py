@@ -121,13 +121,6 @@ async def test_entries_trimmed_after_delivery_are_not_taken_over(stream: Deletio
     assert [entry.request_id for entry in await stream.reclaim("alive", idle_ms=0)] == published[4:]
 
 
-async def test_a_request_published_twice_is_two_entries_of_one_id(stream: DeletionStream) -> None:
-    published = ids(1)
-    await stream.publish(published * 2)
-    assert await claimed(stream) == published * 2
-    assert [entry.request_id for entry in (await stream.contents()).delivered] == published * 2
-
-
 async def test_all_entries_of_the_stream_are_listed_by_whether_they_were_delivered(stream: DeletionStream) -> None:
     published = ids(1203)
     await stream.publish(published)
@@ -145,13 +138,6 @@ async def test_entries_that_name_no_request_are_removed(stream: DeletionStream, 
     assert {entry.request_id for entry in (await stream.contents()).upcoming} == set(published)
     assert await claimed(stream) == published
     assert await stream.length() == 1
-
-
-async def test_two_models_do_not_see_each_others_requests(stream: DeletionStream, redis: Redis) -> None:
-    other = DeletionStream(redis, "pubmed")
-    await other.ensure_group()
-    await stream.publish(ids(1))
-    assert await claimed(other) == []
 
 
 async def test_a_redis_that_is_down_or_frozen_is_unavailable_and_usable_again_later(tmp_path: Path) -> None:

@@ -117,17 +117,6 @@ async def test_requests_still_in_the_outbox_are_left_to_the_relay(
     assert await stream.length() == 0
 
 
-async def test_a_missing_group_is_recreated(
-    world: QueueWorld, stream: DeletionStream, sweeper: Sweeper, redis: Redis
-) -> None:
-    accepted = await world.accept(1)
-    await Relay(world.engine, stream).publish_pending()
-    await redis.xgroup_destroy(KEY, "unlearner")
-    assert await sweeper.sweep() == 0
-    assert [group["name"] for group in await redis.xinfo_groups(KEY)] == [b"unlearner"]
-    assert await claim_all(stream, 1) == accepted
-
-
 async def unlearner(world: QueueWorld, phase: Phase, *, for_long: bool = True) -> None:
     """An unlearner holds the lease, and is at `phase`."""
     lease = await leases.acquire(world.engine, MODEL, "one", 3600.0)

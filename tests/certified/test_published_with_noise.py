@@ -21,13 +21,11 @@ from tests.support.service.published import (
     Kept,
     assert_a_restart_draws_nothing_anew,
     assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are,
-    assert_versions_have_draws_of_their_own_which_leave_with_them,
     assert_weights_that_are_not_near_enough_stay_queued,
     exported,
     predicted,
     with_key,
 )
-from tests.support.service.repair_world import query
 from tests.support.service.repairs import model_of
 from tests.support.service.running import Lethe, running
 
@@ -56,10 +54,6 @@ async def test_predictions_come_from_the_stored_draw_and_never_from_the_weights(
 
 async def test_a_restart_draws_nothing_anew(settings: Settings) -> None:
     await assert_a_restart_draws_nothing_anew(settings)
-
-
-async def test_versions_have_draws_of_their_own_which_leave_with_them(lethe: Lethe) -> None:
-    await assert_versions_have_draws_of_their_own_which_leave_with_them(lethe)
 
 
 async def test_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe: Lethe) -> None:
@@ -189,14 +183,3 @@ async def test_turned_on_later_it_covers_what_comes_then_and_says_so(exact_setti
         assert (await model_of(lethe))["noise"] is not None
         await lethe.completed(await lethe.delete("5"))
         assert (await model_of(lethe))["noise"] is None
-
-
-async def test_that_a_residual_is_too_large_is_told_without_the_figure(lethe: Lethe) -> None:
-    await lethe.completed(await lethe.delete("12"))
-    await query(lethe.settings.database_url, "UPDATE versions SET span_residual = 3.123e-5 RETURNING 1")
-
-    async def is_told() -> bool:
-        return "span residual is above" in (await lethe.client.get("/readyz")).text
-
-    await until(is_told)
-    assert "3.1" not in (await lethe.client.get("/readyz")).text

@@ -138,18 +138,6 @@ def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, ol
     site.verified_leaves()
 
 
-def test_a_recovery_with_an_empty_database_counts_all_that_was_published(published: Site) -> None:
-    empty = published.moment()
-    for node in ("3", "4", "5"):
-        published.delete(node_body(node))
-    published.restore_database(empty)
-    ran = published.recover(*RECOVER_WITH)
-    assert ran.status == 0, ran.stderr
-    told = model(published)
-    # The first may have deleted nobody, which nobody knows any more.
-    assert (told["version"], told["noise"]["used"]) == (5, pytest.approx(5))
-
-
 def test_a_recovery_that_would_exceed_the_promise_is_refused(published: Site) -> None:
     published.settings = Settings(**published.settings.model_dump() | {"certify_publications": 3})
     published.delete(node_body("3"))
@@ -165,21 +153,6 @@ def test_a_recovery_that_would_exceed_the_promise_is_refused(published: Site) ->
     ran = published.recover("--repair", "always", "--certify", "2,1e-4", "--certify-publications", "100")
     assert ran.status == 0, ran.stderr
     assert published.recoveries()[0].version.publication_epsilon == 2
-
-
-def test_lost_versions_count_as_what_they_were_published_with_at_most(published: Site) -> None:
-    published.delete(node_body("3"))
-    earlier = published.moment()
-    for node in ("4", "5"):
-        published.delete(node_body(node))
-    published.restore_store(earlier)
-    published.restore_database(earlier)
-    published.settings = Settings(**published.settings.model_dump() | {"certify_publications": 10_000})
-    told = model_once(published, version=5)
-    # Versions 2 to 4, of which the database knows the first, took as much as 100 of 5 each.
-    assert told["noise"]["used"] == pytest.approx(3 * 100 + 1, rel=1e-4)
-    # Again, as the database tells it.
-    assert model(published)["noise"]["used"] == pytest.approx(3 * 100 + 1, rel=1e-4)
 
 
 def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_over(

@@ -16,11 +16,12 @@ from service.db.transactions import transaction
 from service.domain.states import EventType
 from service.evidence.contents import LogKeyAdded
 from service.evidence.events import EventRepository
-from tests.support.clients.visits import Visit, chromium
+from tests.support.clients.visits import Visit
 from tests.support.databases import Templates
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
+from tests.support.programs import find_program
 from tests.support.service.db_harness import Said
 
 #: Cohorts of canaries of the model: one for every drill of the tests, and some over.
@@ -74,7 +75,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Root has no sandbox to be had.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-        running = playwright.chromium.launch(executable_path=chromium(), args=flags)
+        running = playwright.chromium.launch(executable_path=find_program("chromium"), args=flags)
         yield running
         running.close()
 

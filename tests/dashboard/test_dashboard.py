@@ -12,6 +12,8 @@ from tests.support.clients.visits import LOOKS, Visit, held_log, judge
 from tests.support.everyday import everyday
 from tests.support.processes.lethe_process import KEY, LetheProcess
 
+pytestmark = pytest.mark.needs("chromium")
+
 Open = Callable[..., Visit]
 
 
@@ -201,39 +203,6 @@ _CHECK_PROOFS = """async ({inclusions, growths}) => {
   }
   return told;
 }"""
-
-
-def test_a_page_says_when_the_server_does_not_answer(visit: Open) -> None:
-    window = visit()
-    window.page.clock.install()
-    page = window.sign_in("/requests")
-    told = page.get_by_text("The server does not answer.")
-    window.context.set_offline(True)
-    page.clock.fast_forward(4_000)
-    expect(told).to_be_visible()
-    window.context.set_offline(False)
-    page.clock.fast_forward(4_000)
-    expect(told).to_be_hidden()
-    # The browser and htmx themselves complain of what was not answered, and of nothing else.
-    unanswered = ("ERR_INTERNET_DISCONNECTED", "htmx:sendError", "htmx:afterRequest")
-    assert [text for text in window.complaints if not any(known in text for known in unanswered)] == []
-    window.complaints.clear()
-
-
-def test_a_request_is_found_without_an_address_that_names_it(visit: Open) -> None:
-    window = visit()
-    page = window.sign_in("/find")
-    page.get_by_label("Node id", exact=True).check()
-    page.get_by_label("whole node id").fill("5")
-    page.get_by_role("button", name="Find").click()
-    expect(page.get_by_role("row").filter(has_text="DSR-2")).to_be_visible()
-    page.get_by_label("Reference", exact=True).check()
-    # A part is enough, and what was typed is kept.
-    page.get_by_label("Part of the reference").fill("sr-0")
-    page.get_by_role("button", name="Find").click()
-    expect(page.get_by_text("1 request found")).to_be_visible()
-    expect(page.get_by_label("Part of the reference")).to_have_value("sr-0")
-    assert page.url == f"{window.url}/dashboard/find"
 
 
 def test_the_overview_shows_what_was_done(visit: Open) -> None:

@@ -104,23 +104,6 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "Earlier drills" in told
 
 
-async def test_a_drill_of_an_earlier_model_is_not_shown_as_one_of_the_served_model(api: Api) -> None:
-    client = await visitor(api, Scope.DELETIONS_WRITE)
-    await run(client)
-    await complete(api, 1, after=0.0)
-    await api.replace_model()
-    told = await card(client)
-    assert "Last drill Passed, earlier model 4.125 → 0" in told
-    assert "shows nothing about the one served now." in told
-    page = (await client.get("/dashboard")).text
-    assert '<span class="badge quiet">Passed, earlier model</span>' in page
-    await run(client)
-    await complete(api, 2, after=0.5)
-    told = await card(client)
-    assert "Last drill Failed 4.125 → 0.5" in told
-    assert "1 Passed, earlier model" in told
-
-
 async def test_a_failed_drill_is_told_until_another_ends_or_another_model_is_served(api: Api) -> None:
     client = await visitor(api, Scope.DELETIONS_WRITE)
     failed = "The last drill failed: the model may not forget what is deleted."
@@ -169,10 +152,3 @@ async def test_without_a_script_the_form_works_and_a_refusal_is_a_page(api: Api)
     assert "A drill is under way" in refused.text
     assert "A drill of this model is already running" in text_of((await run(client)).text)
     assert await api.count("drills") == 1
-
-
-async def test_a_model_without_canaries_is_said_to_have_none(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, tmp_path / "home") as api:
-        told = await card(await visitor(api, Scope.DELETIONS_WRITE))
-        assert "was trained without canaries" in told
-        assert "Run a drill" not in told

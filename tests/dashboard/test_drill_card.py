@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 from tests.support.clients.visits import LOOKS, Visit, held_log, judge
 from tests.support.everyday import everyday
 
+pytestmark = pytest.mark.needs("chromium")
+
 Open = Callable[..., Visit]
 
 

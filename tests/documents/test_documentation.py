@@ -1,20 +1,19 @@
 """What the documents name exists: tests, code, files, routes, commands, settings."""
 
 import ast
+import importlib
 import inspect
 import re
 import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 from prometheus_client import CollectorRegistry
 
-from docs import figures_table, observer_table, reproduce_table, settings_table
 from model_store.store import Store
 from service.api.application import build
 from service.cli.main import build as build_command_line
@@ -27,18 +26,12 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
-def document(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
-
-
-@pytest.mark.parametrize(
-    "table", [settings_table, figures_table, observer_table, reproduce_table], ids=lambda table: table.__name__
-)
-def test_a_table_that_is_made_is_current(table: ModuleType) -> None:
+@pytest.mark.parametrize("name", ["settings_table", "figures_table", "observer_table", "reproduce_table"])
+def test_a_table_that_is_made_is_current(name: str) -> None:
+    # The benchmarks that two of them import take seconds.
+    table = importlib.import_module(f"docs.{name}")
     page = table.PAGE.read_text()
-    assert page == table.with_current_table(page), f"run: python -m {table.__name__}"
+    assert page == table.with_current_table(page), f"run: python -m docs.{name}"
 
 
 def test_the_chunk_size_is_the_stores() -> None:
@@ -50,30 +43,29 @@ def test_the_readme_is_a_door_and_no_house() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 
 
-@pytest.fixture(scope="module")
-def existing() -> set[str]:
-    """The names in all files of tests."""
-    return {name for path in (ROOT / "tests").rglob("test_*.py") for name in defined_in(path)}
+def test_every_test_that_is_named_exists() -> None:
+    existing = {name for path in (ROOT / "tests").rglob("test_*.py") for name in defined_in(path)}
+    existing.add("test_mask")  # an array of a dataset
+    named = {(path.name, name) for path in DOCUMENTS for name in re.findall(r"\btest_\w+\b(?!\.py)", path.read_text())}
+    assert not {(document, name) for document, name in named if name not in existing}
 
 
-def test_every_test_that_is_named_exists(document: Path, existing: set[str]) -> None:
-    named = set(re.findall(r"\btest_\w+\b(?!\.py)", document.read_text()))
-    assert not named - existing - {"test_mask"}  # an array of a dataset
+def test_every_place_in_the_code_that_is_named_exists() -> None:
+    for document in DOCUMENTS:
+        for path, names in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", document.read_text()):
+            assert (ROOT / path).is_file(), f"{document.name}: {path}"
+            defined = set(defined_in(ROOT / path))
+            assert set(names.split(".") if names else []) <= defined, f"{document.name}: {path}:{names}"
 
 
-def test_every_place_in_the_code_that_is_named_exists(document: Path) -> None:
-    for path, names in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", document.read_text()):
-        assert (ROOT / path).is_file(), path
-        assert set(names.split(".") if names else []) <= set(defined_in(ROOT / path)), f"{path}:{names}"
-
-
-def test_every_file_folder_and_program_that_is_named_exists(document: Path) -> None:
+def test_every_file_folder_and_program_that_is_named_exists() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"docker", "docs", "migrations"}
-    text = document.read_text()
-    for path in re.findall(rf"`((?:{'|'.join(sorted(packages))})(?:/[\w.-]+)+/?)`", text):
-        assert (ROOT / path).exists(), path
-    for module in re.findall(r"\bpython -m (\w+(?:\.\w+)+)", text):
-        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for path in re.findall(rf"`((?:{'|'.join(sorted(packages))})(?:/[\w.-]+)+/?)`", text):
+            assert (ROOT / path).exists(), f"{document.name}: {path}"
+        for module in re.findall(r"\bpython -m (\w+(?:\.\w+)+)", text):
+            assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), f"{document.name}: {module}"
 
 
 def test_the_table_of_layers_is_that_of_the_import_contracts() -> None:
@@ -92,20 +84,22 @@ def test_the_table_of_layers_is_that_of_the_import_contracts() -> None:
     assert [sorted(row) for row in named] == [sorted(layer) for layer in layers]
 
 
-def test_every_link_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
-        if target.startswith("https://"):
-            continue
-        path, _, heading = target.partition("#")
-        page = document.parent / path if path else document
-        assert page.exists(), target
-        if heading:
-            assert heading in {anchor(line) for line in page.read_text().splitlines() if line.startswith("#")}, target
+def test_every_link_leads_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+            if target.startswith("https://"):
+                continue
+            path, _, heading = target.partition("#")
+            page = document.parent / path if path else document
+            assert page.exists(), f"{document.name}: {target}"
+            if heading:
+                headings = {anchor(line) for line in page.read_text().splitlines() if line.startswith("#")}
+                assert heading in headings, f"{document.name}: {target}"
 
 
-def test_every_command_that_is_shown_exists(document: Path) -> None:
+def test_every_command_that_is_shown_exists() -> None:
     command_line: Any = typer.main.get_command(build_command_line())
-    for words in commands_in(document):
+    for words in (words for document in DOCUMENTS for words in commands_in(document)):
         if not words or words[0] in ("test", "check", "reproduce"):  # of the launcher
             continue
         known, rest = command_line, words

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from service.cli.threads import set_threads
 from tests.support.preloaded import ROOT
 
 LAUNCHER = ROOT / "lethe"
@@ -248,10 +247,6 @@ def test_check_runs_every_tool_in_the_root_and_fails_when_one_does(clone: Clone,
     assert clone.installs == ["requirements-dev.txt"]
 
 
-def test_check_refuses_arguments(clone: Clone) -> None:
-    assert "takes no arguments" in clone.run("check", "projector").stderr
-
-
 def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
     (clone.notes / "fail").touch()
     failed = clone.run("serve")
@@ -306,16 +301,6 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
     assert clone.installs == ["requirements-downloads.txt"] * 2
 
 
-def test_an_environment_that_somebody_made_is_kept(clone: Clone) -> None:
-    clone.told("serve")
-    (clone.root / ".venv" / "installed").unlink()
-    (clone.root / ".venv" / "mine").touch()
-
-    clone.told("serve")
-
-    assert (clone.root / ".venv" / "mine").exists()
-
-
 @pytest.mark.parametrize("stub", [None, "#!/bin/sh\nexit 1\n"], ids=["none", "too old"])
 def test_without_a_fitting_python_it_says_what_to_install(stub: str | None, clone: Clone) -> None:
     (clone.path / "python3.12").unlink()
@@ -353,28 +338,10 @@ def test_the_datasets_beside_a_checkout_are_used_unless_the_user_names_a_folder(
     assert clone.told(command)["data"] == "/the user's own"
 
 
-def test_an_installed_lethe_takes_the_threads_that_the_launcher_gives(clone: Clone) -> None:
-    for chosen in ({}, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "active"}):
-        clone.environment |= chosen
-        told, environment = clone.told("serve"), dict(chosen)
-        set_threads(environment)
-        assert environment == {"OMP_NUM_THREADS": told["threads"], "OMP_WAIT_POLICY": told["wait"]}
-
-
 def test_the_exit_status_is_the_commands_own(clone: Clone) -> None:
     (clone.root / "service" / "cli" / "__main__.py").write_text("raise SystemExit(7)")
 
     assert clone.run("doctor").returncode == 7
-
-
-@pytest.mark.slow
-def test_it_works_with_the_real_pip(clone: Clone) -> None:
-    (clone.path / "python3.12").unlink()
-    (clone.path / "python3").symlink_to(sys.executable)
-    for name in ("requirements.txt", "requirements-downloads.txt"):
-        (clone.root / name).write_text("# nothing\n")
-
-    assert clone.told("serve")["arguments"] == ["serve"]
 
 
 def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:

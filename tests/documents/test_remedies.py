@@ -7,7 +7,6 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from starlette.responses import Response
 
 import model_store
@@ -42,7 +41,7 @@ TYPES = error_types()
 OVER_HTTP = [one for one in TYPES if issubclass(one, LetheError) and one.status != 500]
 
 
-def remedies(tree: ast.Module) -> Iterator[ast.expr]:
+def remedies(path: Path, tree: ast.Module) -> Iterator[ast.expr]:
     """What the calls in a module that make an error, or a problem document, give as the remedy."""
     # One that makes its own words makes them by calling its base.
     by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"ExplainedError", "LetheError"}
@@ -65,7 +64,7 @@ def remedies(tree: ast.Module) -> Iterator[ast.expr]:
         if named or len(node.args) > place:
             yield named[0] if named else node.args[place]
         elif not any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise AssertionError(f"line {node.lineno}: {called} is made without a remedy")
+            raise AssertionError(f"{path}:{node.lineno}: {called} is made without a remedy")
 
 
 def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
@@ -80,7 +79,7 @@ def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
     return found
 
 
-def texts(remedy: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+def texts(place: str, remedy: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
     """What a remedy may read; what is filled in later stands as `…`."""
     match remedy:
         case ast.Constant(value=str(text)):
@@ -88,39 +87,37 @@ def texts(remedy: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
         case ast.JoinedStr(values=parts):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
         case ast.IfExp(body=body, orelse=orelse):
-            yield from texts(body, constants)
-            yield from texts(orelse, constants)
+            yield from texts(place, body, constants)
+            yield from texts(place, orelse, constants)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            yield from (one + other for one in texts(left, constants) for other in texts(right, constants))
+            yield from (
+                one + other for one in texts(place, left, constants) for other in texts(place, right, constants)
+            )
         case ast.Name(id=name) if name in constants:
-            yield from texts(constants[name], constants)
+            yield from texts(place, constants[name], constants)
         case _:
             if ast.unparse(remedy) not in PASSED_ON:
-                raise AssertionError(f"line {remedy.lineno}: what is the remedy {ast.unparse(remedy)}?")
+                raise AssertionError(f"{place}: what is the remedy {ast.unparse(remedy)}?")
 
 
-CONSTANTS = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): constants_of(ast.parse(path.read_text()))
-    for path in SOURCES
-}
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_wherever_an_error_is_made_its_remedy_is_a_sentence(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    imported = {
-        alias.name: value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module and node.module in CONSTANTS
-        for alias in node.names
-        if (value := CONSTANTS[node.module].get(alias.name)) is not None
-    }
-    constants = imported | constants_of(tree)
-    for remedy in remedies(tree):
-        for text in texts(remedy, constants):
-            assert text.endswith((".", "…")), f"line {remedy.lineno}: {text!r}"
-            assert text[0].isupper() or text[0] in "`…", f"line {remedy.lineno}: {text!r}"
-            assert " " in text, f"line {remedy.lineno}: {text!r}"
+def test_wherever_an_error_is_made_its_remedy_is_a_sentence() -> None:
+    trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in SOURCES}
+    of_modules = {".".join(path.with_suffix("").parts): constants_of(tree) for path, tree in trees.items()}
+    for path, tree in trees.items():
+        imported = {
+            alias.name: value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module and node.module in of_modules
+            for alias in node.names
+            if (value := of_modules[node.module].get(alias.name)) is not None
+        }
+        constants = imported | constants_of(tree)
+        for remedy in remedies(path, tree):
+            place = f"{path}:{remedy.lineno}"
+            for text in texts(place, remedy, constants):
+                assert text.endswith((".", "…")), f"{place}: {text!r}"
+                assert text[0].isupper() or text[0] in "`…", f"{place}: {text!r}"
+                assert " " in text, f"{place}: {text!r}"
 
 
 def made(error: type[LetheError], detail: str, remedy: str) -> LetheError:
@@ -135,20 +132,20 @@ def document(response: Response) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("error", OVER_HTTP, ids=lambda one: one.__name__)
-def test_over_http_every_error_has_a_slug_of_its_own_and_passes_its_remedy_on(error: type[LetheError]) -> None:
-    told = document(problems.of_error(made(error, "It was so.", "Do this.")))
-    assert (told["detail"], told["remedy"], told["status"]) == ("It was so.", "Do this.", error.status)
-    assert told["type"] == f"urn:lethe:problem:{error.slug}"
-    assert all(error.slug != other.slug for other in OVER_HTTP if other.title != error.title)
+def test_over_http_every_error_has_a_slug_of_its_own_and_passes_its_remedy_on() -> None:
+    for error in OVER_HTTP:
+        told = document(problems.of_error(made(error, "It was so.", "Do this.")))
+        assert (told["detail"], told["remedy"], told["status"]) == ("It was so.", "Do this.", error.status), error
+        assert told["type"] == f"urn:lethe:problem:{error.slug}"
+        assert all(error.slug != other.slug for other in OVER_HTTP if other.title != error.title), error
 
 
-@pytest.mark.parametrize("error", [one for one in TYPES if issubclass(one, LetheError) and one.status == 500])
-def test_what_goes_wrong_inside_is_not_told_and_still_says_what_to_do(error: type[LetheError]) -> None:
-    told = document(problems.of_error(made(error, "A secret of the machine.", "Look at /etc.")))
-    assert told["type"] == "urn:lethe:problem:internal-error"
-    assert "X-Request-ID" in str(told["remedy"])
-    assert "secret" not in str(told)
+def test_what_goes_wrong_inside_is_not_told_and_still_says_what_to_do() -> None:
+    for error in (one for one in TYPES if issubclass(one, LetheError) and one.status == 500):
+        told = document(problems.of_error(made(error, "A secret of the machine.", "Look at /etc.")))
+        assert told["type"] == "urn:lethe:problem:internal-error", error
+        assert "X-Request-ID" in str(told["remedy"]), error
+        assert "secret" not in str(told), error
 
 
 def test_what_the_framework_refuses_by_itself_comes_with_a_remedy_too() -> None:

@@ -94,17 +94,6 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
     assert await api.count("requests") == 1
 
 
-async def test_a_model_without_canaries_says_how_to_get_them(database_url: str, tmp_path: Path) -> None:
-    async with serving(database_url, tmp_path / "home") as api:
-        writer = await api.client(Scope.DELETIONS_WRITE)
-        refused = await writer.post("/drills")
-        assert refused.status_code == 409
-        assert refused.json()["type"] == "urn:lethe:problem:no-canaries"
-        assert "--canaries" in refused.json()["remedy"]
-        assert (await listed(writer))["cohorts"] == {"total": 0, "nodes": 0, "remaining": 0, "partly_deleted": []}
-        assert await api.count("requests") == 0
-
-
 async def test_of_drills_asked_for_at_once_one_deletes_one_cohort(api: Api, database_url: str) -> None:
     async with serving(database_url, api.services.settings.home.with_name("second"), canaries=CANARIES) as second:
         clients = [await each.client(Scope.DELETIONS_WRITE) for each in (api, api, api)]
@@ -251,16 +240,6 @@ async def _view(api: Api) -> list[Any]:
             "SELECT cohort, status, channel_norm_before, channel_norm_after, passed FROM audit_drills ORDER BY number"
         )
         return [tuple(row) for row in await connection.exec_driver_sql(query)]
-
-
-async def test_who_may_delete_may_drill_and_an_auditor_may_look(api: Api) -> None:
-    auditor = await api.client(Scope.AUDIT_READ)
-    assert (await auditor.get("/drills")).status_code == 200
-    assert (await auditor.post("/drills")).status_code == 403
-    follower = await api.client(Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
-    assert (await follower.get("/drills")).status_code == 403
-    assert (await (await api.client_with(None)).post("/drills")).status_code == 401
-    assert await api.count("requests") == 0
 
 
 async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Api, writer: httpx2.AsyncClient) -> None:

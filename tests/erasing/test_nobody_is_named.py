@@ -274,21 +274,6 @@ def numbers(answer: Any) -> Iterator[float]:
         yield answer
 
 
-async def test_no_owner_is_told_the_reference_of_what_is_completed(api: Api, tmp_path: Path) -> None:
-    owner = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
-    body = {"kind": "node", "nodes": [SOMEBODY], "reference": REFERENCE}
-    request_id = UUID((await owner.post("/deletions", json=body)).json()["id"])
-    assert (await owner.get(f"/deletions/{request_id}")).json()["reference"] == REFERENCE
-    await api.complete(request_id)
-    await LogSigner(api.engine, LogKeys.open(tmp_path / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
-    for path in ("", "/receipt", "/receipt?format=html"):
-        answer = await owner.get(f"/deletions/{request_id}{path}")
-        assert answer.status_code == 200
-        assert told(answer.text) == set(), path
-    for search in ({}, {"reference": REFERENCE}):
-        assert told((await owner.post("/deletions/search", json=search)).text) == set(), search
-
-
 async def test_neither_exports_nor_views_name_anybody(api: Api, completed: list[UUID]) -> None:
     lines = [json.dumps(line, ensure_ascii=False) async for page in export_lines(api.engine) for line in page]
     assert len(lines) >= 2 * len(completed)

@@ -126,23 +126,6 @@ async def test_an_export_has_a_line_for_every_request(auditor: httpx2.AsyncClien
     }
 
 
-async def test_an_export_keeps_what_the_filters_keep(auditor: httpx2.AsyncClient) -> None:
-    wanted = {"guarantee": "span", "repair": "none", "kind": "node", "distance_bound_after_relative_min": "0.001"}
-    lines = (await auditor.get("/audit/export", params=wanted)).text.splitlines()
-    documents = [json.loads(line) for line in lines]
-    assert documents
-    for document in documents:
-        assert (document["guarantee"], document["repair"], document["kind"]) == ("span", "none", "node")
-        assert document["distance_bound_after_relative"] >= 0.001
-    page = await got(auditor, "/deletions", **wanted)
-    assert [one["id"] for one in page["deletions"]] == [document["id"] for document in documents][:50]
-    nothing = await auditor.get("/audit/export", params={"since": "2030-01-01T00:00:00Z"})
-    assert (nothing.status_code, nothing.text) == (200, "")
-    empty = await auditor.get("/audit/export", params={"since": "2030-01-01T00:00:00Z", "format": "csv"})
-    assert empty.text.splitlines()[0].startswith("id,model,status,")
-    assert len(empty.text.splitlines()) == 1
-
-
 async def test_a_reference_that_a_spreadsheet_would_run_is_text(api: Api, auditor: httpx2.AsyncClient) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     body = {"kind": "node", "nodes": ["1"], "reference": '=HYPERLINK("http://a","b")'}
@@ -151,23 +134,6 @@ async def test_a_reference_that_a_spreadsheet_would_run_is_text(api: Api, audito
     table = (await auditor.get("/audit/export", params={"format": "csv", "since": since})).text
     [row] = csv.DictReader(io.StringIO(table))
     assert row["reference"] == '\'=HYPERLINK("http://a","b")'
-
-
-async def test_a_search_pages_through_what_the_filters_keep(auditor: httpx2.AsyncClient) -> None:
-    body: dict[str, Any] = {"kind": "edge", "status": "completed", "limit": 20}
-    found: list[dict[str, Any]] = []
-    while True:
-        answer = await searched(auditor, **body)
-        assert (answer["found"], answer["not_found"]) == ([], [])
-        found += answer["deletions"]
-        if answer["next_cursor"] is None:
-            break
-        body["cursor"] = answer["next_cursor"]
-    assert len({one["id"] for one in found}) == len(found) > 100
-    assert {(one["kind"], one["status"]) for one in found} == {("edge", "completed")}
-    assert all(one["audit"]["distance_bound_after_relative"] is not None for one in found)
-    other = {"kind": "node", "status": "completed", "cursor": body["cursor"]}
-    refused(await auditor.post("/deletions/search", json=other), 400, "malformed-cursor")
 
 
 async def test_searches_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> None:
@@ -186,15 +152,6 @@ async def test_searches_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> 
         {"node": "12"},
     ):
         refused(await auditor.post("/deletions/search", json=bad), 422, "invalid-request")
-
-
-async def test_a_search_by_node_keeps_what_the_filters_keep(api: Api, auditor: httpx2.AsyncClient) -> None:
-    [completed] = (await searched(auditor, status="completed", limit=1))["deletions"]
-    await api.forget(["1"], completed["id"])
-    answer = await searched(auditor, nodes=["1"], status="completed")
-    assert [(one["node"], one["deletion"]["id"]) for one in answer["found"]] == [("1", completed["id"])]
-    assert (answer["deletions"], answer["next_cursor"]) == (None, None)
-    assert (await searched(auditor, nodes=["1"], status="failed"))["not_found"] == ["1"]
 
 
 async def test_who_may_not_audit_finds_no_completed_request_by_its_reference(api: Api) -> None:

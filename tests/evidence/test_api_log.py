@@ -1,6 +1,5 @@
 """The log's routes and receipts, over a real database."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,7 +25,7 @@ from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
 from service.versions.pointers import PointerRepository
 from service.versions.versions import VersionRepository
-from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
+from tests.support.clients.signing_in import sign_in
 from tests.support.evidence.rfc6962 import mth, path, subproof
 from tests.support.service.api_harness import MODEL, Api, serving
 from tests.support.service.bodies import node_body, refused
@@ -133,17 +132,6 @@ async def test_a_receipt_proves_what_was_done_to_whoever_has_the_public_key(api:
     assert commitment(answer["salts"]["nodes"]["12"], "12").hex() in receipt["entries"][0]["leaf"]["subjects"]
 
 
-async def test_an_applied_request_has_a_receipt_already(api: Api, unlearner: Unlearner) -> None:
-    client = await api.client(*OWNER)
-    request_id = UUID((await accepted(client, "12"))["id"])
-    await unlearner.apply(request_id)
-    await unlearner.sign()
-    receipt = (await client.get(f"/deletions/{request_id}/receipt")).json()
-    assert verify_receipt(receipt, unlearner.public).is_good
-    assert receipt["summary"]["status"] == "applied"
-    assert receipt["summary"]["completed_at"] is None
-
-
 async def test_there_is_no_receipt_before_a_request_is_applied_and_signed(api: Api, unlearner: Unlearner) -> None:
     client = await api.client(*OWNER)
     request_id = UUID((await accepted(client, "12"))["id"])
@@ -204,36 +192,6 @@ async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearne
         rows = (await connection.exec_driver_sql("SELECT size FROM log_checks ORDER BY size")).scalars().all()
     assert newest is not None
     assert (newest.size, rows) == (3, [2, 3])
-
-
-async def test_a_log_that_is_compared_with_itself_or_with_an_empty_one_is_not_checked(
-    api: Api, unlearner: Unlearner
-) -> None:
-    client = await api.client(*OWNER)
-    for node in ("12", "13"):
-        await unlearner.apply(UUID((await accepted(client, node))["id"]))
-    leaves = await texts(api)
-    empty, first, second = ({"size": size, "root": mth(leaves[:size]).hex()} for size in (0, 1, 2))
-    for body in (second, {**second, "against": second}, {**first, "against": second}, {**second, "against": empty}):
-        refused(await client.post("/log/checks", json=body), 422, "invalid-request")
-    async with transaction(api.engine) as connection:
-        assert await LogCheckRepository(connection).newest() is None
-
-
-async def test_a_check_told_by_a_browser_is_of_a_size_that_the_log_has(api: Api, unlearner: Unlearner) -> None:
-    _, key = await api.key(Scope.AUDIT_READ)
-    browser = await api.client_with(None)
-    await sign_in(browser, key)
-    token = token_in((await browser.get("/dashboard")).text)
-    client = await api.client(*OWNER)
-    for node in ("12", "13"):
-        await unlearner.apply(UUID((await accepted(client, node))["id"]))
-    leaves = await texts(api)
-    for size, status in (("2", 204), ("1", 422), ("-1", 422), ("3", 409), (str(2**63), 409), ("many", 422)):
-        fields = {"form_token": token, "size": size, "root": mth(leaves[:2]).hex()}
-        fields |= {"against_size": "1", "against_root": mth(leaves[:1]).hex()}
-        answer = await browser.post("/dashboard/log/checks", data=fields, headers=SAME_ORIGIN)
-        assert answer.status_code == status, size
 
 
 async def test_a_receipt_is_for_whoever_asked_and_for_auditors(api: Api, unlearner: Unlearner) -> None:
@@ -388,25 +346,3 @@ async def test_checkpoints_and_proofs_are_for_whoever_may_know_of_deletions(api:
         "/log/consistency?from=3&to=9999999999999999999999",
     ):
         refused(await reader.get(place), 422, "invalid-request")
-
-
-async def test_what_grows_meanwhile_does_not_disturb_a_proof(api: Api, unlearner: Unlearner) -> None:
-    client = await api.client(*OWNER)
-    requests = [UUID((await accepted(client, str(node)))["id"]) for node in range(6)]
-    await unlearner.apply(requests[0])
-    await unlearner.sign()
-
-    async def prove() -> None:
-        for _ in range(10):
-            note = (await client.get("/log/checkpoint")).text
-            checkpoint = verify(note, unlearner.public)
-            answer = (await client.get("/log/proof/0", params={"size": checkpoint.size})).json()
-            leaves = (await texts(api))[: checkpoint.size]
-            assert [bytes.fromhex(step) for step in answer["proof"]] == path(0, leaves)
-
-    async def grow() -> None:
-        for request in requests[1:]:
-            await unlearner.apply(request)
-            await unlearner.sign()
-
-    await asyncio.gather(prove(), grow())

@@ -13,9 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from benchmarks.performance.audit.events import MODEL as GENERATED
-from benchmarks.performance.audit.events import NotEmpty, generate
 from projector.forgetting.status import RepairStatus
-from service.audit import merkle
 from service.audit_records.file import COLUMNS
 from service.audit_records.queries import AuditFilters
 from service.audit_records.schemas import SeriesPoint, SeriesStep, Summary
@@ -30,7 +28,6 @@ from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from service.evidence.contents import AlreadyDeleted
-from service.evidence.log import LogRepository
 from service.versions.versions import VersionRepository
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
@@ -207,27 +204,6 @@ async def test_a_window_is_of_whole_days_and_what_is_open_is_so_whatever_the_win
     assert (found.oldest_open.received_at, found.open) == (oldest, still_open)
 
 
-async def test_the_deadline_is_counted_from_receipt(db: Database) -> None:
-    for days in (1, 23, 25, 29, 31, 400):
-        request_id = await db.accept(str(days))
-        age = timedelta(days=days)
-        await db.rows(
-            "UPDATE requests SET received_at = now() - CAST(:age AS interval) WHERE id = :id", age=age, id=request_id
-        )
-    found = await told(db, MODEL)
-    assert (found.open, found.open_past_deadline, found.open_near_deadline) == (6, 2, 2)
-    assert sum(month.late for month in found.months) == 2
-    await assert_totals_are_right(db)
-
-
-async def test_a_model_without_requests_has_nothing_to_measure(db: Database) -> None:
-    found = await told(db, MODEL)
-    assert (found.requests, found.open, found.oldest_open, found.unchanged_projection_share) == (0, 0, None, None)
-    assert (found.seconds_to_applied.p50, found.rank, found.live_nodes) == (None, None, None)
-    assert found.model_version == 0
-    assert (await told(db, "unknown")).model_version is None
-
-
 async def test_hours_add_up_to_days_and_days_to_what_is_in_the_requests(world: AuditWorld) -> None:
     first = datetime(2026, 11, 14, tzinfo=UTC)
     days = await points(world, first, first + timedelta(days=4), SeriesStep.DAY)
@@ -257,16 +233,6 @@ async def test_hours_add_up_to_days_and_days_to_what_is_in_the_requests(world: A
         assert (day.rank_after, day.live_nodes) == (within[-1].rank_after, within[-1].live_nodes)
         bounds = [hour.max_distance_bound_after_relative for hour in within]
         assert day.max_distance_bound_after_relative == max(bound for bound in bounds if bound is not None)
-
-
-async def test_a_series_has_the_hours_in_which_nothing_happened(world: AuditWorld) -> None:
-    [before, after] = [UNTIL - timedelta(days=400), UNTIL + timedelta(days=3, minutes=20)]
-    [empty] = await points(world, before, before + timedelta(minutes=1), SeriesStep.HOUR)
-    assert (empty.received, empty.median_seconds_to_completed, empty.rank_after, empty.live_nodes) == (0,) + (None,) * 3
-    assert empty.max_distance_bound_after_relative is None
-    [later, last] = await points(world, after, after + timedelta(hours=1), SeriesStep.HOUR)
-    assert last.start - later.start == timedelta(hours=1)
-    assert (last.received, last.live_nodes) == (0, (await told(world, GENERATED)).live_nodes)
 
 
 async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: AuditWorld) -> None:
@@ -376,18 +342,3 @@ async def test_every_chart_of_the_grafana_dashboard_asks_what_the_views_answer(w
             assert rows, query
     finally:
         await engine.dispose()
-
-
-async def test_the_generated_log_is_a_whole_one(world: AuditWorld) -> None:
-    leaves = await world.rows("SELECT hash, root, data FROM leaves ORDER BY index")
-    assert len(leaves) == len(await world.rows("SELECT id FROM events")) > 1000
-    async with transaction(world.engine) as conn:
-        assert await LogRepository(conn).root(len(leaves)) == leaves[-1].root == merkle.root(row.hash for row in leaves)
-    assert all(merkle.leaf_hash(row.data.encode()) == row.hash for row in leaves)
-
-
-async def test_nothing_is_generated_beside_requests(db: Database) -> None:
-    await db.accept()
-    with pytest.raises(NotEmpty):
-        await generate(db.url, events=10, days=1)
-    assert await db.value("SELECT count(*) FROM requests") == 1

@@ -8,9 +8,7 @@ from uuid import UUID
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records import search
 from service.audit_records.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
-from service.audit_records.search import export
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from tests.support.databases import Templates
@@ -143,17 +141,3 @@ async def test_a_reference_finds_completed_requests_for_auditors_only(world: Aud
     [queued] = await world.found(replace(own, reference=f"DSR-{len(await world.found(own, limit=500)) - 1}"))
     assert queued.request.status is RequestStatus.QUEUED
     assert await world.found(AuditFilters(reference="dsr-42")) == []
-
-
-async def test_only_the_ids_named_are_found(world: AuditWorld) -> None:
-    named = ids(await world.found(AuditFilters(), limit=500))[3:6]
-    assert ids(await world.found(AuditFilters(ids=named))) == named
-    assert await world.found(AuditFilters(ids=named, status=RequestStatus.FAILED)) == []
-    assert await world.found(AuditFilters(ids=[])) == []
-
-
-async def test_an_export_is_every_page_once(world: AuditWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "EXPORT_PAGE", 100)
-    pages = [page async for page in export(world.engine, AuditFilters())]
-    assert {len(page) for page in pages[:-1]} == {100}
-    assert ids([entry for page in pages for entry in page]) == ids(await world.found(AuditFilters(), limit=500))

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -14,18 +13,16 @@ from sqlalchemy.exc import DBAPIError
 
 from service.audit.canonical import parse_canonical
 from service.audit.checkpoint import Checkpoint, verify
-from service.audit.commitments import commitment, holds
+from service.audit.commitments import commitment
 from service.audit.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
 from service.db import migrate, roles, schema
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.intake.intake import NewRequest
 from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.records import Targets
 from service.domain.states import EventType
-from service.errors import ConfigurationError, KeyMissing, Unavailable
+from service.errors import KeyMissing
 from service.evidence.checkpoints import CheckpointRepository, LogForked
 from service.evidence.contents import AlreadyDeleted
 from service.evidence.events import EventRepository
@@ -33,7 +30,7 @@ from service.evidence.log import LogDamaged, LogRepository
 from service.evidence.signer import LogSigner
 from service.observability.metrics import UnlearningMetrics
 from service.vault.log_keys import LogKeys
-from tests.support.service.db_harness import MODEL, Database, Said, is_waiting, open_database, until
+from tests.support.service.db_harness import Database, Said, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")
 
@@ -113,31 +110,6 @@ async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Databas
         assert name not in whole
 
 
-async def test_a_figure_of_any_size_is_logged(db: Database) -> None:
-    """A bound in parts of the weights is huge where a projection has left next to nothing of these."""
-    request_id = await db.accept()
-    await db.applied([request_id])
-    huge, steps = 1.754195995151321e17, {"erase": 1.5e25}
-    async with transaction(db.engine) as conn:
-        await RequestMoves(conn).mark_completed({request_id: Said(span_residual=huge, steps=steps)})
-    [_, completed] = [parse_canonical(data) for data in await leaves_of(db)]
-    assert float(completed["details"]["span_residual"]) == huge
-    assert completed["details"]["steps"] == steps
-
-
-async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
-    targets = Targets(edges=(("b", "a"), ("a", "c")), node_salts={"a": "0a", "b": "0b", "c": "0c"}, reference_salt=None)
-    accepted = await db.intake.accept(NewRequest(MODEL, RequestKind.EDGE, targets, None, db.api_key_id))
-    async with transaction(db.engine) as conn:
-        await RequestMoves(conn).mark_failed(accepted.request.id, "x")
-    [leaf] = [json.loads(data) for data in await leaves_of(db)]
-    a, b, c = commitment("0a", "a"), commitment("0b", "b"), commitment("0c", "c")
-    assert leaf["subjects"] == [[a.hex(), b.hex()], [a.hex(), c.hex()]]
-    assert leaf["reference"] is None
-    assert holds(leaf["subjects"], b, a)
-    assert not holds(leaf["subjects"], b, c)
-
-
 async def test_a_request_that_had_nothing_left_to_do_is_committed_to_where_it_completes(db: Database) -> None:
     earlier, later = await db.accept("1"), await db.accept("1")
     async with transaction(db.engine) as conn:
@@ -196,27 +168,6 @@ async def test_concurrent_appenders_make_one_sequence_without_gaps(db: Database,
         checkpoint = verify(row["note"], trusted)
         assert checkpoint.root == root(map(leaf_hash, leaves[: checkpoint.size]))
     assert checkpoint.size == 48
-
-
-async def test_an_appender_and_one_that_ends_several_requests_do_not_block_each_other(db: Database) -> None:
-    """Both end the same requests, in opposite order: without a common order of their locks they would deadlock."""
-    earlier, one, two = await db.accept("1"), await db.accept("1"), await db.accept("1")
-    met = False
-
-    async def complete(order: Sequence[UUID]) -> None:
-        nonlocal met
-        async with transaction(db.engine) as conn:
-            for request_id in order:
-                await RequestMoves(conn).mark_completed_without_work(
-                    request_id, AlreadyDeleted(RequestKind.NODE, (earlier,)), "x"
-                )
-                if not met:
-                    # Halfway, with the other one waiting: the order in which locks were taken would deadlock now.
-                    met = True
-                    await until(partial(is_waiting, db))
-
-    await asyncio.gather(complete([one, two]), complete([two, one]))
-    assert await size(db) == 2
 
 
 async def test_every_proof_verifies_against_its_checkpoint(db: Database, keys: LogKeys) -> None:
@@ -314,13 +265,6 @@ async def test_the_signer_signs_what_others_append_until_it_is_stopped(db: Datab
     assert metrics.get_sample_value("lethe_log_signed_size") == 3
 
 
-async def test_a_signer_without_its_key_ends_and_says_why(db: Database, keys: LogKeys, tmp_path: Path) -> None:
-    await sign(db, keys)
-    signer = LogSigner(db.engine, LogKeys.open(tmp_path / "others"), UnlearningMetrics(CollectorRegistry()))
-    with pytest.raises(KeyMissing):
-        await signer.run(asyncio.Event())
-
-
 # The guards.
 
 
@@ -395,49 +339,3 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             await engine.dispose()
     finally:
         await db.rows(f"DROP ROLE {login}")
-
-
-async def test_the_applications_role_reads_every_view(db: Database) -> None:
-    await db.rows("CREATE VIEW newest AS SELECT max(index) FROM leaves")
-    await migrate.upgrade(db.url)
-    engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
-    try:
-        async with engine.connect() as conn:
-            assert (await conn.execute(text("SELECT * FROM newest"))).scalar_one() is None
-    finally:
-        await engine.dispose()
-
-
-async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: str) -> None:
-    database_url = empty_database_url
-    parsed = make_url(database_url)
-    login = f"{parsed.database}_app"
-    owner = create_engine(database_url, pool_size=1)
-    try:
-        async with owner.begin() as conn:
-            await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {UNLEARNER_ROLE}"))
-        url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-        with pytest.raises(ConfigurationError, match="may not change it"):
-            await migrate.upgrade(url)
-        await migrate.upgrade(database_url)
-        await migrate.upgrade(url)
-    finally:
-        async with owner.begin() as conn:
-            await conn.execute(text(f"DROP ROLE {login}"))
-        await owner.dispose()
-
-
-async def test_a_login_that_may_not_become_the_role_works_as_itself(db: Database) -> None:
-    parsed = make_url(db.url)
-    login = f"{parsed.database}_other"
-    await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'")
-    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-    engine = create_engine(url)
-    try:
-        assert await roles.available(engine, UNLEARNER_ROLE) is None
-    finally:
-        await engine.dispose()
-        await db.rows(f"DROP ROLE {login}")
-    gone = create_engine(parsed.set(port=1).render_as_string(hide_password=False))
-    with pytest.raises(Unavailable):
-        await roles.available(gone, UNLEARNER_ROLE)

@@ -1,19 +1,15 @@
 """What the schema itself refuses, whatever the code above it does."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from uuid import uuid4
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
 from service.db.transactions import transaction
-from service.domain.kinds import Names, RequestKind, Target
 from service.domain.states import TRANSITIONS, EventType, RequestStatus
 from service.evidence.events import EventRepository
-from service.vault.salting import salted
 from tests.support.service.db_harness import MODEL, Database, Said, open_database
 
 #: For each status, the columns that make a row of that status legal.
@@ -171,20 +167,6 @@ async def test_a_request_has_one_applied_and_one_completed_event(db: Database) -
             await db.rows(insert, id=request_id, kind=kind)
 
 
-async def test_the_database_takes_a_request_of_every_kind(db: Database) -> None:
-    """With a commitment for each node that it names, and one for either end of an edge."""
-    for kind in RequestKind:
-        named: list[Target] = ["1", "2"] if kind.rules.names is Names.NODES else [("1", "2"), ("2", "3")]
-        new = replace(db.new(), kind=kind, targets=salted(named, "DSR-17", token_hex))
-        assert (await db.intake.accept(new)).request.kind is kind
-
-
-async def test_a_model_has_one_unfinished_batch(db: Database) -> None:
-    await db.batch([await db.accept()], version=1)
-    with pytest.raises(DBAPIError, match="versions_unfinished"):
-        await db.batch([await db.accept()], version=2)
-
-
 async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> None:
     await db.batch([await db.accept()])
     for assignments in [
@@ -217,13 +199,6 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
     ]:
         with pytest.raises(DBAPIError, match=r"batches_\w+|weight_change|figure_check"):
             await db.rows(f"UPDATE batches SET {assignments}")
-
-
-async def test_norms_are_finite_and_not_negative(db: Database) -> None:
-    await db.batch([await db.accept()])
-    for norm in ["'NaN'", "'Infinity'", "-0.1"]:
-        with pytest.raises(DBAPIError, match="figure_check"):
-            await db.rows(f"UPDATE request_audits SET injected_norm_before = {norm}")
 
 
 async def test_a_request_of_a_batch_has_something_that_the_batch_deleted_for_it(db: Database) -> None:

@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.audit_records.totals import fold
-from service.db import migrate, roles
 from service.db.engine import create_engine
 from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
@@ -101,26 +100,3 @@ async def test_their_functions_serve_no_trigger_of_the_applications_role(db: Dat
             with pytest.raises(DBAPIError, match="permission denied for function"):
                 await conn.execute(text(FORGED_TRIGGER.format(function["proname"])))
             await conn.rollback()
-
-
-async def test_with_one_role_for_everything_they_are_kept_just_so(empty_database_url: str, tmp_path: Path) -> None:
-    """Where no role may be made, and so none has less than the owner's rights."""
-    parsed = make_url(empty_database_url)
-    login = f"{parsed.database}_only"
-    setup = create_engine(empty_database_url, pool_size=1)
-    async with setup.begin() as conn:
-        await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret'"))
-        await conn.execute(text(f"GRANT ALL ON SCHEMA public TO {login}"))
-    url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-    try:
-        await migrate.upgrade(url)
-        async with open_database(url, tmp_path) as db:
-            assert await roles.available(db.engine, UNLEARNER_ROLE) is None
-            await through_all_states(db)
-            await assert_totals_are_right(db)
-            await db.rows("DROP OWNED BY CURRENT_USER")
-    finally:
-        async with setup.begin() as conn:
-            await conn.execute(text(f"REVOKE ALL ON SCHEMA public FROM {login}"))
-            await conn.execute(text(f"DROP ROLE {login}"))
-        await setup.dispose()

@@ -84,17 +84,3 @@ async def test_what_is_counted_as_failed_is_among_what_it_names_whenever_it_fail
     failures = november.notable.failures
     assert (failures.cancelled, failures.open) == (1, failures.all - 1)
     assert "1 cancelled" in words_of(november)
-
-
-async def test_of_what_is_too_much_for_paper_it_says_how_much_there_is(templates: Templates, tmp_path: Path) -> None:
-    async with generated(templates) as world:
-        await world.rows("""
-            INSERT INTO decisions (request_id, type, reason, due_at, api_key_id, decided_at)
-            SELECT id, 'extended', 'Many came at once.', due_at + interval '1 d', api_key_id, received_at
-            FROM requests WHERE status = 'completed' AND id NOT IN (SELECT request_id FROM drills) LIMIT 30
-        """)
-        report = await report_of(world, tmp_path, "2026-11")
-    assert (report.notable.extensions, len(report.notable.extended)) == (30, MOST_NAMED)
-    page = words_of(report)
-    assert "30 deadlines were extended." in page
-    assert f"Deadline extended: {MOST_NAMED} of 30" in page

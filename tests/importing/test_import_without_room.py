@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,25 +80,6 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         await until(lambda: tells_nothing(lethe, code))
         # Nothing of it was kept in memory meanwhile.
         assert disk.loads == disk.attempts + 1
-        assert lethe.failures == []
-
-
-async def test_a_waiting_import_whose_copy_is_taken_away_is_refused(
-    settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That is how an operator withdraws it."""
-    code = errno.EDQUOT
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        disk = FullDisk(monkeypatch, code)
-        import_id = await asked(settings, new_model)
-        await until(disk.has_refused)
-        await until(lambda: tells_what_is_waited_for(lethe, code))
-        [staged] = beside(settings)
-        shutil.rmtree(settings.home / staged)
-        assert (await ended(settings, import_id)).status is ImportStatus.REFUSED
-        assert (await lethe.client.get("/model")).json()["version"] == 0
-        await until(lambda: tells_nothing(lethe, code))
         assert lethe.failures == []
 
 

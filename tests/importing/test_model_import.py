@@ -1,7 +1,6 @@
 """A newly trained model takes the served one's place: no prediction fails, nothing deleted comes back."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -17,18 +16,15 @@ from model_store.disk import durable
 from model_store.errors import ImportUnderWay
 from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
-from model_store.versions import VersionRef
-from model_store.work import Work
 from projector.graph.graph import feature_rows
 from service.domain.records import Pointer
 from service.domain.scopes import Scope
-from service.domain.states import ImportStatus, RepairPolicy
+from service.domain.states import ImportStatus
 from service.errors import Conflict, LetheError
 from service.imports.repository import ImportRepository
-from service.imports.staged import ImportRefused, Staged
+from service.imports.staged import ImportRefused
 from service.recovery.agreement import agreed_pointer
 from service.settings import Settings
-from service.unlearning.placement import Placement
 from service.versions.pointers import PointerRepository
 from service.worker import loading
 from tests.support.everyday import everyday
@@ -51,17 +47,6 @@ async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
         assert "served elsewhere, under a lease of a higher number, 99," in record.refusal
         assert "as `./lethe train` wrote it" in record.refusal
         assert beside(settings) == []
-
-
-def test_a_model_of_which_features_were_deleted_elsewhere_is_not_newly_trained(new_model: Path, tmp_path: Path) -> None:
-    """All its nodes are there, but nobody here knows of what was deleted of them."""
-    served = copy_of(new_model, tmp_path / "served")
-    first = served.current()
-    served.write_version(VersionRef(1, 1), served.read_version(first), edges=0)
-    served.set_current(VersionRef(1, 1))
-    shutil.rmtree(served.path / "versions" / first.folder)
-    with pytest.raises(ImportRefused, match="its version 1"):
-        Staged.load(served, served.load_base(), Placement("cpu", RepairPolicy.ALWAYS), Work())
 
 
 async def test_a_model_is_replaced_under_a_stream_of_predictions_without_a_failure(
@@ -295,14 +280,6 @@ async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
         assert beside(settings) == []
         assert store.load_base().graph.node_ids[7] == ""
         assert [ref.version for ref in store.versions()] == [3]
-
-
-async def test_a_copy_that_nobody_asked_for_is_removed_at_the_next_start(settings: Settings, new_model: Path) -> None:
-    Replacement(settings.model_dir, str(UUID(int=5))).stage(partial(copy_of, new_model))
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        assert beside(settings) == []
-        assert (await lethe.client.get("/model")).json()["version"] == 0
 
 
 async def test_the_copy_of_an_import_that_is_asked_for_while_the_service_starts_is_kept(

@@ -18,7 +18,6 @@ from service.settings import Settings
 from service.worker import unlearner as unlearners
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
-from tests.support.service.repairs import Gate, repaired
 from tests.support.service.running import Lethe, running
 
 
@@ -102,25 +101,3 @@ async def test_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(
                 await asyncio.sleep(0)
             released.set()
             await lethe.completed(accepted)
-
-
-async def test_how_far_a_repair_has_come_that_ends_after_its_batch_is_in_no_answer_either(
-    deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever sees that there is one knows that there was something to delete."""
-    async with running(deferring) as lethe:
-        await until(lethe.is_ready)
-        accepted = await lethe.delete("7")
-        await lethe.completed(accepted)
-        await until(says(lethe, "serving"))
-        with capture_logs() as lines, held_up(monkeypatch, "erase") as released:
-            gate.is_open = True
-
-            async def is_logged() -> bool:
-                return any(line.get("step", "").startswith("Erasing what was deleted, for") for line in lines)
-
-            await until(is_logged)
-            assert await unlearner_says(lethe) == "serving"
-            released.set()
-            await repaired(lethe, accepted)
-        assert await unlearner_says(lethe) == "serving"

@@ -10,17 +10,20 @@ import pytest
 from tests.support.everyday import everyday
 from tests.support.inputs.asked import Asked
 from tests.support.inputs.forms import forms
-from tests.support.inputs.routes import Call, routes
+from tests.support.inputs.routes import Call, Route, routes
 from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, fault_of, misspellings
 
 FORMS = forms()
-PAGES = {route.path: route for route in routes() if route.is_page and route.method == "POST"}
 
 Fields = list[tuple[str, str]]
 
 
+def pages() -> dict[str, Route]:
+    return {route.path: route for route in routes() if route.is_page and route.method == "POST"}
+
+
 def test_every_form_of_the_dashboard_is_swept() -> None:
-    assert FORMS.keys() == PAGES.keys()
+    assert FORMS.keys() == pages().keys()
 
 
 @pytest.mark.parametrize("most", everyday((1, 20), 1))
@@ -64,4 +67,4 @@ def sent(ask: Asked, path: str, fields: Fields) -> Call:
         token = "a" * 43
         fields = [("form_token", token), *fields[1:]]
         headers.append(("Cookie", f"lethe_login={token}"))
-    return Call("POST", PAGES[path].call(ask.filled).path, headers=tuple(headers), body=urlencode(fields).encode())
+    return Call("POST", pages()[path].call(ask.filled).path, headers=tuple(headers), body=urlencode(fields).encode())

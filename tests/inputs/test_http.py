@@ -10,18 +10,17 @@ from tests.support.inputs.asked import Asked, Told
 from tests.support.inputs.routes import Call, Route, routes, wrong_bodies, wrong_headers, wrong_paths, wrong_queries
 from tests.support.inputs.variations import Sweep, fault_of
 
-ROUTES = routes()
 #: Variations of each name and value; every run takes few, and the slow one many.
 MOST = everyday((1, 12), 1)
-#: Calls of an everyday run.
-EVERYDAY = 250
+#: Calls of a run, by that.
+CALLS = {1: 250, 12: 5000}
 
 
 @pytest.mark.parametrize("most", MOST)
 async def test_what_is_sent_to_a_route_is_used_or_refused_by_name(ask: Asked, most: int) -> None:
     sweep = Sweep("routes")
-    calls = [(one, call) for one in ROUTES for call in wrong(one, ask, sweep, most)]
-    for route, call in sweep.cases(calls, None if most > 1 else EVERYDAY):
+    calls = [(one, call) for one in routes() for call in wrong(one, ask, sweep, most)]
+    for route, call in sweep.cases(calls, CALLS[most]):
         told = await ask(call)
         if what := judged(route, call, told):
             sweep.find(call, f"{route} {told.status}: {what}")

@@ -312,7 +312,7 @@ def python() -> Iterator[Preloaded]:
 def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
     """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-m", "slow or not slow")
+    flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-m", "slow or not slow")
     # Of modules that were imported already only the assertions of others are spelled out less.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
     log = copy.with_name("log")

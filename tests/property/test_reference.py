@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model_store.datasets.load import load_dataset
 from projector.forgetting.certificate import certifiable, certify
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE, RepairStatus
-from projector.graph.graph import Features, Graph
+from projector.graph.graph import Features
 from projector.network.spec import Combine, LossKind, ModelSpec, PropagationKind
 from projector.solvers import single_precision as singles
 from projector.solvers.class_curvature import ClassCurvature
@@ -34,7 +33,6 @@ from tests.support.mathematics.configurations import covering, products
 from tests.support.mathematics.property_models import SmallModel
 from tests.support.mathematics.references import dense_representation, reference
 from tests.support.mathematics.retraining import Matrix, Problem
-from tests.support.models.small_graphs import dense
 from tests.support.models.structures import (
     STRUCTURES,
     Rows,
@@ -130,22 +128,6 @@ def world_of(cell: Cell) -> World:
         training=training,
         order=rng.permutation(n),
         noise=rng.standard_normal((X.shape[1] * len(spec.block_hops), classes)),
-    )
-
-
-def world_on(graph: Graph, spec: ModelSpec) -> World:
-    """A dataset, with what is written out in double precision."""
-    adjacency = graph.adjacency.toarray()
-    X = dense(graph.features)
-    rng = np.random.default_rng(0)
-    return World(
-        model=SmallModel(graph.features, adjacency, graph.labels, graph.train_mask, spec, graph.num_classes),
-        X=X,
-        adjacency=adjacency,
-        labels=graph.labels,
-        training=graph.train_mask,
-        order=rng.permutation(graph.nodes),
-        noise=rng.standard_normal((X.shape[1] * len(spec.block_hops), graph.num_classes)),
     )
 
 
@@ -380,12 +362,3 @@ def test_forgetting_ends_as_near_as_it_is_asked_to(
 def test_all_forgetting_ends_at_the_weights_of_the_reference_on_the_remaining_graph(cell: Cell) -> None:
     world = world_of(cell)
     check_forgetting(world, cell.solver, two_batches(world))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
-def test_forgetting_on_cora_ends_at_the_weights_of_the_reference(loss: LossKind) -> None:
-    graph = load_dataset("cora", data_dirs=[])
-    world = world_on(graph, ModelSpec(loss=loss))
-    check_forgetting(world, newton, np.split(world.order[:60], [20]))

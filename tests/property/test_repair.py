@@ -264,14 +264,6 @@ def test_a_preconditioner_that_cannot_be_made_is_done_without_and_not_tried_agai
     assert "could not be made" in outcome.without_preconditioner
 
 
-def test_upkeep_under_way_is_given_up_with_the_rows_it_reads(small: Graph, tmp_path: Path) -> None:
-    resident = served(small, tmp_path).resident
-    resident.preconditioner_cache.advance(time.monotonic() + 1e-9)
-    resident.commit(resident.prepare([Removal(nodes=np.array([5]))], budget_s=0.0))
-    assert resident.preconditioner_cache._making is None
-    assert resident.preconditioner is None
-
-
 def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_path: Path) -> None:
     stored = StoredModel(tmp_path / "model", built(small, None), RepairPolicy.ALWAYS, factor_age_s=0.0)
     resident = stored.resident
@@ -386,20 +378,6 @@ def test_a_repair_that_does_not_converge_says_so(small: Graph, tmp_path: Path, m
     assert stored.resident.committed.certificate == outcome.after
 
 
-def test_a_preconditioner_that_does_not_fit_is_done_without(
-    small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = served(small, tmp_path)
-    monkeypatch.setattr("service.unlearning.committed.available_bytes", lambda device: 10_000)
-    assert stored.resident.preconditioner_cache.why_none is not None
-    assert not stored.resident.prefactor_due
-    outcome = stored.remove(Removal(nodes=np.array([3]))).prepared.outcome
-    assert outcome.status is RepairStatus.CONVERGED
-    assert outcome.without_preconditioner is not None
-    assert "needs" in outcome.without_preconditioner
-    assert "10,000 are free" in outcome.without_preconditioner
-
-
 def test_numbers_that_are_not_finite_fail_the_batch_and_change_nothing(small: Graph, tmp_path: Path) -> None:
     resident = served(small, tmp_path).resident
     before = resident.committed.state
@@ -438,21 +416,3 @@ def test_under_never_the_bound_is_stated_and_nothing_moves(small: Graph, tmp_pat
     assert outcome.after == outcome.before == stored.resident.committed.certificate
     assert not outcome.after.retrained
     assert torch.equal(stacked(stored.resident.committed.state), before)
-
-
-@pytest.mark.slow
-def test_cora_is_retrained_batch_after_batch(tmp_path: Path) -> None:
-    graph = load_dataset("cora", data_dirs=[])
-    stored = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)
-    rng = np.random.default_rng(5)
-    for size in (1, 16, 64):
-        nodes = rng.choice(np.flatnonzero(stored.resident.committed.state.live), size=size, replace=False)
-        outcome = stored.remove(Removal(nodes=nodes))
-        assert outcome.prepared.outcome.status is RepairStatus.CONVERGED
-        assert outcome.span_residual <= 1e-8
-    live = stored.resident.committed.live_graph
-    H = live.objective(1.0).representation.dense().numpy()
-    spec = stored.model.manifest.spec
-    problem = Problem(H, graph.labels[live.training_rows], graph.num_classes, spec.loss, spec.regularization)
-    best = problem.minimum(1e-9)
-    assert np.linalg.norm(stacked(stored.resident.committed.state).numpy() - best) <= DISTANCE * np.linalg.norm(best)

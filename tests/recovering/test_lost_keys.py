@@ -1,10 +1,8 @@
 """Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
 
-import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -17,8 +15,6 @@ from service.evidence.checkpoints import CheckpointRepository
 from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.tombstones.repository import TombstoneRepository
 from service.vault.keyring import Keyring
-from tests.support.models.trained_models import SMALL, Models
-from tests.support.processes.lethe_process import LetheProcess
 from tests.support.service.db_harness import MODEL, Database, open_database
 from tests.support.service.logins import logged_in
 
@@ -80,16 +76,6 @@ async def test_a_key_of_another_installation_is_refused_by_name(db: Database, tm
         (keys / f"{name}.key").write_text(kept)
 
 
-async def test_a_key_that_nothing_relies_on_yet_is_made(db: Database, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    first = await open_keyring(db.engine, keys)
-    for name in ("cursor", "tombstone-1"):
-        (keys / f"{name}.key").unlink()
-    again = await open_keyring(db.engine, keys)
-    assert again.identities() == first.identities()
-    assert again.cursor_key != first.cursor_key
-
-
 async def test_request_keys_without_those_of_queued_requests_are_refused_until_they_are_back(
     db: Database, tmp_path: Path
 ) -> None:
@@ -137,49 +123,3 @@ async def test_a_request_that_nobody_took_in_here_does_not_keep_lethe_from_start
     keys.destroy({kept: KeySlot(0, 1)})
     with pytest.raises(KeyMissing, match="One request is queued"):
         await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
-
-
-async def test_a_request_that_is_finished_needs_no_key(db: Database, tmp_path: Path) -> None:
-    await db.intake.cancel(await db.accept("7"), db.api_key_id)
-    await db.intake.close()
-    db.slots.close()
-    shutil.rmtree(tmp_path / "keys" / "requests")
-    await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
-
-
-@pytest.mark.slow
-def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
-    serve: Callable[..., LetheProcess], models: Models
-) -> None:
-    lethe = serve(models.trained(SMALL))
-    lethe.delete(["7"])
-    keys = lethe.home / "keys"
-
-    def failing() -> list[str]:
-        answer = httpx2.get(f"{lethe.url}/readyz").json()
-        return [f"{one['detail']} {one['remedy']}" for one in answer["checks"] if not one["ok"]]
-
-    assert failing() == []
-    for file in sorted(keys.iterdir()):
-        moved = file.rename(file.with_suffix(".away"))
-        found: list[str] = []
-        while not found:
-            found = failing()
-        # Those that both use, both miss.
-        assert 1 <= len(found) <= 2
-        for one in found:
-            assert file.name in one
-            assert "restore" in one.lower()
-        moved.rename(file)
-        while failing():
-            pass
-    assert lethe.stop().status == 0
-
-    (keys / "tombstone-1.key").unlink()
-    lethe.launch()
-    ended = lethe.ended()
-    assert ended.status == 1
-    assert "tombstone-1.key is missing" in ended.stderr
-    assert "Restore it from the backup" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not (keys / "tombstone-1.key").exists()

@@ -13,7 +13,6 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from service.access.api_keys import ApiKeyRepository
 from service.batches.explanation import nothing_left
-from service.batches.steps import BatchSteps
 from service.db import migrate
 from service.db.engine import create_engine
 from service.db.transactions import transaction
@@ -22,12 +21,11 @@ from service.domain.guarantees import NOTHING_LEFT_UNKNOWN
 from service.domain.kinds import RequestKind
 from service.domain.records import Targets
 from service.domain.scopes import Scope
-from service.errors import KeyMissing, StateMismatch, Unavailable
+from service.errors import KeyMissing, StateMismatch
 from service.processes.prepare import prepare
 from service.recovery.repository import RecoveryRepository
 from service.vault.keyring import Keyring
 from service.vault.own_slots import OwnSlots
-from service.versions.pointers import PointerRepository
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe
@@ -246,19 +244,6 @@ def test_versions_of_one_number_from_two_histories_are_told_apart(site: Site) ->
     site.assert_forgotten()
 
 
-@pytest.mark.slow
-def test_edges_that_come_back_with_an_older_base_are_noticed(site: Site) -> None:
-    edge = site.world.edge("20")
-    earlier = site.moment()
-    site.delete(edge_body(edge))
-    shutil.rmtree(site.model / "base")
-    shutil.copytree(site.model.with_name(f"copy-{earlier}") / "base", site.model / "base")
-    assert site.world.left_on_disk(site.model) == {"edge"}
-    site.refused("edges between live nodes")
-    assert site.recover().status == 0
-    site.assert_forgotten()
-
-
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
@@ -339,50 +324,3 @@ def test_a_lost_pepper_can_be_replaced_and_revokes_every_api_key(site: Site) -> 
     assert pepper.exists()
     # LETHE_ADMIN_KEY is made valid again under the new pepper.
     site.serve(only_a_start)
-
-
-@pytest.mark.slow
-def test_a_recovery_needs_the_keys_of_the_tombstones(site: Site) -> None:
-    earlier = site.moment()
-    site.delete(node_body("3"))
-    site.restore_store(earlier)
-    (site.settings.home / "keys" / "tombstone-1.key").unlink()
-    ran = site.recover()
-    assert ran.status == 1
-    assert "tombstone-1.key is missing" in ran.stderr
-    assert site.recover("--accept-lost", "tombstone-1").status == 2
-    assert site.recoveries() == []
-
-
-@pytest.mark.slow
-def test_a_batch_that_a_recovery_went_past_is_applied_and_the_log_is_not_doubted(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its leaves follow the recovery's, though its version comes before."""
-    earlier = site.moment()
-
-    async def commit(lethe: Lethe) -> None:
-        assert (await lethe.client.post("/deletions", json=node_body("3"))).status_code == 202
-
-        async def is_committed() -> bool:
-            async with transaction(lethe.services.engine) as connection:
-                pointer = await PointerRepository(connection).read("small")
-            return pointer is not None and pointer.version == 1
-
-        await until(is_committed)
-
-    async def never(*_: object) -> None:
-        raise Unavailable("The database does not answer.", "Wait.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BatchSteps, "apply", never)
-        site.serve(commit)
-    site.world.nodes.add("3")
-    site.restore_store(earlier)
-    site.refused("restored from an older backup")
-    assert site.recover().status == 0
-    site.delete(node_body("4"))
-    site.assert_forgotten()
-    leaves = site.verified_leaves()
-    assert [leaf["type"] for leaf in leaves] == ["recovered", *("applied", "completed") * 2]
-    assert [leaf["details"]["model_version_after"] for leaf in leaves] == [2, 1, 1, 3, 3]

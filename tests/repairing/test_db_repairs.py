@@ -153,25 +153,6 @@ async def test_a_repair_given_up_is_told_by_an_event_of_its_own(database: Databa
             await EventRepository(connection).append_many(EventType.NOT_REPAIRED, {request: Said()})
 
 
-async def test_a_batch_whose_repair_converged_has_its_event_beside_the_applied_one(database: Database) -> None:
-    request = await database.accept("1")
-    record = made(repair=CONVERGED, repair_version=1)
-    outcome = AppliedOutcome(request, Guarantee.RETRAINED, CONVERGED, "x", Said(n=1))
-    async with transaction(database.engine) as connection:
-        await committed(connection, record, {request: NORMS})
-        requests = RequestMoves(connection)
-        assert await requests.mark_applied(record.id, [outcome]) == [request]
-        assert await requests.mark_applied(record.id, [outcome]) == []
-        events = await EventRepository(connection).of_request(request)
-        assert [(event.type, event.payload) for event in events] == [
-            (EventType.APPLIED, {"n": 1}),
-            (EventType.REPAIRED, {"n": 1}),
-        ]
-    with pytest.raises(IntegrityError, match="events_repaired_once"):
-        async with transaction(database.engine) as connection:
-            await EventRepository(connection).append_many(EventType.REPAIRED, {request: Said()})
-
-
 async def test_whatever_made_them_versions_are_one_series_and_unfinished_until_nothing_older_is_there(
     database: Database,
 ) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -32,13 +31,9 @@ from service.unlearning.prepared import Prepared, PreparedRepair
 from service.unlearning.resident import Resident
 from service.versions.writer import VersionWriter
 from tests.support.everyday import everyday
-from tests.support.preloaded import Preloaded
-from tests.support.processes.lethe_process import LetheProcess
-from tests.support.processes.lethe_process import copied as copy_of
-from tests.support.service import repair_world
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
-from tests.support.service.repair_world import DEATHS, Served, events, query, retrained
+from tests.support.service.repair_world import Served, events, query, retrained
 from tests.support.service.repairs import TOLERANCE, Gate, assert_retrained, crash, model_of, repaired
 from tests.support.service.running import Lethe, ask, running
 
@@ -218,28 +213,6 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
     assert budgets == [too_short, 0.0, 0.0, too_short]
 
 
-async def test_a_batch_that_is_repaired_at_once_ends_the_repair_that_earlier_requests_wait_for(
-    settings: Settings, deferring: Settings, small_model: Path, gate: Gate
-) -> None:
-    async with running(deferring) as lethe:
-        await until(lethe.is_ready)
-        first = await lethe.delete("12")
-        assert (await lethe.completed(first))["repair"] == "pending"
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        assert (await model_of(lethe))["repair_progress"] is not None
-        second = await lethe.delete("57")
-        assert_retrained(await lethe.completed(second), version=2)
-        assert_retrained(await lethe.state(first), version=2)
-        found = await events(lethe.settings.database_url)
-        assert found[first["id"]] == ["applied", "completed", "repaired"]
-        gate.is_open = True
-        await lethe.completed(await lethe.delete("3"))
-        assert (await model_of(lethe))["version"] == 3
-    assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
-    assert await query(settings.database_url, WAITED) == []
-
-
 @pytest.mark.parametrize(
     ("budget", "owner", "method"),
     everyday(
@@ -279,70 +252,6 @@ async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
         assert again["audit"]["injected_norm_before"] > 0
         assert again["audit"]["span_residual"] < 1e-8
     assert Served(settings.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("owner", "method", "error"),
-    [
-        (RepairSteps, "record", Unavailable("The database does not answer.", "Wait.")),
-        pytest.param(Store, "set_current", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
-        pytest.param(Store, "write_beta", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), marks=pytest.mark.slow),
-    ],
-)
-async def test_a_repair_waits_for_the_end_of_an_outage(
-    deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, error: Exception
-) -> None:
-    async with running(deferring) as lethe:
-        await until(lethe.is_ready)
-        accepted = await lethe.delete("12", "57")
-        await lethe.completed(accepted)
-        original, outages = getattr(owner, method), [error]
-
-        def fails_once(*arguments: Any, **named: Any) -> Any:
-            if outages:
-                raise outages.pop()
-            return original(*arguments, **named)
-
-        async def is_over() -> bool:
-            return not outages
-
-        monkeypatch.setattr(owner, method, fails_once)
-        gate.is_open = True
-        with capture_logs():
-            assert_retrained(await repaired(lethe, accepted), version=2)
-            # Coefficients are written after the requests are told.
-            await until(is_over)
-        assert lethe.failures == []
-        assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "repaired"]
-        await until(lethe.is_ready)
-    assert Served(deferring.model_dir).is_tidy()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", list(DEATHS))
-def test_a_service_killed_at_a_repair_ends_it_after_a_restart(
-    small_model: Path, tmp_path: Path, preloaded: Preloaded, database_url: str, redis_url: str, point: str
-) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    model = copy_of(small_model, home / "model")
-    named: dict[str, Any] = {"database_url": database_url, "redis_url": redis_url, "lease_ttl_s": 1}
-    named |= {"repair": "always", "repair_budget": 0}
-    doomed = LetheProcess(preloaded.python(repair_world.__file__, point), home, **named)
-    with doomed.start().client() as client:
-        accepted = client.request_deletion(["12", "57"])
-    assert doomed.ended().status == -signal.SIGKILL
-
-    with LetheProcess(preloaded.python("-m", "service.cli"), home, **named) as lethe:
-        lethe.start()
-        with lethe.client() as client:
-            client.wait(accepted.id, timeout_s=60)
-            while client.deletion(accepted.id).repair == "pending":
-                lethe.assert_runs()
-            state = client.deletion(accepted.id)
-            assert (state.status, state.repair, state.guarantee) == ("completed", "converged", "retrained")
-            assert client.model().version == 2
-    assert Served(model).distance(retrained(small_model, nodes=["12", "57"])) <= TOLERANCE
 
 
 async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Settings, gate: Gate) -> None:
@@ -462,19 +371,6 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
         assert (await lethe.completed(accepted))["guarantee"] == "retrained"
 
 
-async def test_a_record_tells_of_no_factor_where_none_is_made(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for user in ("service.unlearning.preconditioner_cache", "projector.forgetting.repair"):
-        monkeypatch.setattr(f"{user}.why_no_preconditioner", lambda *of: "products cost less")
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        state = await lethe.completed(await lethe.delete("12"))
-        assert state["guarantee"] == "retrained"
-        assert state["audit"]["factor_age_s"] is None
-        assert "in memory" not in state["explanation"]
-
-
 async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
     deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,31 +474,6 @@ async def test_many_that_cannot_be_computed_do_not_keep_others_from_it_for_good(
         assert {(await lethe.state(accepted[node]))["status"] for node in large} == {"queued"}
     for node in large:
         await lethe.completed(accepted[node])
-    assert lethe.failures == []
-
-
-async def test_when_nothing_can_be_computed_not_every_request_is_tried(
-    lethe: Lethe, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = 0
-
-    def runs_out(self: RepairRun, until: float = float("inf")) -> bool:
-        nonlocal attempts
-        attempts += 1
-        raise MemoryError
-
-    async def has_given_way() -> bool:
-        return bool([line for line in logs if line["event"] == "outage"])
-
-    together(16)
-    with monkeypatch.context() as patched, capture_logs() as logs:
-        patched.setattr(RepairRun, "advance", runs_out)
-        accepted = [await ask(lethe, node_body(str(node))) for node in range(20, 36)]
-        await until(has_given_way)
-        # Four alone, each after at most 16, 8, 4 and 2 together, where all would be 31.
-        assert attempts <= 4 * 5
-    for request in accepted:
-        await lethe.completed(request)
     assert lethe.failures == []
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import os
 import signal
 import socket
@@ -11,30 +10,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
 import psutil
 import pytest
 import redis
-from annotated_types import Le
 from sqlalchemy import make_url
 
 from service.db import migrate
-from service.db.damage import damage_met
-from service.db.engine import create_engine
 from service.db.rights import API_ROLE, UNLEARNER_ROLE
-from service.db.transactions import transaction
 from service.embedded import Embedded, PrivateServers, guardian, open_servers, orphans, programs, running_servers
 from service.embedded import servers as embedded_servers
 from service.embedded.account import Account, server_account
-from service.embedded.home import Home, is_guarded
+from service.embedded.home import Home
 from service.embedded.postgres import Postgres, works_in
-from service.errors import AlreadyRunning, ConfigurationError, DatabaseDamaged, EmbeddedServerError
-from service.settings import Settings, load_settings
+from service.errors import AlreadyRunning, EmbeddedServerError
+from service.settings import load_settings
 from tests.support.preloaded import ROOT
 
 #: A process that runs private servers until it is told to stop or killed, and prints its URLs.
@@ -113,32 +107,6 @@ def test_the_servers_serve_and_their_data_survive_a_restart(home: Path) -> None:
         assert _redis(second).config_get("appendonly") == {"appendonly": "yes"}
 
 
-def test_what_a_login_sets_for_itself_does_not_outlive_a_restart(home: Path) -> None:
-    changes = (
-        "SET search_path = nowhere",
-        "SET statement_timeout = '1ms'",
-        "SET default_transaction_read_only = on",
-        "IN DATABASE lethe SET search_path = nowhere",
-        "PASSWORD 'another'",
-    )
-    with Embedded(home, valkey=False, durable=False) as first:
-        # The owner last, which may also lock the others out.
-        for url in (first.api_database_url, first.unlearner_database_url, first.database_url):
-            role = make_url(str(url)).username
-            own = "; ".join(f"ALTER ROLE {role} {change}" for change in changes)
-            if url == first.database_url:
-                own = f"ALTER ROLE lethe_api NOLOGIN CONNECTION LIMIT 0 VALID UNTIL '2000-01-01'; {own}"
-            _sql(PrivateServers(url, None), f"DO $$ BEGIN {own}; END $$")
-            with pytest.raises(asyncpg.InvalidPasswordError):
-                _sql(PrivateServers(url, None), "SELECT 1")
-
-    with Embedded(home, valkey=False, durable=False) as again:
-        for url in (again.database_url, again.api_database_url, again.unlearner_database_url):
-            names = ("search_path", "statement_timeout", "default_transaction_read_only")
-            shown = [_sql(PrivateServers(url, None), f"SHOW {name}") for name in names]
-            assert shown == ['"$user", public', "0", "off"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_servers_run_on_for_whoever_still_uses_them(number: signal.Signals, home: Path, host: StartHost) -> None:
     first, servers = host()
@@ -206,32 +174,6 @@ def test_servers_that_ended_with_their_guardian_are_started_again_on_their_ports
     assert not _servers_in(home)
 
 
-def test_servers_whose_guardian_was_told_to_end_are_started_again_by_whoever_is_left(
-    home: Path, host: StartHost
-) -> None:
-    starter, _ = host()
-    left = Embedded(home, durable=False)
-    servers = left.start()
-    its_guardian = _guardian_of(home)
-
-    # As a service manager does, which stops all processes that a part has started.
-    its_guardian.terminate()
-    starter.terminate()
-    starter.wait()
-
-    _wait(lambda: not is_guarded(Home(home)))
-    left.keep_running()
-    assert _answers(servers)
-    left.stop()
-
-
-def test_ctrl_c_on_the_terminal_leaves_the_servers_to_lethe(home: Path, host: StartHost) -> None:
-    process, _ = host()
-    sessions = {os.getsid(server.pid) for server in _servers_in(home)}
-
-    assert os.getsid(process.pid) not in sessions
-
-
 def test_a_server_that_crashes_is_started_again_where_it_was(home: Path) -> None:
     with Embedded(home, durable=False) as servers:
         _sql(servers, "CREATE TABLE kept (x int)")
@@ -246,21 +188,6 @@ def test_a_server_that_crashes_is_started_again_where_it_was(home: Path) -> None
         assert _sql(servers, "SELECT count(*) FROM kept") == 0
         assert _redis(servers).get("kept") == b"1"
         assert set(_main_pids(home).values()).isdisjoint(before.values())
-
-
-def test_a_server_that_never_runs_for_long_is_started_again_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, process = [0.0], SimpleNamespace(pid=1, stdin=None)
-    monkeypatch.setattr(guardian, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(guardian, "subprocess", SimpleNamespace(PIPE=-1, Popen=lambda *_, **__: process))
-    server = guardian.GuardedServer(Postgres(Home(tmp_path), durable=False).plan(1).as_json(), lock=-1)
-    (tmp_path / "logs").mkdir()
-    for _ in range(2000):  # nearly three hours, as with a disk that is full over lunch
-        server.start()
-        server.schedule_restart()
-        now[0] += 5.0
-        assert server.due()
 
 
 def test_servers_left_behind_are_recognised_and_replaced(home: Path, host: StartHost) -> None:
@@ -304,16 +231,6 @@ def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
         assert _sql(servers, "SELECT count(*) FROM kept") == 0
     reaper.join()
     assert left.returncode == (-signal.SIGKILL if frozen else 0)
-
-
-def test_a_start_right_after_a_kill_waits_for_the_old_servers(home: Path, host: StartHost) -> None:
-    process, servers = host()
-    _sql(servers, "CREATE TABLE kept (x int)")
-    process.kill()
-    process.wait()
-
-    with Embedded(home, durable=False) as again:
-        assert _sql(again, "SELECT count(*) FROM kept") == 0
 
 
 def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
@@ -378,10 +295,6 @@ def test_a_taken_port_is_named_where_another_process_relies_on_it(home: Path) ->
     second.stop()
 
 
-def test_ports_are_none_that_systems_take_for_outgoing_connections(running: tuple[Path, PrivateServers]) -> None:
-    assert all(20_000 <= _port(url) < 30_000 for url in _both(running[1]))
-
-
 def test_a_copied_home_has_ports_and_passwords_of_its_own(home: Path, tmp_path: Path) -> None:
     with Embedded(home, durable=False) as servers:
         _redis(servers).set("kept", "1")
@@ -399,26 +312,6 @@ def test_a_copied_home_has_ports_and_passwords_of_its_own(home: Path, tmp_path: 
                 make_url(url).password for url in _both(copied)
             }
             assert running_servers(copy) != running_servers(home)
-
-
-def test_a_home_that_is_moved_keeps_its_ports(home: Path, tmp_path: Path) -> None:
-    with Embedded(home, postgres=False, durable=False) as servers:
-        pass
-    moved = home.rename(tmp_path / "moved")
-
-    with Embedded(moved, postgres=False, durable=False) as again:
-        assert again == servers
-
-
-def test_a_damaged_append_only_file_is_set_aside(home: Path) -> None:
-    with Embedded(home, postgres=False, durable=False) as servers:
-        _redis(servers).set("x", "1")
-    (part,) = (home / "valkey" / "appendonlydir").glob("*.incr.aof")
-    part.write_bytes(b"nonsense\r\n" * 3)
-
-    with Embedded(home, postgres=False, durable=False) as servers:
-        assert _redis(servers).get("x") is None
-    assert (home / "valkey" / "appendonlydir.damaged").is_dir()
 
 
 def test_a_lost_password_file_is_replaced(home: Path) -> None:
@@ -501,13 +394,6 @@ def test_lethes_role_is_no_superuser(running: tuple[Path, PrivateServers]) -> No
     assert _sql(running[1], "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
 
 
-def test_there_are_connections_for_as_many_processes_as_may_answer(running: tuple[Path, PrivateServers]) -> None:
-    [most] = [limit.le for limit in Settings.model_fields["api_workers"].metadata if isinstance(limit, Le)]
-    pool = inspect.signature(create_engine).parameters["pool_size"].default
-
-    assert int(str(_sql(running[1], "SHOW max_connections"))) >= most * (pool + 1) + 20
-
-
 def test_a_conflicting_row_is_not_quoted_in_the_log(running: tuple[Path, PrivateServers]) -> None:
     home, servers = running
     _sql(servers, "CREATE TABLE t (x text PRIMARY KEY)")
@@ -560,52 +446,7 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
     assert not _servers_in(home)
 
 
-def test_a_flipped_byte_is_named_as_damage_until_a_restored_file_is_read(home: Path) -> None:
-    with Embedded(home, valkey=False, durable=False) as servers:
-        _sql(servers, "CREATE TABLE damaged AS SELECT 1 AS x")
-        path = home / "postgres" / str(_sql(servers, "SELECT pg_relation_filepath('damaged')"))
-
-    async def read(servers: PrivateServers, *, met: bool) -> None:
-        assert servers.database_url is not None
-        engine = create_engine(servers.database_url)
-        try:
-            with pytest.raises(DatabaseDamaged, match=f"{path.name}.*XX001") if met else contextlib.nullcontext():
-                async with transaction(engine) as connection:
-                    await connection.exec_driver_sql("SELECT x FROM damaged")
-            # Readiness and doctor look for it like this, whoever has met it.
-            async with transaction(engine) as connection:
-                said = await damage_met(connection)
-            assert (said is not None) == met
-            assert said is None or "1 reads since Postgres started" in said.detail
-        finally:
-            await engine.dispose()
-
-    intact = path.read_bytes()
-    # In the space between the rows, which nothing but a checksum covers.
-    path.write_bytes(intact[:4096] + bytes([intact[4096] ^ 1]) + intact[4097:])
-    with Embedded(home, valkey=False, durable=False) as servers:
-        asyncio.run(read(servers, met=True))
-    path.write_bytes(intact)
-    with Embedded(home, valkey=False, durable=False) as servers:
-        asyncio.run(read(servers, met=False))
-
-
-def test_data_that_were_made_without_checksums_get_them_at_the_next_start(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Postgres._run
-
-    def without(self: Postgres, argv: Sequence[str | Path], *rest: Any) -> str:
-        return run(self, ["--no-data-checksums" if part == "--data-checksums" else part for part in argv], *rest)
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Postgres, "_run", without)
-        with Embedded(home, valkey=False, durable=False) as servers:
-            assert _sql(servers, "SHOW data_checksums") == "off"
-    with Embedded(home, valkey=False, durable=False) as servers:
-        assert _sql(servers, "SHOW data_checksums") == "on"
-
-
+@pytest.mark.needs("git")
 def test_git_takes_nothing_of_a_home(home: Path) -> None:
     Home(home).prepare()
     (home / ".gitignore").unlink()
@@ -614,13 +455,6 @@ def test_git_takes_nothing_of_a_home(home: Path) -> None:
     (home / "secrets" / "postgres-password").write_text("secret")
     status = subprocess.run(["git", "-C", home, "status", "--porcelain"], capture_output=True, text=True, check=True)
     assert status.stdout == ""
-
-
-def test_a_home_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(ConfigurationError, match=r"LETHE_HOME .* cannot be used"):
-        Embedded(tmp_path / "file" / "home").start()
 
 
 def test_another_account_may_run_only_what_every_user_may_reach(tmp_path: Path) -> None:

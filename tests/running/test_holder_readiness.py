@@ -122,23 +122,6 @@ async def test_lasting_service_ends_a_row_of_failures(db: Database) -> None:
     assert (await found(db))["unlearner"].ok
 
 
-async def test_a_stop_in_order_ends_a_row_of_failures(db: Database) -> None:
-    for holder in ("first", "second"):
-        await lives(db, holder)
-    await lives(db, "third", killed=False)
-    await passed(db, MOST_AWAY_S + 1.0)
-    await lives(db, "fourth")
-    await say(db, Phase.SERVING)
-    assert (await found(db))["unlearner"].ok
-
-
-async def test_one_failure_is_no_row_of_them(db: Database) -> None:
-    await lives(db, "first")
-    await passed(db, 24 * 3600.0)
-    await say(db, Phase.SERVING)
-    assert (await found(db))["unlearner"].ok
-
-
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.HELD_UP])
 async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, phase: Phase) -> None:
     await say(db, Phase.SERVING)
@@ -146,13 +129,3 @@ async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, ph
     check = (await found(db))["unlearner"]
     assert (check.ok, check.detail) == (False, f"The unlearner is {phase.value}. The disk is full.")
     assert check.remedy
-
-
-async def test_what_it_alone_can_look_at_is_told_while_it_is_there(db: Database) -> None:
-    device = Check("device", False, "It failed with RuntimeError.", "Check the log of the service.")
-    await say(db, Phase.SERVING, checks=(device, Check("queue", True, "usable")))
-    checks = await found(db)
-    assert list(checks) == ["lease", "unlearner", "device", "queue"]
-    assert checks["device"] == device
-    await db.rows("UPDATE leases SET expires_at = clock_timestamp() - interval '1 s'")
-    assert list(await found(db)) == ["lease", "unlearner"]

@@ -27,11 +27,6 @@ def unit(experiment: str, method: str, cases: dict[str, dict[str, Any]], **field
     }
 
 
-def judged(name: str, *records: dict[str, Any]) -> Finding:
-    (claim,) = (each for each in CLAIMS if each.name == name)
-    return found(claim, Results(records))
-
-
 def measured(name: str, *records: dict[str, Any]) -> Finding:
     """As if no example were known that refutes it."""
     (claim,) = (each for each in CLAIMS if each.name == name)

@@ -19,7 +19,7 @@ from service.errors import ConfigurationError
 from service.webhooks.addresses import AddressRefused, addresses_of, is_public
 from service.webhooks.endpoints import checked_url
 from service.webhooks.posting import Poster
-from tests.support.service.receivers import answering, receiver
+from tests.support.service.receivers import receiver
 from tests.support.service.webhook_world import LOOPBACK
 
 PUBLIC = [
@@ -123,21 +123,6 @@ async def test_a_name_that_leads_elsewhere_a_moment_later_changes_nothing(monkey
         assert asked == ["dsr.test"]
         [received] = one.received
         assert received.headers["host"] == f"dsr.test:{one.port}"
-
-
-async def test_the_next_address_is_tried_when_one_takes_no_connection() -> None:
-    async with receiver() as one:
-        url = f"http://dsr.test:{one.port}/hook"
-        answer = await Poster().post(url, ["127.0.0.3", "127.0.0.1"], {}, b"{}")
-        assert answer.is_delivered
-
-
-async def test_a_proxy_that_the_environment_names_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with receiver(answering("500 No")) as proxy, receiver() as one:
-        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert (await Poster().post(one.url, ["127.0.0.1"], {}, b"{}")).is_delivered
-        assert proxy.received == []
 
 
 async def test_a_certificate_is_that_of_the_name_and_of_a_known_authority(

@@ -1,8 +1,7 @@
 """The feed: every move is told, once, in an order without holes, and nothing of what a request names."""
 
-import asyncio
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -11,9 +10,8 @@ from projector.forgetting.status import RepairStatus
 from service.db.transactions import transaction
 from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.states import Guarantee
-from service.errors import MalformedCursor
 from service.webhooks.feed import FeedEvent, FeedRepository
-from tests.support.service.db_harness import Said, is_waiting, until
+from tests.support.service.db_harness import Said
 from tests.support.service.webhook_world import DEADLINE, WebhookWorld
 
 
@@ -42,26 +40,6 @@ async def test_a_repair_is_told_after_the_batch_that_it_belongs_to(world: Webhoo
     assert await told(world, request_id) == ["accepted", "applied", "repaired"]
 
 
-async def test_a_repair_that_ends_later_is_told_then(world: WebhookWorld) -> None:
-    request_id = await world.db.accept()
-    batch = await world.db.batch([request_id])
-    outcome = AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.PENDING, "Waits.", Said(n=1))
-    async with transaction(world.db.engine) as connection:
-        await RequestMoves(connection).mark_applied(batch, [outcome])
-    assert await told(world, request_id) == ["accepted", "applied"]
-    await world.db.rows("UPDATE requests SET repair = 'converged', guarantee = 'retrained'")
-    assert await told(world, request_id) == ["accepted", "applied", "repaired"]
-
-
-async def test_one_that_failed_and_is_tried_again_is_accepted_again(world: WebhookWorld) -> None:
-    request_id = await world.db.accept()
-    async with transaction(world.db.engine) as connection:
-        await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
-    async with transaction(world.db.engine) as connection:
-        await RequestMoves(connection).retry(request_id, world.db.api_key_id)
-    assert await told(world, request_id) == ["accepted", "failed", "accepted"]
-
-
 async def test_a_move_that_is_taken_back_is_not_told(world: WebhookWorld) -> None:
     request_id = await world.db.accept()
     async with world.db.engine.connect() as connection:
@@ -88,15 +66,6 @@ async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookW
     assert await world.db.rows("SELECT place FROM feed ORDER BY place") == [{"place": n} for n in (1, 2, 3, 4)]
 
 
-async def test_events_told_at_the_same_time_have_places_of_their_own(world: WebhookWorld) -> None:
-    for _ in range(40):
-        await world.db.accept()
-    tellers = [world.webhooks() for _ in range(4)]
-    await asyncio.gather(*(teller.tell() for teller in tellers))
-    await tellers[0].tell()
-    assert await world.db.rows("SELECT place FROM feed ORDER BY place") == [{"place": n + 1} for n in range(40)]
-
-
 async def test_a_teller_that_hangs_keeps_no_other_waiting_and_hides_no_event(world: WebhookWorld) -> None:
     await world.db.accept()
     async with transaction(world.db.engine) as hanging:
@@ -120,14 +89,6 @@ async def test_pages_of_the_feed_are_all_of_it(world: WebhookWorld) -> None:
     assert [event for page in pages for event in page] == whole
 
 
-async def test_an_event_that_the_feed_has_not_is_no_place_to_read_on_from(world: WebhookWorld) -> None:
-    """As after the restore of an older backup: silence would look like nothing happening."""
-    await world.db.accept()
-    await world.webhooks().tell()
-    with pytest.raises(MalformedCursor):
-        await world.feed(after=uuid4())
-
-
 async def test_a_request_is_late_once_when_its_deadline_passes_and_never_when_it_is_done(world: WebhookWorld) -> None:
     done, late, early = await world.db.accept(), await world.db.accept(), await world.db.accept()
     await world.complete([done])
@@ -143,33 +104,9 @@ async def test_a_request_is_late_once_when_its_deadline_passes_and_never_when_it
     assert await told(world, early) == ["accepted"]
 
 
-async def test_a_request_that_failed_is_late_as_well(world: WebhookWorld) -> None:
-    request_id = await world.db.accept()
-    async with transaction(world.db.engine) as connection:
-        await RequestMoves(connection).mark_failed(request_id, "It names what is not there.")
-    await world.db.rows("UPDATE requests SET received_at = received_at - CAST(:age AS interval)", age=2 * DEADLINE)
-    await world.webhooks().look_for_late()
-    assert await told(world, request_id) == ["accepted", "failed", "late"]
-    assert (await world.feed())[-1].status == "failed"
-
-
 async def test_what_was_told_is_never_changed_or_removed(world: WebhookWorld) -> None:
     await world.db.accept()
     await world.webhooks().tell()
     for statement in ("UPDATE feed SET milestone = 'late'", "DELETE FROM feed", "TRUNCATE feed CASCADE"):
         with pytest.raises(DBAPIError, match="are never changed"):
             await world.db.rows(statement)
-
-
-async def test_taking_a_request_in_waits_for_no_teller(world: WebhookWorld) -> None:
-    async with transaction(world.db.engine) as hanging:
-        await FeedRepository(hanging).tell()
-        async with asyncio.timeout(120):
-            await world.db.accept()
-        assert not await is_waiting(world.db)
-    await until(lambda: _all_told(world))
-
-
-async def _all_told(world: WebhookWorld) -> bool:
-    await world.webhooks().tell()
-    return not await world.db.value("SELECT count(*) FROM feed WHERE place IS NULL")

@@ -1,12 +1,10 @@
 """Webhooks: each event to each receiver, whatever others do; nothing lost, nothing blocked, nothing sent elsewhere."""
 
 import asyncio
-import errno
 import json
-import os
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from threading import Event
 from typing import Any
 from uuid import UUID
@@ -15,13 +13,9 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from service import failure_points
-from service.db.transactions import transaction
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
 from service.queue.backoff import Backoff
-from service.vault.webhook_secrets import WebhookSecrets
-from service.webhooks.endpoints import EndpointRepository
-from service.webhooks.feed import FeedRepository
 from service.webhooks.sending import Webhooks
 from tests.support.service.db_harness import until
 from tests.support.service.receivers import (
@@ -33,7 +27,6 @@ from tests.support.service.receivers import (
     flooding,
     hanging,
     receiver,
-    slowly,
 )
 from tests.support.service.webhook_world import WebhookWorld
 
@@ -133,15 +126,6 @@ async def test_a_receiver_that_hangs_blocks_no_other(world: WebhookWorld, behave
             # All that is under way to the one that hangs: a few, and not one more for each event.
             assert 1 <= len(hangs.received) <= 8
     assert await world.states() == {"delivered": 20, "waiting": 20}
-
-
-async def test_a_receiver_that_answers_slowly_is_sent_an_event_once(world: WebhookWorld) -> None:
-    async with receiver(slowly) as one:
-        await world.endpoint(one.url)
-        async with running(world.webhooks()):
-            await world.db.accept()
-            await until(lambda: _all_delivered(world))
-        assert len(one.received) == 1
 
 
 async def test_a_name_server_that_hangs_keeps_no_other_endpoint_waiting(
@@ -291,20 +275,6 @@ async def test_killed_before_the_record_it_is_delivered_again_under_the_same_id(
         assert len(set(one.ids)) == 1
 
 
-async def test_what_one_sends_no_other_does(world: WebhookWorld) -> None:
-    async with receiver() as one:
-        endpoint = await world.endpoint(one.url)
-        for _ in range(30):
-            await world.db.accept()
-        await world.webhooks().tell()
-        async with AsyncExitStack() as stack:
-            for _ in range(3):
-                await stack.enter_async_context(running(world.webhooks()))
-            await until(lambda: _all_delivered(world))
-        assert sorted(one.ids) == sorted({str(event.id) for event in await world.feed()})
-        assert await world.webhooks().send_due(endpoint) == 0
-
-
 async def test_a_lost_key_is_told_and_loses_nothing(world: WebhookWorld) -> None:
     async with receiver() as one:
         endpoint = await world.endpoint(one.url)
@@ -366,40 +336,3 @@ async def _all_delivered(world: WebhookWorld) -> bool:
 
 async def _delivered(world: WebhookWorld, count: int) -> bool:
     return (await world.states()).get("delivered") == count
-
-
-async def test_what_is_told_while_an_endpoint_is_removed_waits_for_nobody(world: WebhookWorld) -> None:
-    endpoint = await world.endpoint("https://dsr.example/lethe")
-    await world.db.accept()
-
-    async def remove() -> None:
-        async with transaction(world.db.engine) as connection:
-            await EndpointRepository(connection).remove(endpoint.id, "Removed.")
-
-    async def has_come_far() -> bool:
-        waits = await world.db.rows("SELECT 1 FROM pg_locks WHERE NOT granted")
-        return removing.done() or bool(waits)
-
-    async with transaction(world.db.engine) as telling:
-        await FeedRepository(telling).tell()
-        removing = asyncio.create_task(remove())
-        await until(has_come_far)
-    await removing
-    assert await world.states() == {"given_up": 1}
-
-
-async def test_a_key_that_cannot_be_read_is_not_taken_for_a_name_that_is_not_found(
-    world: WebhookWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with receiver() as one:
-        endpoint = await world.endpoint(one.url)
-
-        def refused(*_: Any) -> bytes:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-        monkeypatch.setattr(WebhookSecrets, "read", refused)
-        await world.db.accept()
-        webhooks = world.webhooks()
-        await webhooks.tell()
-        assert await webhooks.send_due(endpoint) == 1
-    assert await world.answers() == {"Not sent: Permission denied."}

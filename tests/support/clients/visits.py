@@ -1,8 +1,6 @@
 """Windows of a real browser on the dashboard, judged when they close."""
 
 import asyncio
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +14,6 @@ from tests.support.processes.lethe_process import KEY
 
 #: Widths of windows and colour schemes in which pages are judged; both of each in the first two.
 LOOKS = [(1280, "dark"), (400, "light"), (1280, "light"), (400, "dark")]
-
-
-def chromium() -> str | None:
-    """The browser: the one that CHROMIUM names, or one on the PATH; None for the one that playwright has installed."""
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Visit:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -100,6 +101,7 @@ def application() -> FastAPI:
     return app
 
 
+@cache
 def routes() -> list[Route]:
     """Every route there is, a method each."""
     app = application()

@@ -2,14 +2,11 @@
 
 import os
 import random
-import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 #: Another seed sweeps other cases; a failing one is printed with it.
 SEED = int(os.environ.get("INPUTS_SEED", "1"))
-#: Seconds after which one sweep begins no further case.
-_MOST_S = float(os.environ.get("INPUTS_SECONDS", "120"))
 #: A name that nothing has.
 UNKNOWN = "frobnicate"
 #: What a page or a shell hands over where no value is meant, and values that are of another type than most.
@@ -35,11 +32,10 @@ def misspellings(name: str, taken: Collection[str]) -> list[str]:
 
 
 class Sweep:
-    """Some of the cases of a sweep, within a bound of time, and what was found."""
+    """Some of the cases of a sweep, and what was found."""
 
     def __init__(self, what: str) -> None:
         self._random = random.Random(f"{SEED} {what}")
-        self._begun = time.monotonic()
         self._found: list[str] = []
         self.tried = 0
 
@@ -49,12 +45,10 @@ class Sweep:
         return self._random.sample(drawn, min(most, len(drawn)))
 
     def cases(self, cases: Iterable[_T], most: int | None = None) -> Iterator[_T]:
-        """The cases in a random order, as many as there is time for, and at most so many."""
+        """The cases in a random order, at most so many."""
         ordered = list(cases)
         self._random.shuffle(ordered)
         for case in ordered[:most]:
-            if self.tried and time.monotonic() - self._begun > _MOST_S:
-                return
             self.tried += 1
             yield case
 

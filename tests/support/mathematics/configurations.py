@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations, product
 from typing import Any
 
@@ -61,11 +62,13 @@ def allowed(choice: Mapping[str, object]) -> bool:
     return not (choice.get("mlp") and choice.get("layout") == "csr")
 
 
+@cache
 def every() -> list[Configuration]:
     """The whole matrix."""
     return [_configuration(choice) for choice in products(CHOICES) if allowed(choice)]
 
 
+@cache
 def pairwise() -> list[Configuration]:
     """A few configurations in which every allowed pair of choices occurs."""
     return [_configuration(choice) for choice in covering(CHOICES, allowed)]

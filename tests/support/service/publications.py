@@ -119,15 +119,6 @@ def have_edges(reader: Reader, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     return list(found.edges)
 
 
-def reader_of(
-    home: Path, ids: Sequence[str], shown: Snapshot, *, classes: Sequence[str] = CLASSES, public: Sequence[str] = ()
-) -> Reader:
-    """A reader, for good, of one version that is published below `home`."""
-    publisher, ref = Publisher(home, home), VersionRef(shown.version, 1)
-    load(publisher, ref, published_model(ids, shown, classes=classes, public=public), shown)
-    return admitted(home)
-
-
 def predicted(reader: Reader, node: str) -> Prediction | None:
     """What a reader predicts of one node; None for one that it does not know."""
     return next(iter(reader.predict_many([node])[1]), None)

@@ -75,14 +75,6 @@ async def dripping(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-async def slowly(writer: asyncio.StreamWriter) -> None:
-    """Takes what it was sent, with an answer that comes a byte at a time."""
-    for one in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n":
-        writer.write(bytes([one]))
-        await writer.drain()
-        await asyncio.sleep(0.002)
-
-
 async def flooding(writer: asyncio.StreamWriter) -> None:
     """Sends answers that are none, without end, as fast as it can."""
     while True:

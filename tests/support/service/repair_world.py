@@ -1,9 +1,5 @@
-"""A small model that is repaired: what retraining gives, what the records say, and a service that dies at a repair.
+"""A small model that is repaired: what retraining gives, and what the records say."""
 
-As a program, `repair_world.py POINT`, it is `lethe serve`, killed when it comes to a point of `DEATHS`.
-"""
-
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +15,6 @@ from model_store.store import Store
 from projector.graph.graph import Graph, feature_rows
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.unlearning.resident import Resident
-from tests.support.processes.forked_children import kill_supervisor
-
-#: Where a service dies, by name: a class and a method that it does not live to see the end of.
-DEATHS = {
-    "while a repair is pending": (Resident, "advance_repair"),
-    "before the coefficients are written": (Store, "write_beta"),
-}
 
 
 def without(
@@ -94,15 +82,3 @@ async def events(url: str | None) -> dict[str, list[str]]:
     for request, kind in await query(url, "SELECT request_id, type FROM events ORDER BY id"):
         found.setdefault(str(request), []).append(kind)
     return found
-
-
-def _dies(*_: object, **__: object) -> None:
-    kill_supervisor()
-
-
-if __name__ == "__main__":
-    from service.cli.main import main
-
-    owner, method = DEATHS[sys.argv[1]]
-    setattr(owner, method, _dies)
-    main(sys.argv[2:])

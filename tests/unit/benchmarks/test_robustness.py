@@ -4,7 +4,6 @@ For each claim that measurements refute, the smallest example of which that foll
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,23 +13,15 @@ from scipy.optimize import minimize
 
 from benchmarks.baselines.catalogue import build
 from benchmarks.baselines.lethe import Lethe
-from benchmarks.baselines.linear import logits, probabilities, remaining, stacked, train_linear
+from benchmarks.baselines.linear import logits, probabilities
 from benchmarks.baselines.nonlinear import Kind, Layers, tensors
 from benchmarks.baselines.protocol import accuracy
-from benchmarks.paper.forgetting.robustness import DENSE, SPARSE, by_degree, degrees, robustness
-from benchmarks.paper.forgetting.sequential import sequential
-from benchmarks.paper.forgetting.svm import Machine, svm
-from benchmarks.paper.inference.membership import Attack, Split, membership, split_of, told
-from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE, spec_of
-from benchmarks.paper.units import Unit, graph_of
-from projector import ModelSpec, fit, from_arrays
+from benchmarks.paper.forgetting.svm import Machine
+from projector import ModelSpec, from_arrays
 from projector.graph.graph import Graph
-from projector.network.spec import Combine, LossKind, SolverKind
+from projector.network.spec import LossKind, SolverKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
-TINY = "synthetic:n=60,d=12,classes=3,seed=1"
-#: More features than nodes, so that each deletion costs a direction.
-WIDE = "synthetic:n=60,d=90,classes=3,seed=1"
 #: Of four nodes.
 PAIRS = np.array([[i, j] for i in range(4) for j in range(i)])
 Matrix = NDArray[np.float64]
@@ -39,131 +30,6 @@ Matrix = NDArray[np.float64]
 def without_split(graph: Graph) -> Graph:
     nobody = np.zeros(graph.nodes, dtype=np.bool_)
     return replace(graph, train_mask=nobody, val_mask=nobody, test_mask=nobody)
-
-
-def measured(what: Any, method: str, dataset: str = TINY) -> dict[str, Any]:
-    unit = Unit("any", dataset, method, 0)
-    return dict(what(graph_of(unit), unit))
-
-
-def test_each_share_has_the_nodes_of_the_smaller_ones_and_its_accuracy_is_that_of_training_without_them() -> None:
-    found = measured(robustness, "retraining")
-    assert list(found) == ["0.01", "0.02", "0.05", "0.1", "0.2"]
-    graph = graph_of(Unit("any", TINY, "retraining", 0))
-    spec = replace(spec_of(TINY), combine=Combine.CONCAT)
-    order = np.random.default_rng(0).permutation(np.flatnonzero(graph.train_mask))
-    for share, figures in found.items():
-        count = max(1, round(float(share) * order.size))
-        anew = train_linear(remaining(graph, order[:count]), spec)
-        assert figures["nodes"] == count
-        assert figures["accuracy_after"] == accuracy(anew.predict(), graph, graph.test_mask)
-    assert found["0.2"]["accuracy_before"] == accuracy(train_linear(graph, spec).predict(), graph, graph.test_mask)
-
-
-def test_dense_nodes_are_those_of_largest_degree_and_the_seed_decides_between_equal_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph = graph_of(Unit("any", TINY, "retraining", 0))
-    degree = graph.adjacency.toarray().sum(axis=1)
-    order = by_degree(graph, 0)
-    np.testing.assert_array_equal(np.sort(order), np.flatnonzero(graph.train_mask))
-    assert (np.diff(degree[order]) >= 0).all()
-    other = by_degree(graph, 1)
-    np.testing.assert_array_equal(degree[order], degree[other])
-    assert (order != other).any()
-
-    deleted: list[NDArray[np.int64]] = []
-
-    class Recorded:
-        def fit(self, graph: Any) -> "Recorded":
-            return self
-
-        def unlearn(self, nodes: NDArray[np.int64]) -> "Recorded":
-            deleted.append(nodes)
-            return self
-
-        def predict(self) -> Matrix:
-            return np.eye(3)[graph.labels]
-
-    monkeypatch.setattr("benchmarks.paper.forgetting.robustness.build", lambda *_: Recorded())
-    assert {case: each["accuracy_after"] for case, each in measured(degrees, "any").items()} == {DENSE: 1, SPARSE: 1}
-    dense, sparse = deleted
-    training = np.sort(degree[graph.train_mask])
-    np.testing.assert_array_equal(np.sort(degree[dense]), training[-dense.size :])
-    np.testing.assert_array_equal(np.sort(degree[sparse]), training[: sparse.size])
-
-
-def test_the_projection_ends_where_it_does_at_once_however_requests_come_and_the_repair_near_retraining() -> None:
-    found = measured(sequential, "lethe, projection", WIDE)
-    assert [(each["nodes"], each["requests"]) for each in found.values()] == [(1, 1), (2, 2), (4, 4)]
-    for each in found.values():
-        assert each["apart"] < 1e-12
-        assert each["at_once"] > 1e-2
-        assert each["one_by_one"] == pytest.approx(each["at_once"])
-    for each in measured(sequential, "lethe, projection and repair", WIDE).values():
-        assert max(each["one_by_one"], each["at_once"], each["apart"]) < 2e-8
-
-
-def test_the_victims_half_and_the_adversarys_are_disjoint_and_half_of_each_is_trained_on() -> None:
-    graph, spec = small_graph(nodes=80), OVR
-    split = split_of(graph, spec, 0, 0)
-    victim = split.victim
-    assert victim.nodes == 40
-    rows = [graph.node_ids.index(name) for name in victim.node_ids]
-    np.testing.assert_array_equal(victim.adjacency.toarray(), graph.adjacency.toarray()[np.ix_(rows, rows)])
-    np.testing.assert_array_equal(victim.features, np.asarray(graph.features)[rows])
-    assert (int(victim.train_mask.sum()), split.deleted.size) == (20, 18)
-    assert victim.train_mask[split.deleted].all()
-    assert split_of(graph, spec, 0, 1).victim.node_ids != victim.node_ids
-
-
-def test_an_attack_tells_answers_that_differ_and_is_repeatable() -> None:
-    random = np.random.default_rng(0)
-    members = random.random(60) < 0.5
-    sure = np.where(members, 0.97, 0.7)
-    answers = np.stack([sure, 1 - sure], axis=1)
-    attack = Attack.learned(answers, members, 3)
-    np.testing.assert_array_equal(attack.members(answers), members)
-    # What says nothing of membership is told as often as chance allows.
-    nothing = random.dirichlet([1.0, 1.0], 60)
-    guessed = Attack.learned(nothing, members, 3).members(random.dirichlet([1.0, 1.0], 60))
-    assert 0.3 < float((guessed == members).mean()) < 0.7
-    again = Attack.learned(answers, members, 3)
-    for one, other in zip(attack.layers.parameters(), again.layers.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-class Sure(Attack):
-    """Takes those for members whose first class has more than half."""
-
-    def members(self, answers: Matrix) -> NDArray[np.bool_]:
-        return answers[:, 0] > 0.5
-
-
-def test_the_four_columns_are_shares_of_deleted_kept_and_others() -> None:
-    graph = small_graph(nodes=40)
-    training = np.flatnonzero(graph.train_mask)
-    split = Split(graph, training[:5], Sure(torch.nn.Sequential()))
-    weights = train_linear(graph, OVR).weights
-    found = told(split, OVR, weights)
-    member = probabilities(logits(graph, OVR, weights), OVR.loss)[:, 0] > 0.5
-    assert found["deleted"] == pytest.approx(sum(not member[i] for i in training[:5]) / 5)
-    assert found["kept"] == pytest.approx(sum(bool(member[i]) for i in training[5:]) / (training.size - 5))
-    others = [i for i in range(40) if i not in training]
-    assert found["others"] == pytest.approx(sum(not member[i] for i in others) / len(others))
-    assert found["kept"] is not None
-    assert found["others"] is not None
-    assert found["balanced"] == pytest.approx((found["kept"] + found["others"]) / 2)
-
-
-def test_membership_inference_has_splits_that_are_the_same_for_every_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.paper.inference.membership._SPLITS", 2)
-    found = {each: measured(membership, each) for each in ("retraining", "lethe, projection and repair")}
-    assert all(list(each) == [f"split {number}" for number in range(2)] for each in found.values())
-    for one, other in zip(*(each.values() for each in found.values()), strict=True):
-        assert one["deleted_before"] == other["deleted_before"]
-        # The repair is where retraining is, to 1e-8, so nobody can tell them apart.
-        assert (one["deleted_after"], one["kept_after"]) == (other["deleted_after"], other["kept_after"])
 
 
 def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
@@ -257,13 +123,6 @@ def test_a_machines_slopes_span_and_steps_are_those_of_its_formulas(loss: LossKi
     np.testing.assert_allclose(ours, W, rtol=1e-10)
 
 
-def test_fine_tuning_goes_to_the_optimum_of_what_remains() -> None:
-    graph, spec = small_graph(), hinge(LossKind.HINGE)
-    goal = stacked(fit(graph, spec).weights)
-    machine = Machine.of(graph, spec)
-    np.testing.assert_allclose(machine.tuned(np.zeros_like(goal), 0, 3000), goal, atol=1e-8)
-
-
 def test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero() -> None:
     """The smallest example: x = y = lambda = 1. Its constraint sum alpha_i y_i = 0 leaves alpha = 0, of value 0."""
     primal = minimize(lambda w: w[0] ** 2 / 2 + max(0.0, 1 - w[0]), [0.3], method="Nelder-Mead", tol=1e-12)
@@ -274,25 +133,3 @@ def test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_so
     assert (alpha[dual.argmax()], dual.max()) == (1, pytest.approx(primal.fun))
     assert np.flatnonzero(alpha == 0).tolist() == [0]
     assert dual[0] == 0 < primal.fun
-
-
-def test_alphas_of_an_optimum_do_not_sum_to_zero_where_there_is_no_bias() -> None:
-    graph, spec = small_graph(), hinge(LossKind.HINGE)
-    machine, W = Machine.of(graph, spec), stacked(fit(graph, spec).weights)
-    alpha = -machine.slopes(W) / (len(machine.H) * spec.regularization)
-    # w = sum alpha_i y_i h_i: these are the dual's.
-    np.testing.assert_allclose(machine.H.T @ alpha, W, atol=1e-9)
-    assert machine.imbalance(W) == pytest.approx(abs(alpha.sum(axis=0)).sum() / abs(alpha).sum())
-    assert machine.imbalance(W) > 1e-3
-
-
-@pytest.mark.parametrize("method", [SMOOTHED_HINGE, PLAIN_HINGE])
-def test_the_projection_takes_a_machines_channel_and_fine_tuning_alone_does_not(method: str) -> None:
-    for found in measured(svm, method).values():
-        assert found["outside_span"] < 1e-12
-        assert found["channel_projected"] < 1e-12 * found["channel_before"]
-        assert found["channel_tuned"] <= found["channel_projected"]
-        assert found["channel_tuned_alone"] > 0.1 * found["channel_before"]
-        assert found["channel_retrained"] == found["weights_retrained"] == 0
-        assert (found["imbalance"] is None) == (method == PLAIN_HINGE)
-        assert 0 < found["accuracy_projected"] <= 1

@@ -8,19 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_store.build import BuiltModel, build_model
-from projector.graph.graph import Graph
-from projector.network.spec import ModelSpec
 from tests.support.models.citations import cora
 from tests.support.models.small_datasets import arrays
 
 __all__ = ["cora"]
-
-
-@pytest.fixture(scope="session")
-def built_cora(cora: Graph) -> BuiltModel:
-    """The default specification, built from `cora`."""
-    return build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from model_store.build import BuiltModel, build_model
@@ -19,7 +18,6 @@ from projector.forgetting.injection import inject_channel
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, SolverKind
-from projector.training.fit import TrainingProgress
 from tests.support.device import DEVICE
 from tests.support.models.small_graphs import (
     dense,
@@ -73,19 +71,6 @@ def test_the_manifest_describes_the_model(tmp_path: Path) -> None:
     assert manifest.warnings == ()
     (tmp_path / "m.json").write_bytes(checksummed(manifest))
     assert read_checksummed(tmp_path / "m.json", Manifest) == manifest
-
-
-def test_accuracies_are_those_of_each_set_and_absent_for_an_empty_one() -> None:
-    graph = dense_features()
-    labelled = np.flatnonzero(graph.labels >= 0)
-    val = np.isin(np.arange(graph.nodes), labelled[:4])
-    graph = replace(graph, train_mask=graph.train_mask & ~val, val_mask=val)
-    built = build(graph)
-    everyone = replace(graph, train_mask=np.ones(graph.nodes, dtype=np.bool_))
-    right = (dense_representation(everyone, ModelSpec()) @ built.weights[0]).argmax(axis=1) == graph.labels
-    assert built.manifest.accuracy.train == pytest.approx(right[graph.train_mask].mean())
-    assert built.manifest.accuracy.val == pytest.approx(right[val].mean())
-    assert built.manifest.accuracy.test is None
 
 
 def test_columns_of_very_different_size_are_rescaled_by_recorded_powers_of_two() -> None:
@@ -172,12 +157,6 @@ def test_running_out_of_memory_names_the_device(
         assert refused.value.remedy == f"Use --combine last, {remedies[device]}"
 
 
-def test_progress_is_passed_on() -> None:
-    seen: list[TrainingProgress] = []
-    built = build(dense_features(), progress=seen.append)
-    assert seen[-1].iteration == built.manifest.training.iterations
-
-
 def test_what_cannot_be_built_is_refused_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = dense_features()
     features = dense(graph.features).copy()
@@ -189,15 +168,3 @@ def test_what_cannot_be_built_is_refused_before_anything_is_computed(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError):
         build(graph, device="cuda")
-
-
-def test_a_citation_graph_is_built_whole(cora: Graph, built_cora: BuiltModel) -> None:
-    manifest = built_cora.manifest
-    assert manifest.accuracy.test is not None
-    assert manifest.accuracy.test >= 0.86
-    assert manifest.training.identity_error <= 1e-10
-    assert isinstance(cora.features, sp.csr_array)
-    eigenvalues = np.linalg.eigvalsh((cora.features.T @ cora.features).toarray().astype(np.float64))
-    assert manifest.rank == (eigenvalues > 1e-10 * eigenvalues[-1]).sum()
-    W = built_cora.weights[0]
-    assert np.linalg.norm(W - cora.features.T @ built_cora.beta[0]) <= 1e-11 * np.linalg.norm(W)

@@ -98,14 +98,6 @@ def test_factors_that_do_not_fit_the_rows_are_computed_anew(trained: Path) -> No
     assert torch.equal(resident.committed.state.features.gram.M, gram.M)
 
 
-def test_after_a_deletion_the_factors_are_no_longer_those_of_the_checkpoint(trained: Path) -> None:
-    store = Store.open(trained)
-    resident = loaded(store, loaded(store).committed.state.features.gram)
-    assert resident.committed.from_checkpoint
-    resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))
-    assert not resident.committed.from_checkpoint
-
-
 class Writer:
     """As much of a `VersionWriter` as a checkpointer needs."""
 

@@ -1,7 +1,6 @@
 """What the manifest of a model promises its readers."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -141,24 +140,6 @@ def test_another_format_is_refused_naming_both_numbers(read: Read) -> None:
     document = {**document_of(MANIFEST), "format": 7}
     with pytest.raises(NotAStore, match=r"m\.json has format 7.*reads format 3"):
         read(document)
-
-
-def test_a_time_without_offset_is_refused(read: Read) -> None:
-    document = {**document_of(MANIFEST), "created_at": "2026-03-01T12:00:00"}
-    with pytest.raises(NotAStore, match="created_at"):
-        read(document)
-
-
-def test_figures_that_json_cannot_hold_are_refused_when_written() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        checksummed(replace(MANIFEST, condition_number=math.inf))
-
-
-def test_a_checksummed_document_is_plain_json_that_reads_back(tmp_path: Path) -> None:
-    path = tmp_path / "m.json"
-    path.write_bytes(checksummed(MANIFEST, indent=1))
-    assert json.loads(path.read_text())["name"] == "cora"
-    assert read_checksummed(path, Manifest) == MANIFEST
 
 
 def test_every_flipped_bit_of_a_checksummed_document_is_noticed(tmp_path: Path) -> None:

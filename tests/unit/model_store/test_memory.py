@@ -14,7 +14,7 @@ from model_store.memory import Need, available_bytes, require_memory, serving_ne
 from projector.errors import DeviceError
 from projector.network.sizes import Sizes
 from projector.network.spec import Combine, ModelSpec, SolverKind
-from tests.support.models.small_graphs import dense, dense_features, graph_of, sparse_features
+from tests.support.models.small_graphs import graph_of
 
 GIB = 1 << 30
 CPU = torch.device("cpu")
@@ -51,31 +51,6 @@ def test_a_device_without_room_is_refused_with_the_cpu_as_a_way_out() -> None:
     assert "--device cpu" in refused.value.remedy
 
 
-def test_exactly_enough_is_enough() -> None:
-    needs = (Need("one thing", 10), Need("another", 20))
-    require_memory("Training", needs, "cpu", available=lambda device: 30)
-    with pytest.raises(DeviceError):
-        require_memory("Training", needs, "cpu", available=lambda device: 29)
-
-
-def test_unknown_free_memory_refuses_nothing() -> None:
-    require_memory("Training", training_needs(SPEC, WIDE), "cpu", available=lambda device: None)
-
-
-def test_this_machine_has_room_for_something_and_not_for_everything() -> None:
-    require_memory("Training", (Need("a byte", 1),), "cpu")
-    with pytest.raises(DeviceError):
-        require_memory("Training", (Need("an exbibyte", 1 << 60),), "cpu")
-
-
-def test_sizes_are_those_of_the_graph() -> None:
-    graph = dense_features()
-    assert Sizes.of(graph) == Sizes(40, graph.edges, 6, 3, int(graph.train_mask.sum()), 240, sparse=False)
-    sparse = sparse_features()
-    assert Sizes.of(sparse).stored_values == np.count_nonzero(dense(sparse.features))
-    assert Sizes.of(sparse).sparse
-
-
 @pytest.mark.parametrize(
     "larger",
     [
@@ -107,19 +82,8 @@ def test_coefficients_that_are_in_no_file_are_counted(device: str, blocks: int) 
     assert counted == [2 * blocks * (1 << 20) * 48 * 8]
 
 
-def test_coefficients_of_a_gib_together_are_in_memory_where_neither_are_of_one() -> None:
-    sizes = Sizes(1 << 20, 1 << 22, features=10, classes=32, training=10, stored_values=10 << 20, sparse=False)
-    spec = replace(SPEC, combine=Combine.CONCAT, hops=2, label_hops=2)
-    counted = [need.bytes for need in serving_needs(spec, sizes) if need.what == "span coefficients"]
-    assert counted == [2 * 5 * (1 << 20) * 32 * 8]
-
-
 def test_serving_needs_the_factors_in_use_beside_those_being_recomputed() -> None:
     assert total(serving_needs(SPEC, WIDE)) > total(training_needs(SPEC, WIDE))
-
-
-def test_an_mlp_shrinks_the_gram_matrix_to_its_width() -> None:
-    assert total(training_needs(replace(SPEC, mlp_width=64), WIDE)) < total(training_needs(SPEC, WIDE)) / 100
 
 
 def machine(root: Path, *, available_kib: int | None = 8 << 20, group: str | None = None) -> Path:
@@ -135,14 +99,6 @@ def limited(folder: Path, files: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text + "\n")
-
-
-def test_what_the_kernel_has_available_is_free(tmp_path: Path) -> None:
-    assert available_bytes(CPU, root=machine(tmp_path)) == 8 * GIB
-
-
-def test_a_machine_that_does_not_say_is_unknown(tmp_path: Path) -> None:
-    assert available_bytes(CPU, root=machine(tmp_path, available_kib=None)) is None
 
 
 def test_a_container_has_what_its_group_leaves(tmp_path: Path) -> None:
@@ -168,9 +124,3 @@ def test_limits_of_the_first_version_of_control_groups_count(tmp_path: Path) -> 
     }
     limited(root / "sys/fs/cgroup/memory", usage)
     assert available_bytes(CPU, root=root) == GIB - 4096 + 96
-
-
-def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
-    root = machine(tmp_path, group="0::/")
-    limited(root / "sys/fs/cgroup", {"memory.max": "1000", "memory.current": "2000"})
-    assert available_bytes(CPU, root=root) == 0

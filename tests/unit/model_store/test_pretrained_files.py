@@ -21,9 +21,7 @@ from model_store.datasets.files import read_torch_geometric
 from model_store.datasets.load import load_dataset
 from model_store.disk.untrusted_arrays import read_npy
 from model_store.pretrained_files import read_weights
-from model_store.rebuild import with_weights
 from projector.errors import GraphError, ProjectorError
-from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.training.pretrained import PretrainedWeights, WeightsError
@@ -60,13 +58,6 @@ def test_foreign_weights_end_at_the_optimum_that_training_reaches(graph: Graph, 
     assert theirs.manifest.training.identity_error <= 1e-8
     assert theirs.manifest.spec.solver is SolverKind.NEWTON
     assert "from elsewhere" in theirs.manifest.warnings[0]
-
-
-def test_weights_already_at_the_optimum_need_no_step(graph: Graph) -> None:
-    ours = built(graph)
-    again = built(graph, pretrained=PretrainedWeights(ours.weights))
-    assert again.manifest.training.iterations <= 1
-    assert np.linalg.norm(again.weights - ours.weights) <= 1e-9 * np.linalg.norm(ours.weights)
 
 
 def test_foreign_weights_are_for_the_features_before_they_are_rescaled(graph: Graph) -> None:
@@ -139,12 +130,6 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         read_weights(tmp_path / "absent.npz")
 
 
-def test_weights_in_bfloat16_keep_their_values(tmp_path: Path) -> None:
-    W = torch.tensor(in_span((2, 12, 3))).bfloat16()
-    save_torch_file({"W": W}, tmp_path / "w.safetensors")
-    assert (read_weights(tmp_path / "w.safetensors").weights == W.double().numpy()).all()
-
-
 def test_what_a_file_of_weights_holds_beside_them_is_refused_by_name(tmp_path: Path) -> None:
     W = torch.tensor(in_span((2, 12, 3)))
     save_torch_file({"W": W, "label_w": W.clone()}, tmp_path / "w.safetensors")
@@ -172,17 +157,3 @@ def test_a_file_with_holes_is_refused_before_its_bytes_take_memory(suffix: str, 
         file.truncate(len(begin) + size)
     with pytest.raises(ProjectorError, match="bytes of memory"):
         read(path)
-
-
-def test_a_model_with_canaries_keeps_them_and_their_columns(graph: Graph, tmp_path: Path) -> None:
-    larger, canaries = add_canaries(graph, 2, nodes=3, seed=0, tag="t")
-    trained = build_model(larger, SPEC, name="m", dataset="d", split="full", canaries=canaries)
-    source = trained.write(tmp_path / "source").path
-    elsewhere = in_span((2, 14, 3))
-    rebuilt = with_weights(source, PretrainedWeights(elsewhere), tmp_path / "target")
-    assert rebuilt.manifest.canaries == canaries
-    W = rebuilt.read_version(rebuilt.current()).features.weights
-    assert np.linalg.norm(W - trained.weights) <= 1e-8 * np.linalg.norm(trained.weights)
-    without_their_columns = PretrainedWeights(in_span((2, 12, 3)))
-    with pytest.raises(WeightsError, match=r"12 features where the model has 14"):
-        with_weights(source, without_their_columns, tmp_path / "other")

@@ -107,18 +107,6 @@ def test_a_flipped_bit_in_any_byte_of_current_is_noticed(intact: Path, tmp_path:
             Store.open(path)
 
 
-def test_a_damaged_chunk_is_named(intact: Path, tmp_path: Path) -> None:
-    path = copied(intact, tmp_path)
-    [beta] = path.glob("base/beta.values-*")
-    content = bytearray(beta.read_bytes())
-    content[-1] ^= 1
-    beta.write_bytes(content)
-    with pytest.raises(StoreDamaged, match=r"beta\.values-\d+-0 does not match the digest of its chunk 9\."):
-        Store.open(path).load_base()
-    with pytest.raises(StoreDamaged, match="chunk 9"):
-        list(*Store.open(path).span_chunks(np.ones(23, dtype=np.bool_)))
-
-
 def reseal(file: Path, **changes: object) -> None:
     document = json.loads(file.read_text()) | changes
     del document["sha256"]
@@ -200,12 +188,3 @@ def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tm
     (path / name).write_bytes(b"a copy of personal data")
     with pytest.raises(NotAStore, match=name):
         Store.open(path)
-
-
-def test_a_folder_without_a_model_is_foreign(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(NotAStore, match="contains no model"):
-            Store.open(path)
-    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
-    with pytest.raises(NotAStore, match=r"manifest\.json was not written by Lethe"):
-        Store.open(tmp_path)

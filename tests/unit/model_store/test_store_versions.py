@@ -31,15 +31,6 @@ def test_versions_are_read_back_and_digests_checked(tmp_path: Path) -> None:
         store.read_version(VersionRef(2, 3))
 
 
-def test_a_version_nobody_committed_may_be_written_again(tmp_path: Path) -> None:
-    model = small_model()
-    store = model.create(tmp_path / "m")
-    store.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
-    digest = store.write_version(VersionRef(1, 1), a_state(model, 2), edges=0)
-    assert same_state(store.read_version(VersionRef(1, 1), digest=digest), a_state(model, 2))
-    assert store.versions() == [VersionRef(0, 0), VersionRef(1, 1)]
-
-
 def test_a_committed_version_is_not_written_over(tmp_path: Path) -> None:
     model = small_model()
     store = model.create(tmp_path / "m")

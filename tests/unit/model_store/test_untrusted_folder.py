@@ -79,18 +79,6 @@ def test_ids_that_lie_across_chunks_of_rows_are_refused(tmp_path: Path) -> None:
         check_store(model)
 
 
-def test_an_index_with_an_absolute_path_makes_nothing_outside_be_overwritten(model: Path, tmp_path: Path) -> None:
-    store = Store.open(model)
-    victim = tmp_path / "victim"
-    labels = next((model / "base").glob("nodes.labels-*"))
-    shutil.move(labels, victim)
-    before = victim.read_bytes()
-    resealed(model, naming("nodes", "labels", str(victim)))
-    with pytest.raises(NotAStore):
-        store.erase(Erasure(nodes=np.array([0])), fencing=1)
-    assert victim.read_bytes() == before
-
-
 def test_a_link_in_the_place_of_an_array_is_neither_read_nor_overwritten(model: Path, tmp_path: Path) -> None:
     store, victim = Store.open(model), tmp_path / "victim"
     labels = next((model / "base").glob("nodes.labels-*"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from projector.device import ONE_THREAD_VALUES, all_threads, enough_memory, is_out_of_memory, seldom_read, threads_for
+from projector.device import ONE_THREAD_VALUES, all_threads, is_out_of_memory, seldom_read, threads_for
 from projector.errors import DeviceError
 
 SMALL = torch.empty(ONE_THREAD_VALUES, device="meta")
@@ -45,20 +45,6 @@ def test_threads_are_given_back_inside_and_taken_again() -> None:
     assert torch.get_num_threads() == 3
     with all_threads():
         assert torch.get_num_threads() == 3
-
-
-def test_an_error_leaves_the_number_as_it_was() -> None:
-    with pytest.raises(ArithmeticError), threads_for(SMALL), all_threads():
-        raise ArithmeticError
-    assert torch.get_num_threads() == 3
-    with all_threads(), threads_for(SMALL):
-        assert torch.get_num_threads() == 1
-
-
-def test_one_thread_is_not_made_more() -> None:
-    torch.set_num_threads(1)
-    with threads_for(SMALL), all_threads():
-        assert torch.get_num_threads() == 1
 
 
 def test_a_thread_that_uses_torch_already_keeps_its_number() -> None:
@@ -134,23 +120,6 @@ def test_what_is_in_a_file_is_overwritten_when_the_process_ends(tmp_path: Path) 
     assert process.returncode == 0
 
 
-def test_what_is_in_a_file_stays_when_a_fork_ends(tmp_path: Path) -> None:
-    script = """if True:
-        import os, sys, tempfile
-        import projector.device
-        projector.device.SELDOM_BYTES, tempfile.tempdir = 1 << 16, sys.argv[1]
-        large = projector.device.seldom_read((3, 1 << 20))
-        large[:] = 2.0
-        fork = os.fork()
-        if fork == 0:
-            sys.exit()
-        os.waitpid(fork, 0)
-        print(bool((large == 2.0).all()))
-    """
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, text=True)
-    assert ended.stdout == "True\n"
-
-
 def _opened_in(folder: Path) -> list[Path]:
     return [each for each in Path("/proc/self/fd").iterdir() if str(folder) in os.path.realpath(each)]
 
@@ -177,12 +146,3 @@ def test_running_out_of_memory_is_known_by_what_torch_says() -> None:
         torch.ones(2) @ torch.ones(3)
     assert not is_out_of_memory(wrong.value)
     assert not is_out_of_memory(ValueError("can't allocate memory"))
-
-
-def test_memory_of_the_machine_that_runs_out_is_not_said_to_be_that_of_the_gpu() -> None:
-    with pytest.raises(RuntimeError) as refused:
-        torch.empty(10**15)
-    for error, where in ((refused.value, "cpu"), (MemoryError(), "cpu"), (torch.OutOfMemoryError("CUDA"), "cuda")):
-        with pytest.raises(DeviceError, match=f"The device {where} has too little memory"):  # noqa: SIM117
-            with enough_memory("cuda", 3, 2):
-                raise error

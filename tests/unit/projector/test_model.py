@@ -1,8 +1,6 @@
 """The face of the library, held against retraining and against the service's own path."""
 
 import contextlib
-import copy
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +16,10 @@ import torch
 from model_store.datasets.load import load_dataset
 from projector import Certificate, Model, ModelSpec, ProjectorError, fit, from_arrays
 from projector.errors import DeviceError, GraphError, TrainingError
-from projector.forgetting.status import RepairProgress, RepairStatus
+from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.blocks import side_by_side
-from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
+from projector.network.spec import Combine, LossKind, SolverKind
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import dense
 
@@ -125,13 +123,6 @@ def test_arrays_mappings_and_data_are_the_same_graph(small: Graph) -> None:
         assert np.array_equal(fit(data).weights, expected)
 
 
-def test_each_edge_that_arrays_name_is_there_once_in_both_directions_by_narrow_indices() -> None:
-    edges = np.array([[0, 1, 0, 0, 2], [1, 0, 2, 1, 3]])
-    adjacency = from_arrays(edges, np.ones((4, 1)), [0, 1, 0, 1]).adjacency
-    assert adjacency.toarray().tolist() == [[0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 1], [0, 0, 1, 0]]
-    assert (adjacency.indices.dtype, adjacency.indptr.dtype) == (np.int32, np.int32)
-
-
 def test_training_goes_on_from_pretrained_weights(small: Graph) -> None:
     spec = ModelSpec(solver=SolverKind.SGD, epochs=5, combine=Combine.CONCAT, seed=3)
     rough = fit(small, spec)
@@ -153,29 +144,6 @@ def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
     logits = P @ P @ (X @ model.weights[0])
     chances = np.exp(logits - logits.max(axis=1, keepdims=True))
     assert np.allclose(model.predict(), chances / chances.sum(axis=1, keepdims=True), atol=1e-9)
-
-
-def test_bounds_are_of_the_columns_as_they_were_multiplied(small: Graph) -> None:
-    X = dense(small.features)
-    X[:, 0] *= 1e-7
-    model, report = fit(replace(small, features=X)).forget(nodes=[3])
-    assert model.exponents is not None
-    powers = np.exp2(model.exponents.astype(np.float64))
-    best = retrained(replace(small, features=X * powers), ModelSpec(), [3], [])
-    assert report.bound_after is not None
-    size = np.linalg.norm(best)
-    distance = np.linalg.norm(model.weights[0] / powers[:, None] - best)
-    assert distance <= report.bound_after.bound + 1e-9 * size
-    # As they are given back, they are of another size.
-    assert np.linalg.norm(model.weights) > 1e3 * size
-
-
-def test_progress_is_told(small: Graph) -> None:
-    steps: list[float] = []
-    fit(small, progress=lambda each: steps.append(each.objective))
-    assert steps[0] > steps[-1]
-    told: list[RepairProgress] = []
-    fit(small).forget(nodes=[1], progress=told.append)
 
 
 @pytest.mark.parametrize(
@@ -253,22 +221,6 @@ def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind,
     assert report.repair is RepairStatus.CONVERGED
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
-def test_weights_that_are_rounding_alone_go_as_well(loss: LossKind) -> None:
-    for seed in range(40):
-        pairs = 1 + seed % 9
-        features = np.random.default_rng(seed).standard_normal((pairs, 1 + seed % 2))
-        X = np.concatenate([features, features, np.zeros((1, features.shape[1]))])
-        # A column of its own for the last node, without which nothing is left but rounding.
-        X = np.c_[X, np.arange(len(X)) == 2 * pairs]
-        labels = np.r_[np.zeros(pairs, dtype=int), np.ones(pairs, dtype=int), 0]
-        graph = from_arrays(np.empty((2, 0), dtype=np.int64), X, labels)
-        model = fit(graph, ModelSpec(hops=1, regularization=1e-3, loss=loss))
-        model, report = model.forget(nodes=[2 * pairs])
-        assert report.repair is RepairStatus.CONVERGED
-        assert not model.weights.any()
-
-
 @pytest.mark.parametrize("nodes", [30, 300, 3000])
 @pytest.mark.parametrize("value", [0.1, 0.3])
 def test_weights_of_zero_are_trained_where_a_column_says_nothing(nodes: int, value: float) -> None:
@@ -290,18 +242,6 @@ def test_zero_is_not_the_optimum_where_rounding_hides_another(nodes: int) -> Non
     assert model.certificate is not None
     assert not model.certificate.retrained
     assert model.certificate.bound > np.hypot(5.3711, 5.3711)
-
-
-def test_names_are_taken_as_strings_and_unknown_ones_refused(small: Graph) -> None:
-    named = ModelSpec(propagation="row", combine="concat", loss="ovr", solver="sgd", epochs=3)  # type: ignore[arg-type]
-    of_kinds = ModelSpec(
-        PropagationKind.ROW, combine=Combine.CONCAT, loss=LossKind.OVR, solver=SolverKind.SGD, epochs=3
-    )
-    assert named == of_kinds
-    np.testing.assert_allclose(fit(small, named).weights, fit(small, of_kinds).weights, rtol=1e-12)
-    with pytest.raises(TrainingError, match="no combine 'first'") as refused:
-        ModelSpec(combine="first")  # type: ignore[arg-type]
-    assert refused.value.remedy == "Choose one of last, concat."
 
 
 def test_the_plain_hinge_has_no_certificate_and_no_repair(small: Graph) -> None:
@@ -363,12 +303,6 @@ def test_a_device_that_is_not_there_is_refused(small: Graph, device: Any) -> Non
         fit(small, device=device)
 
 
-def test_a_copy_of_a_model_that_has_predicted_predicts_the_same(model: Model) -> None:
-    expected = model.predict([0, 1])
-    assert np.array_equal(copy.deepcopy(model).predict([0, 1]), expected)
-    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict([0, 1]), expected)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("layout", [np.asarray, sp.csr_array])
 @pytest.mark.parametrize("size", [30.0, 100.0, 300.0])
@@ -386,13 +320,6 @@ def test_features_too_large_to_prove_a_deletion_come_with_what_to_divide_them_by
 
     assert report.bound_after is not None
     assert report.bound_after.retrained
-
-
-def test_features_too_large_to_train_on_are_refused_with_what_to_divide_them_by() -> None:
-    raw = load_dataset("synthetic:n=60,d=6,classes=3,seed=1", data_dirs=[])
-    x = np.random.default_rng(0).normal(size=(raw.nodes, 6))
-    with pytest.raises(TrainingError, match="divide all features by"):
-        fit(from_arrays(raw.adjacency, x * 3000, raw.labels))
 
 
 def test_label_reuse_and_diffusion_are_forgotten_too(small: Graph) -> None:
@@ -416,14 +343,6 @@ def test_features_alone_take_no_label_along_without_a_repair_either(small: Graph
     Y[torch.from_numpy(~span.in_span)] = 0.0
     explained = Y.T @ (side_by_side(held.labels.beta) + Y @ span.T)
     assert torch.linalg.norm(span.W - explained) <= 1e-9 * torch.linalg.norm(span.W)
-
-
-def test_training_and_predicting_warn_of_nothing() -> None:
-    code = (
-        "import numpy as np; from projector import fit, from_arrays; r = np.random.default_rng(0);"
-        "model = fit(from_arrays([[0, 1, 2], [1, 2, 3]], r.normal(size=(4, 2)), [0, 1, 0, 1])); model.predict([0])"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def test_the_library_needs_nothing_of_the_service() -> None:

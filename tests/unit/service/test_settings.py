@@ -28,16 +28,6 @@ def test_the_environment_is_read_and_a_flag_wins(monkeypatch: pytest.MonkeyPatch
     assert (settings.port, settings.log_format, settings.database_url) == (9001, "json", "postgresql://u:p@h/d")
 
 
-def test_how_near_repairs_come_and_how_long_factors_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (load_settings().repair_tolerance, load_settings().factor_age) == (1e-8, 60.0)
-    monkeypatch.setenv("LETHE_REPAIR_TOLERANCE", "1e-6")
-    monkeypatch.setenv("LETHE_FACTOR_AGE", "0")
-    assert (load_settings().repair_tolerance, load_settings().factor_age) == (1e-6, 0.0)
-    with pytest.raises(ConfigurationError) as caught:
-        load_settings(repair_tolerance=0.1)
-    assert caught.value.detail.startswith("--repair-tolerance (LETHE_REPAIR_TOLERANCE): must be between 1e-09 ")
-
-
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LETHE_PORT", "")
     monkeypatch.setenv("REDIS_URL", "")
@@ -119,15 +109,6 @@ def test_folders_stay_where_they_were_meant_when_the_process_moves(
     assert settings.home == tmp_path / "var"
     assert settings.model_dir == tmp_path / "m"
     assert load_settings(home=tmp_path / "x").model_dir == tmp_path / "x" / "model"
-
-
-def test_private_receivers_of_webhooks_are_addresses_and_networks() -> None:
-    settings = load_settings(webhook_networks="10.0.0.0/8,::1")
-
-    assert [str(network) for network in settings.private_receivers] == ["10.0.0.0/8", "::1/128"]
-    assert load_settings().private_receivers == ()
-    with pytest.raises(ConfigurationError, match=r"--webhook-networks \(LETHE_WEBHOOK_NETWORKS\)"):
-        load_settings(webhook_networks="localhost")
 
 
 def test_trusted_proxies_are_addresses_and_networks() -> None:

@@ -8,19 +8,13 @@ from numpy.typing import NDArray
 
 from benchmarks.attacks.black_box import recorded
 from benchmarks.attacks.knowledge import Hessian
-from benchmarks.attacks.ranking import first
 from benchmarks.attacks.reconstruction import (
-    by_likelihood,
     by_row,
     change_of_weights,
-    changed_rows,
     deleted_row,
-    nearest,
-    rows_by_steps,
 )
-from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
-from tests.support.mathematics.attacks import SPECS, attacked, change, dense_hessian, leaked, told
+from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, told
 
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
@@ -77,65 +71,3 @@ def test_regression_gives_the_change_of_the_weights_from_exact_answers(loss: Los
     found = change_of_weights(recorded(before), recorded(after), known)
     shared = dW.mean(axis=1, keepdims=True) if loss is LossKind.SOFTMAX else 0.0
     np.testing.assert_allclose(found, dW - shared, atol=1e-9 if loss is LossKind.OVR else 1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_deleted_nodes_and_a_planted_leak_are_found_and_a_model_trained_anew_has_nothing(loss: LossKind) -> None:
-    spec = SPECS[loss]
-    graph, known = attacked(spec, nodes=240, features=12)
-    fitted, found = Retraining(spec).fit(graph), []
-    for node in known.candidates[:12]:
-        leak, anew = leaked(graph, spec, int(node))
-        true = known.candidates == node
-        for before, after in ((fitted, anew), (leak, anew), (anew, anew)):
-            row = deleted_row(change(before, after), known)
-            exact = recorded(before.predict()), recorded(after.predict())
-            regressed = deleted_row(change_of_weights(*exact, known), known)
-            scores = by_row(row, known), by_row(regressed, known), by_likelihood(*exact, known)
-            found.append([*(first(each, true) for each in scores), cosine(row, known.H[node]) if row.any() else 0.0])
-    deletion, leak_, nothing = np.mean(np.reshape(found, (12, 3, 4)), axis=0)
-    chance = 1 / known.candidates.size
-    np.testing.assert_allclose(nothing, [chance] * 3 + [0])
-    assert (deletion[[0, 2]] > 20 * chance).all()
-    assert deletion[1] > 10 * chance
-    assert (leak_[:3] > 15 * chance).all()
-    assert min(deletion[3], leak_[3]) > 0.3
-
-
-def test_answers_that_are_rounded_to_nothing_are_still_numbers() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    fitted = Retraining(known.spec).fit(graph)
-    left = fitted.unlearn(known.candidates[:4])
-    for decimals in (1, 0):
-        before, after = (recorded(each.predict(), decimals) for each in (fitted, left))
-        assert np.isfinite(deleted_row(change_of_weights(before, after, known), known, 4)).all()
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_few_steps_find_more_in_rounded_answers_than_regression(loss: LossKind) -> None:
-    """Of a change of the weights alone, by one row."""
-    _, known = attacked(SPECS[loss], nodes=240, features=12)
-    before, cosines = told(known.H @ known.W, known.spec), []
-    for node in known.candidates[:12]:
-        slopes = np.array([[0.5, -0.25, -0.25]])
-        W = known.W + known.hessian.solve(known.H[[node]].T @ slopes) / known.training
-        versions = recorded(before, 3), recorded(told(known.H @ W, known.spec), 3)
-        by_steps, by_regression = (
-            rows_by_steps(*versions, known, 1, [8])[0],
-            deleted_row(change_of_weights(*versions, known), known),
-        )
-        cosines.append([nearest(row, known.H[[node]]) for row in (by_steps, by_regression)])
-    few, regressed = np.abs(cosines).mean(axis=0)
-    assert few > max(0.95, regressed)
-
-
-def test_rows_count_as_much_as_their_answers_changed() -> None:
-    graph, known = attacked(SPECS[LossKind.OVR])
-    answers = Retraining(known.spec).fit(graph).predict()
-    one, other = known.asked[:2]
-    later = answers.copy()
-    later[one, 0] += 0.2
-    later[other, 1] -= 0.1
-    row = changed_rows(recorded(answers), recorded(later), known)
-    assert nearest(row, (2 * known.H[one] + known.H[other])[None]) == pytest.approx(1.0)
-    assert nearest(np.zeros_like(row), known.H) == 0.0

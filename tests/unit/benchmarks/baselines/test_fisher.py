@@ -8,8 +8,6 @@ import pytest
 from benchmarks.baselines.linear import remaining, representation, stacked
 from benchmarks.baselines.newton.fisher import Fisher
 from benchmarks.baselines.newton.influence import Affected, Influence
-from benchmarks.baselines.protocol import BaselineError
-from projector import ModelSpec
 from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
@@ -43,21 +41,3 @@ def test_without_noise_it_is_influence_with_replaced_rows(combine: Combine) -> N
     fisher = Fisher(spec).fit(graph).unlearn(nodes)
     influence = Influence(spec, Affected.REPLACED).fit(graph).unlearn(nodes)
     np.testing.assert_allclose(fisher.weights, influence.weights, atol=1e-8)
-
-
-def test_every_deletion_has_noise_of_its_own_and_the_same_each_time() -> None:
-    graph = small_graph()
-    first, second = np.split(np.flatnonzero(graph.train_mask)[:2], 2)
-    fitted = Fisher(OVR, noise=1.0).fit(graph)
-    once, again = fitted.unlearn(first), fitted.unlearn(first)
-    np.testing.assert_array_equal(once.weights, again.weights)
-    quiet = Fisher(OVR).fit(graph).unlearn(first)
-    later = once.unlearn(second)
-    assert np.abs(later.weights - once.weights).max() > 0
-    assert later.drawn == (0, 2)
-    assert quiet.unlearn(second).drawn == (0, 2)
-
-
-def test_softmax_is_refused() -> None:
-    with pytest.raises(BaselineError, match="logistic regression"):
-        Fisher(ModelSpec()).fit(small_graph())

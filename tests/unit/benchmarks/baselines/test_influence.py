@@ -102,20 +102,3 @@ def test_dependency_is_what_the_plain_influence_function_misses(combine: Combine
     }
     assert away[Affected.REPLACED] < 0.5 * away[Affected.DELETED]
     assert away[Affected.REPLACED] < 0.5 * away[Affected.REMOVED]
-
-
-def test_deletions_one_after_another_go_on_from_the_rows_of_the_last() -> None:
-    graph = small_graph()
-    first, second = deleted_from(graph)[:1], deleted_from(graph)[1:]
-    model = Influence(OVR, Affected.REPLACED).fit(graph).unlearn(first).unlearn(second)
-    left = remaining(graph, deleted_from(graph))
-    np.testing.assert_allclose(model.rows, dense_rows(left)[left.train_mask], atol=1e-12)
-
-
-def test_training_is_perturbed_by_a_random_slope_of_the_given_size() -> None:
-    graph = small_graph()
-    training = np.flatnonzero(graph.train_mask)
-    H, s = dense_rows(graph)[training], signs(graph, training)
-    W = stacked(Influence(OVR, Affected.REPLACED, noise=0.3, seed=4).fit(graph).weights)
-    b = -np.stack([sum_gradient(H, s[:, c], W[:, c], LAM) for c in range(graph.num_classes)], axis=1)
-    np.testing.assert_allclose(b, np.random.default_rng(4).normal(scale=0.3, size=b.shape), atol=1e-8)

@@ -15,12 +15,9 @@ from benchmarks.baselines.linear import (
     representation,
     representation_operator,
     stacked,
-    within_hops,
-    without_nodes,
 )
-from benchmarks.baselines.protocol import BaselineError
 from benchmarks.baselines.retraining import Retraining
-from projector import ModelSpec, fit
+from projector import fit
 from projector.network.spec import Combine, LossKind, PropagationKind
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
@@ -89,26 +86,3 @@ def test_retraining_ends_where_the_gradient_of_what_remains_is_zero() -> None:
     for w, of_class in zip(retrained.weights[0].T, s.T, strict=True):
         gradient = sum_gradient(H, of_class, w, OVR.regularization)
         assert np.linalg.norm(gradient) <= 1e-8 * np.linalg.norm(sum_gradient(H, of_class, 0 * w, OVR.regularization))
-
-
-def test_nodes_can_be_forgotten_one_batch_after_another() -> None:
-    graph = small_graph()
-    first, second = np.array([0, 4]), np.array([7])
-    one_by_one = Retraining(OVR).fit(graph).unlearn(first).unlearn(second)
-    together = Retraining(OVR).fit(graph).unlearn(np.array([0, 4, 7]))
-    np.testing.assert_allclose(one_by_one.weights, together.weights, atol=1e-10)
-    with pytest.raises(BaselineError, match="deleted before"):
-        without_nodes(one_by_one.live, np.array([7]))
-
-
-def test_hops_are_counted_in_edges() -> None:
-    graph = small_graph()
-    A = graph.adjacency.toarray() + np.eye(graph.nodes)
-    for hops in range(3):
-        expected = np.linalg.matrix_power(A, hops)[[3, 8]].sum(axis=0) > 0
-        np.testing.assert_array_equal(within_hops(graph, np.array([3, 8]), hops), expected)
-
-
-def test_models_with_other_inputs_are_refused() -> None:
-    with pytest.raises(BaselineError, match="propagated features"):
-        Retraining(ModelSpec(label_hops=1)).fit(small_graph())

@@ -5,9 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse.linalg import aslinearoperator
 
-from benchmarks.baselines.newton.logistic import Curvature, OneAgainstRest, check_one_against_rest
-from benchmarks.baselines.protocol import BaselineError
-from projector import ModelSpec, fit
+from benchmarks.baselines.newton.logistic import Curvature, OneAgainstRest
+from projector import fit
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient, sum_hessian
 
 SHAPES = {"more rows": (9, 4), "more columns": (4, 9), "one row": (1, 3)}
@@ -72,8 +71,3 @@ def test_the_minimum_is_that_of_the_library_and_moves_with_a_linear_term() -> No
         np.testing.assert_allclose(one.minimum(nothing, nothing, 1e-10), W[:, c], atol=1e-8)
         linear = np.linspace(-1.0, 1.0, W.shape[0])
         np.testing.assert_allclose(one.gradient(one.minimum(W[:, c], linear, 1e-10)), -linear, atol=1e-9)
-
-
-def test_other_losses_are_refused() -> None:
-    with pytest.raises(BaselineError, match="logistic regression"):
-        check_one_against_rest(ModelSpec())

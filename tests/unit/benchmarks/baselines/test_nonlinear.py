@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.baselines.graph_eraser import induced
-from benchmarks.baselines.nonlinear import Kind, Layers, Network, dropped, tensors
+from benchmarks.baselines.nonlinear import Kind, Layers, Network, tensors
 from benchmarks.baselines.protocol import accuracy
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
@@ -86,21 +85,6 @@ def test_a_network_computes_the_formula_of_its_paper(kind: Kind, formula: object
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-def test_features_that_are_mostly_zeros_are_kept_sparse_and_dropped_as_dense_ones_are() -> None:
-    graph = small_graph(nodes=40, features=30)
-    X = np.where(np.random.default_rng(0).random((40, 30)) < 0.04, np.asarray(graph.features), 0.0)
-    x, _ = tensors(replace(graph, features=X), Kind.GCN)
-    assert x.is_sparse
-    assert not tensors(graph, Kind.GCN)[0].is_sparse
-    np.testing.assert_array_equal(x.to_dense(), X.astype(np.float32))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        left, times = dropped(x, 0.6).to_dense(), 1 / (1 - 0.6)
-    kept = left != 0
-    assert 0 < int(kept.sum()) < np.count_nonzero(X)
-    np.testing.assert_allclose(left[kept], times * X[kept.numpy()], rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", list(Kind))
 def test_training_learns_is_repeatable_and_leaves_no_trace_of_the_deleted(kind: Kind) -> None:
     graph = small_graph(nodes=40, features=6)
@@ -116,24 +100,3 @@ def test_training_learns_is_repeatable_and_leaves_no_trace_of_the_deleted(kind: 
     np.testing.assert_array_equal(left.predict(), other.predict())
     assert not left.predict()[nodes].any()
     assert left.weights is None
-
-
-def test_the_best_epoch_for_validation_nodes_is_kept() -> None:
-    graph = small_graph(nodes=40, features=6)
-    counts = [
-        accuracy(Network(Kind.GCN, epochs=epochs).fit(graph).predict(), graph, graph.val_mask) for epochs in (1, 4, 12)
-    ]
-    assert counts == sorted(counts)
-    nobody = replace(graph, val_mask=np.zeros(graph.nodes, dtype=np.bool_))
-    assert Network(Kind.GCN, epochs=3).fit(nobody).predict().shape == (40, 3)
-
-
-def test_of_a_shard_the_tenth_epoch_that_is_best_for_the_whole_graph_is_kept() -> None:
-    whole = small_graph(nodes=40, features=6)
-    shard = induced(whole, np.flatnonzero(whole.train_mask)[::2])
-    ends = [Network(Kind.GCN, seed=4, epochs=epochs).fit(shard) for epochs in (10, 20, 30)]
-    answers = [each.predict_on(whole) for each in ends]
-    right = [accuracy(each, whole, whole.val_mask) for each in answers]
-    kept = Network(Kind.GCN, seed=4, epochs=35).fit(shard, whole).predict_on(whole)
-    np.testing.assert_array_equal(kept, answers[int(np.argmax(right))])
-    assert np.argmax(right) == 1

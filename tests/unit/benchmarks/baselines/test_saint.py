@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.nonlinear import Kind, Layers, tensors
 from benchmarks.baselines.protocol import accuracy
 from benchmarks.baselines.saint import NodeSampler, SampledNetwork, on_sample, sample_of
@@ -32,19 +31,6 @@ def test_the_normalised_sums_are_unbiased_over_every_draw(nodes: int, draws: int
     # L_v / (m p_v) for each v drawn is L_v / m on average; the aggregator is that given that v is drawn.
     np.testing.assert_allclose(drawn / sampler.included, 1, rtol=1e-12)
     np.testing.assert_allclose(sums / drawn[:, None], P @ X, rtol=1e-11)
-
-
-def test_nodes_that_were_deleted_are_not_drawn_and_isolated_ones_that_are_trained_on_are() -> None:
-    graph = small_graph()
-    alone, gone = np.flatnonzero(graph.train_mask)[:2]
-    around = graph.adjacency.indices[graph.adjacency.indptr[alone] : graph.adjacency.indptr[alone + 1]]
-    graph = remaining(graph.without_edges(np.array([[alone, other] for other in around])), np.array([gone]))
-    sampler = NodeSampler.of(graph, 12)
-    assert (sampler.probabilities[gone], sampler.included[gone]) == (0, 0)
-    assert sampler.included[alone] > 0
-    assert np.isfinite(sampler.aggregator.data).all()
-    random = np.random.default_rng(0)
-    assert not any(gone in sampler.draw(random) for _ in range(20))
 
 
 def test_a_sample_of_everyone_gives_the_networks_own_logits() -> None:

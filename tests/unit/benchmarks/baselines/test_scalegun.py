@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from benchmarks.baselines.linear import remaining, representation, stacked
 from benchmarks.baselines.newton.certified_removal import CertifiedRemoval, standardised
 from benchmarks.baselines.newton.scalegun import LazyRows, degrees, scalegun
-from benchmarks.baselines.protocol import BaselineError
 from projector import from_arrays
 from projector.graph.graph import Graph
-from projector.network.spec import Combine, PropagationKind
+from projector.network.spec import Combine
 from tests.support.mathematics.baselines import OVR, dense_propagation, signs, small_graph, sum_gradient
 
 SPEC = replace(OVR, combine=Combine.CONCAT)
@@ -92,8 +91,3 @@ def test_the_bound_covers_the_gradient_on_exact_rows() -> None:
         left = np.linalg.norm(sum_gradient(H, s[:, c], w, SPEC.regularization) + b[:, c])
         assert 0 < left <= model.residual_bounds[c]
     assert (model.residual_bounds > model.spent).all()
-
-
-def test_other_normalisations_are_refused() -> None:
-    with pytest.raises(BaselineError, match="propagation sym"):
-        LazyRows.of(small_graph(), replace(SPEC, propagation=PropagationKind.ROW))

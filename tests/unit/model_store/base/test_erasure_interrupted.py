@@ -4,22 +4,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from model_store.base import arrays
 from model_store.base.base import Base
 from model_store.base.erasure import Erasure
-from model_store.disk import durable
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.store import Store
 from model_store.versions import StoreConflict
 from projector.errors import ProjectorError
 from tests.support.everyday import everyday
 from tests.support.models.failing_disk import FailingDisk, Loss, stops
-from tests.support.models.store_models import assert_same, difference, random_ids, small_model, without
+from tests.support.models.store_models import assert_same, difference, small_model, without
 from tests.support.models.store_states import copied, everything_in, names_in, rows, some_edges
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -110,20 +107,6 @@ def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
         Store.open(path).load_base()
         Store.open(path).erase(more, fencing=3)
         assert_same(Store.open(path).load_base(), final)
-
-
-def test_no_byte_is_left_after_a_crash_and_its_resumption(tmp_path: Path) -> None:
-    random = np.random.default_rng(1)
-    ids = random_ids(random, 20)
-    model = small_model(nodes=20, node_ids=ids)
-    model.create(tmp_path / "original")
-    personal = [ids[4].encode(), model.graph.features[4].tobytes()]
-    personal += [model.beta[1, 4].tobytes(), model.label_beta[0, 4].tobytes()]
-    erasure = Erasure(nodes=rows(4))
-    for path, _ in all_stops(lambda path: erases(path, erasure), tmp_path / "original", tmp_path, Loss.SOME):
-        Store.open(path).erase(erasure, fencing=3)
-        left = everything_in(path)
-        assert not [piece for piece in personal if piece in left]
 
 
 def interrupted_store(original: Path, tmp_path: Path) -> Path:
@@ -250,27 +233,6 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
         assert_same(Store.open(path).load_base(), without(expected, Erasure(nodes=rows(1))))
         assert not [name for name in names_in(path) if Path(name).name.startswith((".", "erasing"))]
     pytest.fail("the writer never ended")
-
-
-@pytest.mark.parametrize("read_at", everyday(range(9), 0, 4, 8))
-def test_an_erasure_in_the_middle_of_a_read_does_not_show(
-    half_erased: tuple[Base, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_at: int
-) -> None:
-    before, original = half_erased
-    path = copied(original, tmp_path)
-    store = Store.open(path)
-    reads = []
-
-    def read_range(*args: Any, **kwargs: Any) -> None:
-        reads.append(args)
-        if len(reads) == read_at + 1:
-            store.erase(SECOND, fencing=2)
-        durable.read_range(*args, **kwargs)
-
-    monkeypatch.setattr(arrays, "read_range", read_range)
-    found = store.load_base()
-    assert len(reads) > read_at
-    assert difference(found, before) is None or difference(found, without(before, SECOND)) is None
 
 
 def test_a_reader_beside_an_erasure_sees_the_base_before_or_after_it(

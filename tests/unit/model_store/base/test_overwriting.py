@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model_store.disk.durable import at_once, blank, together
+from model_store.disk.durable import at_once, together
 from model_store.errors import StoreDamaged
 
 
@@ -51,14 +51,6 @@ def test_more_slots_than_one_call_takes_and_slots_longer_than_a_page_are_filled(
     assert path.read_bytes() == wanted.tobytes()
 
 
-def test_no_slots_of_an_open_file_are_no_error(tmp_path: Path) -> None:
-    path = tmp_path / "slots"
-    path.write_bytes(b"")
-    with path.open("r+b") as file:
-        blank(file.fileno(), np.empty(0, dtype=np.int64), slot_bytes=4, fill=255)
-    assert path.read_bytes() == b""
-
-
 def test_a_page_that_the_file_system_does_not_give_is_an_error_and_not_the_end_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,11 +75,6 @@ def test_a_file_that_is_too_short_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="slots is too short"):
         overwrite(path, np.array([10], dtype=np.int64), slot_bytes=3, fill=0)
     assert path.read_bytes() == bytes(30)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreDamaged, match="slots is missing"):
-        overwrite(tmp_path / "slots", np.array([1], dtype=np.int64), slot_bytes=3, fill=0)
 
 
 def test_an_error_of_one_that_waits_is_raised_once_all_have_ended() -> None:

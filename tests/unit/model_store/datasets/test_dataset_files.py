@@ -36,30 +36,6 @@ def test_an_npz_becomes_the_graph_it_describes(save: Callable[..., Path]) -> Non
     assert graph.class_names == ("0", "1", "2")
 
 
-def test_sparse_features_stay_sparse_and_external_ids_are_kept(save: Callable[..., Path]) -> None:
-    X = sp.csr_array(arrays()["x"])
-    parts = {"x_indptr": X.indptr, "x_indices": X.indices, "x_data": X.data, "x_shape": np.array(X.shape)}
-    graph = load(save(x=None, node_ids=np.array(["ann", "bob", "cy", "dee", "eve", "fay"]), **parts))
-    assert isinstance(graph.features, sp.csr_array)
-    assert np.array_equal(dense(graph.features), arrays()["x"])
-    assert graph.node_ids == ("ann", "bob", "cy", "dee", "eve", "fay")
-
-
-def test_integer_node_ids_and_labels_in_a_column_are_read(save: Callable[..., Path]) -> None:
-    graph = load(save(node_ids=np.arange(100, 106), y=np.array([[0], [1], [2], [0], [-1], [1]])))
-    assert graph.node_ids[0] == "100"
-    assert graph.labels.tolist() == [0, 1, 2, 0, -1, 1]
-
-
-def test_binary_and_double_features_keep_their_values(save: Callable[..., Path]) -> None:
-    assert load(save(x=np.eye(6, 2, dtype=np.bool_))).features.dtype == np.float32
-    assert load(save(x=np.full((6, 2), 1 / 3))).features[0, 0] == 1 / 3
-    assert load(save(x=np.full((6, 2), 1 / 3, dtype=">f8"))).features[0, 0] == 1 / 3
-    seconds = np.arange(1_700_000_123, 1_700_000_135).reshape(6, 2)
-    assert load(save(x=seconds)).features.tolist() == seconds.tolist()
-    assert load(save(x=seconds - 1_700_000_000)).features.dtype == np.float32
-
-
 @pytest.mark.parametrize("make", [dense_features, float32_features, sparse_features])
 def test_what_is_written_is_read_back(make: Callable[[], Graph], tmp_path: Path) -> None:
     graph = make()
@@ -173,16 +149,6 @@ def test_a_truncated_file_is_refused_by_name(save: Callable[..., Path], suffix: 
         load(path)
 
 
-def test_a_damaged_compressed_file_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "graph.npz"
-    np.savez_compressed(path, **arrays(x=np.random.default_rng(0).random((6, 400))))
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 0xFF
-    path.write_bytes(bytes(damaged))
-    with pytest.raises(GraphError, match=r"graph\.npz"):
-        load(path)
-
-
 @pytest.mark.parametrize("source", ["nowhere/graph.npz", "nowhere/graph.pt"])
 def test_a_path_to_nothing_is_said_to_be_so(source: str) -> None:
     with pytest.raises(DatasetNotFound, match="no file nowhere/graph"):
@@ -194,10 +160,6 @@ def test_a_file_of_another_format_is_said_to_be_one(source: str, tmp_path: Path)
     with pytest.raises(DatasetNotFound, match=r"ends in \.npz, \.pt, \.pth") as refused:
         load_dataset(source, data_dirs=[tmp_path])
     assert f"{source}.npz" not in str(refused.value)
-
-
-def test_an_ending_may_be_in_capitals(save: Callable[..., Path]) -> None:
-    assert load(save().rename(save().with_name("GRAPH.NPZ"))).nodes == 6
 
 
 @pytest.fixture
@@ -260,14 +222,6 @@ def test_what_looks_meant_to_be_used_and_is_not_read_is_refused_by_name(
         load(saved)
 
 
-def test_what_is_1_everywhere_or_describes_the_graph_is_passed_over(
-    save: Callable[..., Path], saved_data: Callable[..., Path]
-) -> None:
-    edges, ones = arrays()["edge_index"].astype(np.int64), np.ones(EDGES, dtype=np.float32)
-    load(save(edge_weight=ones, num_edge_features=np.array(0), class_names=np.array(["a", "b"]), pos=np.ones((6, 3))))
-    load(saved_data(edge_index=edges, edge_weight=ones, pos=np.ones((6, 3))))
-
-
 def test_features_or_arrays_that_are_given_twice_are_refused(save: Callable[..., Path]) -> None:
     with pytest.raises(GraphError, match="as x and in CSR form"):
         load(save(x_data=np.ones(1)))
@@ -289,9 +243,9 @@ def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: 
 
 
 @pytest.mark.parametrize("key", ["a dictionary", "a set"])
-def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
-    """Python hashes a tuple level by level, on a stack that a million overflow."""
-    nested = pickle.EMPTY_TUPLE + 10**6 * pickle.TUPLE1
+def test_a_key_of_many_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
+    """Python hashes a tuple level by level, on a stack that this many overflow."""
+    nested = pickle.EMPTY_TUPLE + 300_000 * pickle.TUPLE1
     objects = {
         "a dictionary": pickle.EMPTY_DICT + nested + pickle.NONE + pickle.SETITEM,
         "a set": pickle.MARK + nested + pickle.FROZENSET,
@@ -302,22 +256,6 @@ def test_a_key_of_a_million_levels_is_refused_before_it_is_hashed(key: str, tmp_
     (tmp_path / "deep.pt").write_bytes(b"".join(parts) + program + pickle.dumps([], protocol=2))
     with pytest.raises(GraphError, match="a key of a dictionary or set"):
         load(tmp_path / "deep.pt")
-
-
-def test_a_directed_torch_geometric_data_is_refused(saved_data: Callable[..., Path]) -> None:
-    with pytest.raises(GraphError, match="one direction"):
-        load(saved_data(edge_index=np.array([[0, 1], [1, 2]])))
-
-
-def test_a_torch_geometric_data_without_labels_is_refused(saved_data: Callable[..., Path]) -> None:
-    with pytest.raises(GraphError, match="'y'"):
-        load(saved_data(y=None))
-
-
-def test_a_pt_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    torch.save({"x": torch.ones(2)}, tmp_path / "tensors.pt")
-    with pytest.raises(GraphError, match="holds a dict"):
-        load(tmp_path / "tensors.pt")
 
 
 def test_a_data_with_the_caches_of_its_own_library_is_read(saved_data: Callable[..., Path]) -> None:
@@ -357,19 +295,6 @@ def test_a_data_of_torch_geometric_before_2_is_read(
     assert np.array_equal(graph.adjacency.toarray(), expected.adjacency.toarray())
     assert np.array_equal(graph.features, expected.features)
     assert np.array_equal(graph.train_mask, expected.train_mask)
-
-
-def test_short_floats_and_masks_in_a_column_are_read(saved_data: Callable[..., Path]) -> None:
-    changes = {name: arrays()[name][:, None] for name in ("train_mask", "val_mask", "test_mask")}
-    path = saved_data(edge_index=arrays()["edge_index"].astype(np.int64), **changes)
-    expected = load(path)
-    data = torch.load(path, weights_only=False)
-    data.x = data.x.bfloat16()
-    torch.save(data, path)
-    graph = load(path)
-    assert graph.features.dtype == np.float32
-    assert np.array_equal(graph.train_mask, expected.train_mask)
-    assert expected.train_mask.shape == (6,)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -14,7 +14,6 @@ from model_store.datasets.load import load_dataset
 from model_store.disk.untrusted_arrays import ArraysUnreadable, read_npy, read_npz
 from model_store.pretrained_files import read_weights
 from projector.errors import GraphError
-from projector.graph.raw_graph import RawGraph
 from projector.training.pretrained import WeightsError
 
 
@@ -87,34 +86,11 @@ def test_an_archive_is_read_only_where_unpacking_it_is_bounded(method: int, tmp_
         load_dataset(str(tmp_path / "a.pt"), data_dirs=[])
 
 
-def test_node_ids_are_counted_before_each_becomes_a_string(tmp_path: Path) -> None:
-    ids = np.broadcast_to(np.array(["a"]), 10**9)
-    graph = {"edge_index": np.array([[0, 1], [1, 0]]), "features": np.eye(2), "labels": np.array([0, 1])}
-    with pytest.raises(GraphError, match="1000000000 node ids are given for 2 nodes"):
-        RawGraph.of("x", **graph, masks=(None,) * 3, node_ids=ids)
-
-
 def test_an_archive_is_not_unpacked_into_memory_that_is_not_there(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones(1000))
     with pytest.raises(ArraysUnreadable, match="1,000 are free"):
         read_npz(tmp_path / "a.npz", ["x"], free_bytes=lambda: 1000)
     assert read_npz(tmp_path / "a.npz", ["x", "y"], free_bytes=lambda: None)["x"].shape == (1000,)
-
-
-def test_an_array_that_nobody_asked_for_is_not_read(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.npz", x=declaring((1,), bytes(8)), other=DECLARED["745 GiB"])
-    assert list(read_npz(path, ["x"])) == ["x"]
-
-
-def test_a_text_file_is_no_archive(tmp_path: Path) -> None:
-    for name in ("a.npz", "a.pt"):
-        (tmp_path / name).write_text("hello\n" * 10)
-        with pytest.raises(GraphError, match=name):
-            load_dataset(str(tmp_path / name), data_dirs=[])
-    np.save(tmp_path / "plain.npy", np.zeros(3))
-    (tmp_path / "plain.npy").rename(tmp_path / "plain.npz")
-    with pytest.raises(GraphError, match=r"plain\.npz"):
-        load_dataset(str(tmp_path / "plain.npz"), data_dirs=[])
 
 
 def test_a_saved_data_that_is_no_plain_graph_is_refused_in_words(tmp_path: Path) -> None:

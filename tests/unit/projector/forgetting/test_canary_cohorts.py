@@ -149,17 +149,6 @@ def test_a_cohort_that_goes_in_parts_is_measured_with_its_last_part(tmp_path: Pa
     assert_fallen(last, small, 1)
 
 
-def test_a_request_for_two_cohorts_is_told_of_both_columns(tmp_path: Path) -> None:
-    small = built(load_dataset(SMALL, data_dirs=[]), channel=["3", "8"], cohorts=2)
-    model = StoredModel(tmp_path / "model", small)
-    both = np.concatenate([cohort_rows(small, 1), cohort_rows(small, 2)]).tolist()
-    norms, injected = model.delete(both, [3, 8]).prepared.projection.norms
-    assert_fallen(norms, small, 1, 2)
-    assert injected.channel_before == pytest.approx(injected.injected_before, rel=1e-9)
-    assert injected.channel_after is not None
-    assert injected.channel_after <= 1e-9
-
-
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_order_of_cohorts_and_real_nodes_is_exact(

@@ -88,18 +88,6 @@ def test_canaries_are_training_nodes_with_a_column_of_their_cohort_and_nothing_e
     assert graph.train_mask[neighbours.any(axis=0)].all()
 
 
-def test_the_seed_draws_the_canaries() -> None:
-    graph = load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
-
-    def drawn(seed: int) -> tuple[bytes, bytes]:
-        larger, _ = add_canaries(graph, 5, nodes=4, seed=seed, tag="t")
-        return larger.adjacency.indices.tobytes(), larger.labels.tobytes()
-
-    assert drawn(0) == drawn(0)
-    assert drawn(0)[0] != drawn(1)[0]
-    assert drawn(0)[1] != drawn(1)[1]
-
-
 def test_the_classes_keep_their_shares() -> None:
     graph = load_dataset(DEFAULT_SYNTHETIC, data_dirs=[])
     training = np.flatnonzero(graph.train_mask)
@@ -124,13 +112,6 @@ def test_canaries_leave_the_scale_and_the_condition_of_the_features_as_they_are(
     assert with_.rank == without.rank + 2
 
 
-def test_canaries_among_features_without_any_value_can_be_told_apart() -> None:
-    graph = dense_features()
-    empty = replace(graph, features=np.zeros_like(graph.features))
-    larger, _ = add_canaries(empty, 1, nodes=2, seed=0, tag="t")
-    assert np.flatnonzero(dense(larger.features).any(axis=1)).tolist() == [40, 41]
-
-
 def test_a_dataset_with_an_id_of_a_canary_is_refused() -> None:
     graph = dense_features()
     graph = replace(graph, node_ids=NodeIds.of(["lethe-canary-x-1-1", *graph.node_ids[1:]]))
@@ -145,22 +126,3 @@ def test_more_canaries_than_training_nodes_are_refused() -> None:
     training = int(dense_features().train_mask.sum())
     with pytest.raises(GraphError, match=f"{training + 1} cohorts of 1 canaries are more than the {training} training"):
         add_canaries(dense_features(), training + 1, nodes=1, seed=0, tag="t")
-
-
-def test_canaries_do_not_count_in_the_accuracies() -> None:
-    graph = dense_features()
-    larger, canaries = add_canaries(graph, 2, nodes=4, seed=0, tag="t")
-    built = build_model(larger, ModelSpec(), name="m", dataset="m", split="full", canaries=canaries)
-    assert built.manifest.accuracy.train is not None
-    real = int(graph.train_mask.sum())
-    assert built.manifest.accuracy.train * real == pytest.approx(round(built.manifest.accuracy.train * real))
-    assert built.manifest.nodes == graph.nodes + 8
-
-
-def test_canaries_and_an_injected_channel_have_columns_of_their_own() -> None:
-    larger, canaries = add_canaries(dense_features(), 2, nodes=2, seed=0, tag="t")
-    injected = inject_channel(larger, ["node-3"], extra_class=True)
-    validate(injected)
-    features = dense(injected.features)
-    assert canaries.columns == (6, 7)
-    assert [np.flatnonzero(features[:, column]).tolist() for column in (6, 7, 8)] == [[40, 41], [42, 43], [3]]

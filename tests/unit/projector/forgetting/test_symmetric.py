@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from projector.forgetting import symmetric
-from projector.forgetting.symmetric import by_columns, rank_update, symmetrise
+from projector.forgetting.symmetric import rank_update, symmetrise
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9, 30])
@@ -44,10 +44,3 @@ def test_a_rank_update_is_the_sum_and_leaves_the_matrix_alone(
     assert np.array_equal(given.numpy(), matrix)
     if m >= 16 and size > 4:
         assert torch.equal(result[4:, :4], result[:4, 4:].T)
-
-
-def test_a_matrix_stored_by_columns_is_the_same_matrix() -> None:
-    right = torch.randn((7, 3), dtype=torch.float64)
-    stored = by_columns(right)
-    assert torch.equal(stored, right)
-    assert stored.stride() == (1, 7)

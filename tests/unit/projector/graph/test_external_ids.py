@@ -89,22 +89,12 @@ def test_an_id_is_found_while_another_thread_forgets_others(monkeypatch: pytest.
     assert ids.rows_of(["495", "470", "none"]).tolist() == [495, -1, -1]
 
 
-def test_ids_differ_from_what_are_no_strings() -> None:
-    assert NodeIds.of(["1", "2"]) != [1, 2]
-
-
 @given(LISTS)
 def test_a_copy_without_some_leaves_the_others_and_what_it_is_a_copy_of(names: list[str]) -> None:
     ids = NodeIds.of(names)
     gone = np.arange(0, len(names), 2)
     assert ids.without(gone) == [name if row % 2 else "" for row, name in enumerate(names)]
     assert ids == names
-
-
-@given(LISTS)
-def test_each_id_that_several_rows_have_is_named_once(names: list[str]) -> None:
-    expected = sorted({name for name in names if name and names.count(name) > 1})
-    assert sorted(NodeIds.of(names).repeated()) == expected
 
 
 @pytest.mark.usefixtures("two_hashes")
@@ -118,16 +108,3 @@ def test_bytes_that_are_no_text_are_told_also_where_the_next_id_would_complete_t
     raw = np.frombuffer(halves.ljust(2 * SLOT_BYTES, b"\0"), dtype=np.uint8).reshape(2, SLOT_BYTES)
     assert not NodeIds(raw, np.ones(2, dtype=np.uint32), np.array([16, 2], dtype=np.uint32)).are_text()
     assert NodeIds(raw, np.array([2], dtype=np.uint32), np.array([18], dtype=np.uint32)).are_text()
-
-
-@given(LISTS, st.sampled_from(["a", "ab", "a" * 16, "é"]))
-def test_what_begins_alike_and_what_is_plain_are_told_as_of_strings(names: list[str], prefix: str) -> None:
-    ids = NodeIds.of(names)
-    assert ids.beginning_with(prefix.encode()).tolist() == [name.startswith(prefix) for name in names]
-    assert ids.plain().tolist() == [all("!" <= one <= "~" for one in name) for name in names]
-
-
-def test_what_fills_up_an_id_does_not_stand_for_what_is_in_it() -> None:
-    ids = NodeIds.of(["a\0b"])
-    ids.utf8[0, 15] = ord("c")
-    assert not ids.plain().any()

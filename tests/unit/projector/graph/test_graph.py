@@ -19,15 +19,6 @@ def test_graphs_of_every_shape_are_valid(make: Callable[[], Graph]) -> None:
     validate(make())
 
 
-def test_a_real_citation_graph_is_valid(cora: Graph) -> None:
-    validate(cora)
-    assert (cora.nodes, cora.num_features, cora.num_classes) == (2708, 1433, 7)
-
-
-def test_edges_are_counted_once() -> None:
-    assert graph_of([(0, 1), (1, 2)], np.ones((3, 1)), [0, 1, 0]).edges == 2
-
-
 def test_a_graph_without_edges_keeps_the_others() -> None:
     graph = isolated_nodes()
     after = graph.without_edges(np.array([[1, 0], [0, 1], [0, 2], [5, 6]]))

@@ -207,20 +207,6 @@ def test_nothing_far_from_a_deletion_is_measured_again(monkeypatch: pytest.Monke
     assert 0 < max(measured) <= 24
 
 
-def test_what_is_gone_already_changes_nothing() -> None:
-    operators = ring(40).build((2,)).without(nodes=np.array([3]), edges=np.array([[10, 11]]))
-    again = operators.without(nodes=np.array([3]), edges=np.array([[11, 10], [3, 4], [20, 30], [7, 7]]))
-    agree(again, operators)
-
-
-def test_other_sigmas_lead_to_what_is_built_with_them() -> None:
-    given = WORLDS["random"]()
-    other = Diffusion(sigma_h=0.9, sigma_z=0.1)
-    deleted = given.build((3,)).without(nodes=np.array([4]), feature_rows=np.array([8]))
-    expected = given.build((3,), sigmas=other).without(nodes=np.array([4]), feature_rows=np.array([8]))
-    agree(deleted.with_sigmas(other), expected)
-
-
 def test_labels_do_not_decide_what_training_nodes_average_over() -> None:
     given = WORLDS["random"]()
     training = given.labels >= 0
@@ -243,32 +229,6 @@ def cora_world(cora: Graph) -> World:
     features = cora.features if isinstance(cora.features, np.ndarray) else cora.features.toarray()
     labels = np.where(cora.train_mask, cora.labels, -1)
     return World(cora.adjacency, features.astype(np.float64), labels, cora.num_classes)
-
-
-@pytest.mark.slow
-def test_cora_is_diffused_as_by_dense_recomputation(cora_world: World) -> None:
-    cora = cora_world
-    sigmas = Diffusion(sigma_h=0.15, sigma_z=0.4)
-    rng = np.random.default_rng(0)
-    operators = cora.build((0, 1, 2), sigmas=sigmas, sparse=True)
-    live = np.ones(cora.nodes, dtype=np.bool_)
-    for _ in range(3):
-        # Single nodes stay within a ball; 60 at once reach most of the graph.
-        for nodes in (rng.integers(0, cora.nodes, 1), rng.integers(0, cora.nodes, 60)):
-            live[nodes] = False
-            operators = operators.without(nodes=nodes)
-    remaining = cora.without(live, live, np.empty((0, 2), dtype=np.int64))
-    agree(operators, remaining.build((0, 1, 2), sigmas=sigmas, live=live))
-    # The formula on a few rows: those of all nodes take minutes.
-    H, Z = remaining.features, remaining.one_hot.toarray()
-    for G in operators.operators:
-        dense = G.to_dense().numpy()
-        for i in rng.choice(np.flatnonzero(live), 200, replace=False):
-            hood = np.append(np.flatnonzero(remaining.adjacency[[i]].toarray()[0]), i)
-            z_term = 0.0 if remaining.labels[i] >= 0 else sigmas.sigma_z**2 * ((Z[i] - Z[hood]) ** 2).sum(axis=1)
-            weights = np.exp(-(sigmas.sigma_h**2) * ((H[i] - H[hood]) ** 2).sum(axis=1) - z_term)
-            assert np.abs(dense[i, hood] - weights / weights.sum()).max() <= 1e-12
-        H, Z = dense @ H, dense @ Z
 
 
 def test_span_coefficients_explain_weights_in_the_span_of_diffused_features(cora_world: World) -> None:

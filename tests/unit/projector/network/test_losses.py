@@ -102,38 +102,6 @@ def test_every_loss_lies_above_its_tangents(
     assert loss.value(w, y) >= tangent - 1e-11 * (1 + abs(tangent))
 
 
-@every_loss
-@settings(deadline=None, max_examples=40)
-@given(logits=near_margin, labels=label_rows, direction=near_margin)
-def test_hessians_are_symmetric_and_curve_upwards(
-    kind: LossKind, logits: np.ndarray, labels: np.ndarray, direction: np.ndarray
-) -> None:
-    loss, z, y, v = loss_of(kind), torch.tensor(logits), torch.tensor(labels), torch.tensor(direction)
-    other = v.flip(0)
-    product = loss.hessian(z, y)(v)
-    assert float((product * v).sum()) >= -1e-13 * float((v * v).sum())
-    assert float((product * other).sum()) == pytest.approx(
-        float((loss.hessian(z, y)(other) * v).sum()), rel=1e-10, abs=1e-10
-    )
-
-
-@settings(deadline=None)
-@given(logits=logit_rows, labels=label_rows)
-def test_residuals_of_the_softmax_sum_to_zero_in_each_row(logits: np.ndarray, labels: np.ndarray) -> None:
-    residual = Softmax().residual(torch.tensor(logits), torch.tensor(labels))
-    assert residual.sum(dim=1).abs().max() <= 1e-15
-
-
-@settings(deadline=None)
-@given(logits=logit_rows, direction=logit_rows, shift=st.floats(-5, 5))
-def test_the_hessian_of_the_softmax_does_not_see_a_shift_of_a_whole_row(
-    logits: np.ndarray, direction: np.ndarray, shift: float
-) -> None:
-    z, v, loss = torch.tensor(logits), torch.tensor(direction), Softmax()
-    y = torch.zeros(5, dtype=torch.int64)
-    assert torch.allclose(loss.hessian(z, y)(v + shift), loss.hessian(z, y)(v), rtol=1e-9, atol=1e-11)
-
-
 @pytest.mark.parametrize("margin", [20.0, 40.0, 200.0, 600.0])
 def test_confident_rows_of_the_softmax_keep_all_their_digits(margin: float) -> None:
     """1 - p_y underflows against 1 from a margin of 37 on, and is still known to 1e-14."""
@@ -177,12 +145,6 @@ def test_rows_just_inside_the_margin_of_the_smooth_hinge_keep_all_their_digits(s
     assert SmoothHinge().value(z, y) == pytest.approx(slack**2 / 2, rel=1e-15, abs=0.0)
 
 
-def test_zero_margins_are_curved_for_the_smooth_hinge() -> None:
-    """Every margin is 0 at W = 0, where Newton's method starts: a flat Hessian there would make its first step huge."""
-    z, y, v = torch.zeros((2, 3), dtype=torch.float64), torch.tensor([0, 2]), torch.ones((2, 3), dtype=torch.float64)
-    assert SmoothHinge().hessian(z, y)(v).equal(v)
-
-
 @settings(deadline=None)
 @given(logits=near_margin, labels=label_rows)
 def test_smoothing_lowers_each_hinge_by_at_most_a_half(logits: np.ndarray, labels: np.ndarray) -> None:
@@ -221,14 +183,6 @@ def test_probabilities_sum_to_one_and_order_the_classes_as_the_logits_do(kind: L
     assert p.sum(axis=1) == pytest.approx(1.0, abs=1e-14)
     for row, probabilities in zip(logits, p, strict=True):
         assert np.all(np.diff(probabilities[np.argsort(row)]) >= 0)
-
-
-@settings(deadline=None)
-@given(logits=logit_rows)
-def test_probabilities_of_one_vs_rest_are_normalised_sigmoids(logits: np.ndarray) -> None:
-    sigmoids = 1 / (1 + np.exp(-logits))
-    p = OneVsRest().probabilities(torch.tensor(logits))
-    assert p.numpy() == pytest.approx(sigmoids / sigmoids.sum(axis=1, keepdims=True), rel=1e-12)
 
 
 def test_one_vs_rest_answers_when_every_class_is_all_but_ruled_out() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from projector.network.product_costs import LARGEST_H, dense_bytes, keeps_dense, product_costs
+from projector.network.product_costs import keeps_dense, product_costs
 from projector.network.sizes import Sizes
-from projector.network.spec import Combine, ModelSpec, SolverKind
+from projector.network.spec import Combine, ModelSpec
 
 LAST = ModelSpec()
 CONCAT = ModelSpec(combine=Combine.CONCAT)
@@ -55,21 +55,3 @@ def test_the_estimate_decides_as_the_measurement_does(
     assert (costs.dense < costs.factors) == (dense < factors)
     assert 0.5 <= 1e3 * costs.factors / factors <= 2.0
     assert 0.5 <= 1e3 * costs.dense / dense <= 2.0
-
-
-def test_minibatches_never_keep_it() -> None:
-    assert not keeps_dense(replace(LABELS, solver=SolverKind.SGD, batch_size=512), ARXIV)
-    assert keeps_dense(replace(LABELS, solver=SolverKind.SGD), ARXIV)
-
-
-def test_it_is_not_kept_where_it_is_large() -> None:
-    larger = replace(ARXIV, nodes=10 * ARXIV.nodes, edges=10 * ARXIV.edges, training=10 * ARXIV.training)
-    assert dense_bytes(LABELS, larger) > LARGEST_H
-    assert not keeps_dense(LABELS, larger)
-
-
-def test_an_mlp_makes_the_features_dense_and_as_many_as_its_units() -> None:
-    spec = replace(CONCAT, mlp_width=16)
-    assert dense_bytes(spec, COAUTHOR) == 11_000 * 3 * 16 * 12
-    as_given = replace(COAUTHOR, features=16, stored_values=18_333 * 16, sparse=False)
-    assert product_costs(spec, COAUTHOR) == product_costs(CONCAT, as_given)

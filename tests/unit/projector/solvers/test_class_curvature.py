@@ -13,8 +13,7 @@ from projector.network.losses import LinearMap, loss_of
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.spec import LossKind, ModelSpec
-from projector.solvers import class_curvature
-from projector.solvers.class_curvature import LARGEST_BYTES, ClassCurvature, curvature_bytes
+from projector.solvers.class_curvature import ClassCurvature
 from projector.solvers.newton import Newton, minimise
 from projector.solvers.objective import Objective, Point
 from tests.support.everyday import everyday
@@ -98,19 +97,6 @@ def test_a_small_lambda_is_trained_to_the_same_optimum_with_far_fewer_products(
     assert len(counted) < plain.products / 3
     if plain.converged:
         assert torch.linalg.norm(found.W - plain.best.W) <= 1e-7 * torch.linalg.norm(found.W)
-
-
-def test_what_is_too_large_is_not_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert curvature_bytes(100, 50, 3) == 8 * (100 * 50 + 3 * 50 * 50)
-    assert curvature_bytes(1 << 14, 1 << 14, 1) == 0
-    assert curvature_bytes(10**6, LARGEST_BYTES // (8 * 10**6) + 1, 2) == 0
-    graph = dense_features()
-    objective = objective_of(graph, LossKind.HINGE, 1e-3)
-    monkeypatch.setattr(class_curvature, "LARGEST_BYTES", 100)
-    inverse = ClassCurvature(objective)
-    right = torch.ones_like(zeros(objective, graph))
-    inverse.adapt(objective.at(right), products=10**6)
-    assert inverse(right).equal(right)
 
 
 def test_classes_without_curvature_are_divided_by_lambda() -> None:

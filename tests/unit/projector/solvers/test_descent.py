@@ -117,12 +117,6 @@ def test_pegasos_comes_as_close_to_the_optimum_as_its_dual_variable_proves() -> 
     assert -1e-9 <= upper - lower <= 1e-2 * upper
 
 
-def test_pegasos_knows_neither_learning_rate_nor_momentum() -> None:
-    first = descended(dense_features(), PEGASOS)
-    other = descended(dense_features(), replace(PEGASOS, learning_rate=7.0, momentum=0.1))
-    assert torch.equal(first.point.W, other.point.W)
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     steps=st.integers(1, 30),
@@ -145,13 +139,6 @@ def test_weights_are_the_shares_of_their_steps(
 
 
 # Refusals
-
-
-def test_newton_on_the_plain_hinge_is_refused_before_it_starts() -> None:
-    with pytest.raises(TrainingError, match="kinks") as refused:
-        train(ModelSpec(loss=LossKind.PLAIN_HINGE), dense_features())
-    assert "--solver sgd" in refused.value.remedy
-    assert "--loss hinge" in refused.value.remedy
 
 
 @pytest.mark.parametrize("loss", list(LossKind))
@@ -224,25 +211,6 @@ def test_large_rows_of_minibatches_are_in_a_file_without_a_name_and_give_the_sam
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("projector.device.SELDOM_BYTES", 1 << 30)
         assert torch.equal(descended(dense_features(), SGD).point.W, found.point.W)
-
-
-class Interrupted(Exception):
-    """What stops training from outside."""
-
-
-def test_the_file_is_gone_when_training_is_interrupted(rows_in_a_file: Path) -> None:
-    def interrupt(epoch: int, point: Point) -> None:
-        if epoch == 2:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        descended(dense_features(), SGD, interrupt)
-    assert not is_mapped(rows_in_a_file)
-
-
-def test_the_whole_batch_needs_no_file(rows_in_a_file: Path) -> None:
-    rows_in_a_file.rmdir()
-    descended(dense_features(), replace(SGD, batch_size=0, epochs=2))
 
 
 def test_minibatches_without_a_folder_to_write_to_are_refused(rows_in_a_file: Path) -> None:

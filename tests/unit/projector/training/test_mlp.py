@@ -13,11 +13,9 @@ from model_store.datasets.load import load_dataset
 from model_store.manifest import InjectedChannel
 from projector.errors import GraphError, ProjectorError, TrainingError
 from projector.forgetting.injection import inject_channel
-from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec
-from projector.training.mlp import Mlp, MlpProgress, MlpRecord, extract, public_nodes, train_mlp
-from projector.training.pretrained import PretrainedWeights, WeightsError
+from projector.training.mlp import Mlp, MlpRecord, extract, train_mlp
 from tests.support.everyday import everyday
 from tests.support.models.small_graphs import dense
 
@@ -96,33 +94,6 @@ def test_it_learns_from_public_training_nodes_and_nothing_else(graph: Graph) -> 
 
 
 @FEW_EPOCHS
-def test_the_seed_decides_the_mlp(graph: Graph) -> None:
-    public = some_public(graph)
-    first, again, other = (trained(graph, public, replace(SPEC, seed=seed)) for seed in (4, 4, 5))
-    assert np.array_equal(first.W2.numpy(), again.W2.numpy())
-    assert not np.array_equal(first.W2.numpy(), other.W2.numpy())
-
-
-def test_it_learns_what_tells_the_classes_apart(graph: Graph) -> None:
-    losses: list[float] = []
-
-    def watch(progress: MlpProgress) -> None:
-        losses.append(progress.loss)
-
-    extract(graph, SPEC, graph.train_mask, progress=watch)
-    assert min(losses) < 0.8 * losses[0]
-    # It stopped because the nodes held out said so.
-    assert len(losses) - 1 - int(np.argmin(losses)) == 50
-
-
-@FEW_EPOCHS
-@pytest.mark.parametrize("count", everyday([1, 2, 3], 1))
-def test_few_public_nodes_are_enough_to_train(graph: Graph, count: int) -> None:
-    public = some_public(graph, count)
-    assert extract(graph, SPEC, public).record == MlpRecord(width=16, public_nodes=count)
-
-
-@FEW_EPOCHS
 @pytest.mark.parametrize("layout", everyday(["csr", "dense"], "csr"))
 def test_a_model_on_an_mlp_lies_in_the_span_of_its_outputs(graph: Graph, layout: str, tmp_path: Path) -> None:
     given = graph if layout == "csr" else as_dense(graph, "float32")
@@ -189,15 +160,6 @@ def test_injected_columns_pass_the_mlp_by(graph: Graph, extra_class: bool) -> No
     assert np.linalg.norm(built.weights[:, 16] - sums) <= 1e-8 * np.linalg.norm(sums)
 
 
-@FEW_EPOCHS
-def test_what_the_operator_should_know_is_said(graph: Graph) -> None:
-    public = some_public(graph) & (graph.labels != 1) | graph.val_mask
-    absent, unused = extract(graph, SPEC, public).warnings
-    assert absent.startswith("No public training node has the class 1;")
-    assert unused.startswith(f"{int(graph.val_mask.sum())} of the public nodes are not training nodes")
-    assert extract(graph, SPEC, some_public(graph)).warnings == ()
-
-
 # Refused before work starts.
 
 
@@ -216,10 +178,6 @@ def test_an_mlp_without_public_nodes_is_refused(graph: Graph) -> None:
     error = refused(graph, [])
     assert isinstance(error, TrainingError)
     assert "none is" in error.detail
-
-
-def test_public_nodes_without_an_mlp_are_refused(graph: Graph) -> None:
-    assert "no MLP" in refused(graph, ["1"], ModelSpec()).detail
 
 
 def test_ids_of_no_node_are_refused_by_name(graph: Graph) -> None:
@@ -244,33 +202,6 @@ def test_public_nodes_without_a_label_are_refused_by_name(graph: Graph) -> None:
     assert error.detail == "2 of the public nodes have no label: 5, 9."
 
 
-def test_public_nodes_outside_the_training_set_alone_are_refused(graph: Graph) -> None:
-    assert "None of the public nodes is a training node" in refused(graph, ids(graph, graph.test_mask)).detail
-
-
-def test_foreign_weights_are_not_put_on_an_mlp_trained_here(graph: Graph) -> None:
-    foreign = PretrainedWeights(np.zeros((3, 60, 3)))
-    with pytest.raises(WeightsError, match="MLP"):
-        build_model(
-            graph,
-            SPEC,
-            name="m",
-            dataset="m",
-            split="full",
-            public=["0", "1", "2"],
-            pretrained=foreign,
-            progress=_no_work,
-        )
-
-
-def test_public_nodes_are_found_by_id(graph: Graph) -> None:
-    named = replace(graph, node_ids=NodeIds.of(f"person {row}" for row in range(300)))
-    first = np.flatnonzero(graph.train_mask)[0]
-    mask = public_nodes(SPEC, named, [f"person {first}", f"person {first}"])
-    assert np.flatnonzero(mask).tolist() == [first]
-    assert not public_nodes(ModelSpec(), named, []).any()
-
-
 def test_features_beyond_all_bounds_are_refused_by_name(graph: Graph) -> None:
     huge = replace(graph, features=dense(graph.features) * 1.5e308)
     with pytest.raises(TrainingError, match="diverged"):
@@ -278,21 +209,3 @@ def test_features_beyond_all_bounds_are_refused_by_name(graph: Graph) -> None:
 
 
 # How well it works.
-
-
-@pytest.mark.slow
-def test_half_of_the_training_nodes_public_lose_little_accuracy(cora: Graph) -> None:
-    training = np.flatnonzero(cora.train_mask)
-    public = np.random.default_rng(0).choice(training, training.size // 2, replace=False)
-    node_ids = [cora.node_ids[row] for row in public]
-
-    def accuracy(spec: ModelSpec, public: list[str]) -> float:
-        built = build_model(cora, spec, name="m", dataset="m", split="full", public=public)
-        assert built.manifest.condition_number <= 1e4
-        assert built.manifest.column_scale is None
-        assert built.manifest.accuracy.test is not None
-        return built.manifest.accuracy.test
-
-    linear, with_mlp = accuracy(ModelSpec(), []), accuracy(ModelSpec(mlp_width=256), node_ids)
-    assert linear >= 0.8
-    assert with_mlp >= linear - 0.04

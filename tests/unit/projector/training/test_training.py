@@ -3,16 +3,14 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from torch.nn.functional import cross_entropy
 
-from projector.errors import DeviceError, GraphError, TrainingError
+from projector.errors import TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.inputs import inputs_of
@@ -70,10 +68,6 @@ def relative_gradient(graph: Graph, spec: ModelSpec, weights: np.ndarray) -> flo
     return float(np.linalg.norm(gradient) / spec.regularization / np.linalg.norm(W))
 
 
-def accuracy(graph: Graph, trained: Trained, mask: np.ndarray) -> float:
-    return float((trained.logits.argmax(dim=1).numpy() == graph.labels)[mask].mean())
-
-
 # The representation and the objective
 
 
@@ -92,16 +86,6 @@ def test_products_with_h_are_those_of_the_dense_h(
     assert np.abs(representation.dense().numpy() - H).max() <= 1e-14 * scale
     assert np.abs(representation.logits(W).numpy() - H @ side_by_side(W.numpy())).max() <= 1e-13 * scale
     assert np.abs(side_by_side(representation.transposed(R).numpy()) - H.T @ R.numpy()).max() <= 1e-13 * scale
-
-
-def test_h_is_the_same_for_dense_and_sparse_features_wider_than_one_chunk() -> None:
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((6, 1100)) * (rng.random((6, 1100)) < 0.1)
-    graph = graph_of([(0, 1), (1, 2), (3, 4)], features, [0, 1, 0, 1, 0, 1])
-    sparse = replace(graph, features=sp.csr_array(features))
-    H = dense_representation(graph, CONCAT_ROW)
-    assert np.allclose(representation_of(graph, CONCAT_ROW).dense().numpy(), H, atol=1e-14)
-    assert np.allclose(representation_of(sparse, CONCAT_ROW).dense().numpy(), H, atol=1e-14)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -159,25 +143,6 @@ def test_products_with_h_itself_and_through_its_factors_train_the_same_model(
         one, other = getattr(through_factors, of), getattr(with_h, of)
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-9 * float(one.abs().max()) if one.numel() else 0.0)
     assert (through_factors.diffusion is None) == (with_h.diffusion is None)
-
-
-def test_a_citation_graph_is_learnt_to_the_optimum(cora: Graph, trained_cora: Trained) -> None:
-    assert accuracy(cora, trained_cora, cora.test_mask) >= 0.86
-    assert trained_cora.relative_gradient <= 1e-11
-    assert relative_gradient(cora, ModelSpec(), stacked(trained_cora)) <= 1e-10
-
-
-def test_all_nodes_get_logits_not_only_training_nodes(cora: Graph, trained_cora: Trained) -> None:
-    P = Propagator.build(cora.adjacency, PropagationKind.SYM, 1.0)
-    XW = torch.from_numpy(cora.features @ trained_cora.weights[0].numpy())
-    *_, expected = P.hops(XW, 2)
-    assert torch.allclose(trained_cora.logits, expected, atol=1e-11)
-
-
-def test_the_same_inputs_give_the_same_bits() -> None:
-    first, second = train(CONCAT_ROW, sparse_features()), train(CONCAT_ROW, sparse_features())
-    assert torch.equal(first.weights, second.weights)
-    assert torch.equal(first.dual, second.dual)
 
 
 @pytest.mark.parametrize("make", [dense_features, sparse_features])
@@ -264,21 +229,6 @@ def test_the_dual_variable_follows_hundreds_of_descent_steps_exactly(
     assert trained.relative_gradient == pytest.approx(relative_gradient(graph, spec, stacked(trained)), rel=1e-6)
 
 
-def test_descent_on_a_citation_graph_learns_with_an_exact_dual_variable(cora: Graph) -> None:
-    spec = ModelSpec(solver=SolverKind.SGD, learning_rate=0.5, batch_size=128, epochs=15)
-    trained = train(spec, cora)
-    assert accuracy(cora, trained, cora.test_mask) >= 0.8
-    assert trained.identity_error <= 1e-12
-
-
-def test_descent_depends_on_the_seed_and_on_nothing_else() -> None:
-    spec = ModelSpec(solver=SolverKind.SGD, batch_size=7, learning_rate=0.05, epochs=5)
-    first, again = train(spec, sparse_features()), train(spec, sparse_features())
-    other = train(replace(spec, seed=1), sparse_features())
-    assert torch.equal(first.weights, again.weights)
-    assert not torch.equal(first.weights, other.weights)
-
-
 @pytest.mark.parametrize("batch_size", [0, 9])
 def test_a_learning_rate_that_diverges_is_refused_with_one_that_works(batch_size: int) -> None:
     graph = dense_features()
@@ -294,24 +244,6 @@ def test_a_learning_rate_that_diverges_is_refused_with_one_that_works(batch_size
 
 
 # What the user sees and gives
-
-
-def test_newton_reports_a_falling_gradient_until_its_tolerance() -> None:
-    seen: list[TrainingProgress] = []
-    trained = train(ModelSpec(), dense_features(), progress=seen.append)
-    assert [report.iteration for report in seen] == list(range(trained.iterations + 1))
-    assert seen[0].relative_gradient == np.inf
-    assert seen[-1].relative_gradient == trained.relative_gradient <= 1e-11
-    assert seen[0].objective == pytest.approx(np.log(3))
-    assert all(later.objective <= earlier.objective + 1e-14 for earlier, later in pairwise(seen))
-    assert {report.iterations for report in seen} == {None}
-
-
-def test_descent_reports_every_epoch_and_how_many_there_are() -> None:
-    seen: list[TrainingProgress] = []
-    spec = ModelSpec(solver=SolverKind.SGD, learning_rate=0.1, epochs=4)
-    train(spec, dense_features(), progress=seen.append)
-    assert [(report.iteration, report.iterations) for report in seen] == [(epoch, 4) for epoch in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -334,15 +266,3 @@ def test_a_setting_out_of_range_is_named(name: str, value: float) -> None:
     setting: dict[str, Any] = {name: value}
     with pytest.raises(TrainingError, match=name):
         train(replace(ModelSpec(), **setting), dense_features())
-
-
-def test_a_graph_without_training_nodes_is_refused() -> None:
-    graph = dense_features()
-    with pytest.raises(GraphError, match="no training node"):
-        train(ModelSpec(), replace(graph, train_mask=np.zeros(graph.nodes, dtype=np.bool_)))
-
-
-def test_a_missing_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match="--device cpu"):
-        train(ModelSpec(), dense_features(), device="cuda")

@@ -12,7 +12,7 @@ from projector.forgetting.status import RepairStatus
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
 from projector.training.mlp import MlpRecord
-from service.batches.explanation import explain, frozen_parts, nothing_left
+from service.batches.explanation import explain, nothing_left
 from service.batches.outcomes import ended, guarantee, repair_given_up
 from service.batches.pending_repairs import Pending
 from service.domain.figures import RequestNorms
@@ -131,14 +131,6 @@ def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair()
     assert "not those of retraining" not in words
 
 
-def test_a_projection_along_faint_directions_alone_does_not_pass_for_none() -> None:
-    words = said(replace(CONVERGED, weight_change=0.12 + 1e-9, repair_weight_change=0.12))
-    assert words.startswith("The projection removed no direction: the remaining nodes support every direction of the")
-    pending = replace(CONVERGED, repair=RepairStatus.PENDING, repair_version=None, repair_weight_change=None)
-    assert said(replace(pending, weight_change=1e-9)).startswith("The projection removed no direction:")
-    assert said(replace(pending, weight_change=0.0)).startswith("The projection changed nothing:")
-
-
 def test_a_projection_that_removed_directions_leaves_the_rest_to_the_repair() -> None:
     words = said(replace(CONVERGED, **TWO_LOST))
     assert words.startswith("The projection removed 2 directions of the weights that only deleted nodes had supported")
@@ -163,22 +155,15 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
     assert words in told.explanation
 
 
-def test_several_such_parts_are_named_in_one_sentence() -> None:
-    manifest = replace(MANIFEST, **{part: value for part, (value, _) in FROZEN.items()})
-    sentence = frozen_parts(manifest)
-    assert sentence.count(".") == 1
-    assert all(words in sentence for _, words in FROZEN.values())
-
-
 def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_stopped_early() -> None:
     record = replace(CONVERGED, repair_weight_change=1.5, distance_bound_start_relative=4.2)
     words = said(record, manifest=STOPPED)
     assert "did the forgetting" not in words
     assert "moved them by 150%. They are now those of retraining, at most " in words
     assert words.endswith(
-        "Part of that may not be forgetting: when the deletion began, the weights were up to 420% of their size away "
-        "from the optimum of the graph as it was, because training had stopped before it, and no repair had "
-        "reached it yet."
+        "Part of that may not be forgetting: when the deletion began, the weights were up to 420% of their size "
+        "away from the optimum of the graph at that time, because training had stopped early and no repair had "
+        "reached the optimum yet."
     )
     # The next one begins at an optimum.
     assert "did the forgetting" in said(replace(record, distance_bound_start_relative=3e-9), manifest=STOPPED)
@@ -236,7 +221,7 @@ def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
 
 
 def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
-    assert "The repair found nothing left to do: the weights are those of retraining, at most 0.1 parts" in said(
+    assert "The repair had nothing to do: the weights are those of retraining, at most 0.1 parts" in said(
         replace(CONVERGED, repair_weight_change=0.0)
     )
     assert "The repair (model version 9) did the forgetting: " in said(replace(CONVERGED, repair_version=9))
@@ -268,17 +253,6 @@ PENDING = Pending(
     batch=replace(RECORD, repair=RepairStatus.PENDING, durations_ms={"project": 2.0, "repair": 5.0}),
     norms=RequestNorms(2, 0.2, 0.0, None, None),
 )
-
-
-def test_who_waited_is_told_of_the_version_the_repair_ended_in() -> None:
-    end = ended(PENDING, ENDED, MANIFEST)
-    assert (end.request_id, end.guarantee) == (PENDING.request_id, Guarantee.RETRAINED)
-    assert "The repair (model version 9) did the forgetting" in end.explanation
-    assert (end.batch.model_version_after, end.batch.repair_version, end.batch.distance_bound_before) == (7, 9, 4.1)
-    assert end.batch.durations_ms == {"project": 2.0, "repair": 817.5}
-    said = end.content.document()
-    assert (said["repair"], said["repair_weights_sha256"]) == ("converged", "c" * 64)
-    assert (said["distance_bound_after_relative"], said["repair_tolerance"]) == (1e-11, 1e-6)
 
 
 def test_a_repair_that_fell_short_or_was_given_up_leaves_the_paper_s_guarantee() -> None:

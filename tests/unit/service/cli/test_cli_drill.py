@@ -80,20 +80,3 @@ def test_without_waiting_the_request_is_named_and_nothing_is_claimed(lethe: Comm
     assert ran.status == 0
     assert len(stub.asked) == 1
     assert "passed" not in ran.stdout
-
-
-def test_waiting_too_short_says_that_it_goes_on(lethe: CommandLine, stub: LetheStub) -> None:
-    accepted(stub)
-    stub.answers[LISTED] = listed(drill("queued"))
-    ran = lethe("drill", "--timeout", "0")
-    assert ran.status == 1
-    assert "continues by itself" in ran.stderr
-
-
-def test_a_refusal_says_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:
-    problem = {"type": "urn:lethe:problem:no-canaries", "title": "No canaries", "status": 409}
-    stub.answers["POST", "/drills"] = 409, problem | {"detail": "It has none.", "remedy": "Train with --canaries."}
-    ran = lethe("drill")
-    assert (ran.status, ran.stdout) == (4, "")
-    assert "It has none." in ran.stderr
-    assert "Train with --canaries." in ran.stderr

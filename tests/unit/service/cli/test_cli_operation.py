@@ -169,19 +169,6 @@ def test_a_doctor_names_a_queue_that_stands_still(lethe: CommandLine, empty_data
     assert "requests: Check /readyz of the running Lethe" in ran.stderr
 
 
-def test_a_doctor_says_for_which_models_the_lease_is_held(lethe: CommandLine, empty_database_url: str) -> None:
-    async def hold() -> None:
-        engine = create_engine(empty_database_url)
-        try:
-            assert await lease.acquire(engine, "cora", "a test", 600.0)
-        finally:
-            await engine.dispose()
-
-    lethe("migrate")
-    asyncio.run(hold())
-    assert rows(lethe("doctor").stdout)["lease"].endswith("held for cora")
-
-
 def test_a_doctor_says_what_the_logins_of_processes_can_do(
     lethe: CommandLine, empty_database_url: str, private_servers: PrivateServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,12 +102,6 @@ def test_what_is_no_pair_of_ids_is_no_edge(lethe: CommandLine, stub: LetheStub, 
     assert "two ids" in ran.stderr
 
 
-def test_features_are_asked_for_by_their_nodes(lethe: CommandLine, stub: LetheStub) -> None:
-    stub.answers["POST", "/deletions"] = accepted(kind="features")
-    assert lethe("delete", "--kind", "features", "12", "57").stdout == "r1 queued: features of 2 nodes\n"
-    assert stub.asked[0][2] == {"kind": "features", "nodes": ["12", "57"]}
-
-
 def test_a_refusal_shows_what_was_wrong_and_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:
     problem = {"type": "urn:x", "title": "Unknown nodes", "status": 404, "detail": "No node 99.", "remedy": "Check it."}
     stub.answers["POST", "/deletions"] = 404, problem
@@ -132,15 +126,6 @@ def test_a_refusal_prints_what_it_lists(lethe: CommandLine, stub: LetheStub) -> 
     assert "duplicates: 1,2" in ran.stderr
 
 
-def test_waiting_shows_the_evidence(lethe: CommandLine, stub: LetheStub) -> None:
-    stub.answers["POST", "/deletions"] = accepted()
-    stub.answers["GET", "/deletions/r1"] = [deletion("queued"), deletion("completed", audit=AUDIT, guarantee="span")]
-    ran = lethe("delete", "12", "57", "--wait")
-    assert ran.status == 0
-    assert "completed" in ran.stdout
-    assert "Directions removed" in ran.stdout
-
-
 def test_waiting_for_a_request_that_fails_exits_with_1(lethe: CommandLine, stub: LetheStub) -> None:
     stub.answers["POST", "/deletions"] = accepted()
     stub.answers["GET", "/deletions/r1"] = deletion("failed", failure="Row 3 is damaged.")
@@ -148,14 +133,6 @@ def test_waiting_for_a_request_that_fails_exits_with_1(lethe: CommandLine, stub:
     assert ran.status == 1
     assert "Row 3 is damaged." in ran.stdout
     assert "failed" in ran.stderr
-
-
-def test_waiting_too_short_says_that_it_goes_on(lethe: CommandLine, stub: LetheStub) -> None:
-    stub.answers["POST", "/deletions"] = accepted()
-    stub.answers["GET", "/deletions/r1"] = deletion("queued")
-    ran = lethe("delete", "12", "--wait", "--timeout", "0")
-    assert ran.status == 1
-    assert "continues by itself" in ran.stderr
 
 
 def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: CommandLine, stub: LetheStub) -> None:
@@ -182,25 +159,6 @@ def test_with_the_evidence_it_says_what_noise_hides_and_what_not(lethe: CommandL
     assert noise_in_words(1.0, 1e-4, 100, 0.0314) in lethe("audit", "show", "r1").stdout
     stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=AUDIT, guarantee="retrained")
     assert "noise" not in lethe("audit", "show", "r1").stdout
-
-
-def test_the_evidence_of_an_edge_counts_what_its_batch_deleted(lethe: CommandLine, stub: LetheStub) -> None:
-    norms = dict.fromkeys(["injected_norm_before", "injected_norm_after"])
-    batch = {"id": "b1", "requests": 3, "nodes": 0, "features": 1, "edges": 2}
-    audit = AUDIT | norms | {"batch": batch, "deleted": 2, "factor_method": "none"}
-    stub.answers["GET", "/deletions/r1"] = deletion("completed", kind="edge", audit=audit, guarantee="graph_only")
-    ran = lethe("audit", "show", "r1")
-    assert "3 requests, features of 1 node, 2 edges" in ran.stdout
-    assert "graph_only" in ran.stdout
-    assert "Weight on these nodes" not in ran.stdout
-    assert re.search("2 +Nodes or edges deleted for this request", ran.stdout)
-
-
-def test_the_evidence_of_a_queued_request_says_there_is_none_yet(lethe: CommandLine, stub: LetheStub) -> None:
-    stub.answers["GET", "/deletions/r1"] = deletion("queued")
-    ran = lethe("audit", "show", "r1")
-    assert ran.status == 0
-    assert "before the request is applied" in ran.stderr
 
 
 def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLine, stub: LetheStub) -> None:
@@ -334,10 +292,3 @@ def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: Le
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert lethe("audit", "requests", "--out", out).status == 4
     assert lethe("audit", "requests", "--threshold", "span_residual_min=much").status == 2
-
-
-def test_half_an_audit_is_not_left_lying_about(lethe: CommandLine, tmp_path: Path) -> None:
-    out = tmp_path / "audit.csv"
-    ran = lethe("audit", "requests", "--out", out)
-    assert (ran.status, out.exists()) == (3, False)
-    assert "Nothing here." in ran.stderr

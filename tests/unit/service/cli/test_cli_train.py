@@ -1,18 +1,14 @@
 """train, model import and the first start: from a dataset to a model folder that is right or absent."""
 
-import json
 import os
 import re
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from model_store.disk.checksummed import checksummed
 from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
@@ -21,7 +17,6 @@ from service.cli.running.serve import ensure_model
 from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError
 from service.operation.key_folder import SLOTS
-from service.processes.listening import ServerFacts
 from service.settings import Settings, load_settings
 from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
@@ -98,12 +93,6 @@ def test_canary_nodes_without_canaries_are_a_mistake(lethe: CommandLine) -> None
     assert "--canaries K" in ran.stderr
 
 
-def test_a_warning_of_the_training_is_shown(lethe: CommandLine) -> None:
-    ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--solver", "sgd", "--epochs", "2")
-    assert ran.status == 0
-    assert "warning: Training stopped away from the optimum" in ran.stderr
-
-
 def test_nothing_is_trained_over_what_is_there(lethe: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "thesis.txt").write_text("precious")
@@ -168,18 +157,6 @@ def test_repeated_edges_are_counted_and_taken_once_on_request(lethe: CommandLine
     assert Store.open(tmp_path / "m").manifest.edges == 6
 
 
-def test_what_is_said_of_a_hostile_folder_can_be_printed(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(trained, tmp_path / "copy")
-    index = next(copy.glob("base/index-*.json"))
-    document = json.loads(index.read_text())
-    document["tables"]["nodes"]["\x1b[1m"] = {}
-    index.write_bytes(checksummed({name: value for name, value in document.items() if name != "sha256"}))
-    ran = lethe("model", "import", copy, "--home", "home")
-    assert ran.status == 1
-    assert r"\x1b[1m" in ran.stderr
-    assert "\x1b" not in ran.stderr
-
-
 def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 0
@@ -190,30 +167,6 @@ def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Pat
     itself = lethe("model", "import", settings.model_dir, "--home", "home")
     assert itself.status == 2
     assert "is the served model" in itself.stderr
-
-
-def test_an_import_meets_the_folder_that_a_running_service_serves(
-    lethe: CommandLine, trained: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "home" / "run"
-    run.mkdir(parents=True)
-    facts = ServerFacts(os.getpid(), "http://127.0.0.1:1", str(trained), datetime.now(UTC), {})
-    (run / "server.json").write_bytes(msgspec.json.encode(facts))
-    ran = lethe("model", "import", trained, "--home", "home")
-    assert ran.status == 2
-    assert "is the served model" in ran.stderr
-    assert not (tmp_path / "home" / "model").exists()
-
-
-def test_a_home_that_has_served_another_folder_takes_no_first_model(
-    lethe: CommandLine, trained: Path, tmp_path: Path
-) -> None:
-    with OwnSlots.open(tmp_path / "home" / "keys" / SLOTS):
-        pass
-    ran = lethe("model", "import", trained, "--home", "home")
-    assert ran.status == 2
-    assert "it is in another folder" in ran.stderr
-    assert not (tmp_path / "home" / "model").exists()
 
 
 def test_nothing_is_said_to_be_forgotten_by_a_model_that_was_not_found(lethe: CommandLine, tmp_path: Path) -> None:
@@ -238,36 +191,10 @@ def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, 
     assert np.linalg.norm(weights - optimum) <= 1e-8 * np.linalg.norm(optimum)
 
 
-def test_weights_of_another_graph_leave_nothing_behind(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", W=np.ones((1, 500, 3)))
-    ran = lethe("model", "import", trained, "--home", "home", "--weights", "w.npz")
-    assert ran.status == 1
-    assert "500 features where the model has 12" in ran.stderr
-    assert [path.name for path in (tmp_path / "home").iterdir()] == [".model.importing"]
-
-
-def test_a_damaged_model_is_not_imported(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(trained, tmp_path / "copy")
-    victim = max((copy / "base").iterdir(), key=lambda path: path.stat().st_size)
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 1
-    victim.write_bytes(content)
-    ran = lethe("model", "import", copy, "--home", "home")
-    assert ran.status == 1
-    assert f"copy/base/{victim.name}" in ran.stderr
-    assert not (tmp_path / "home").exists()
-
-
 def test_a_folder_without_a_model_is_not_imported(lethe: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert lethe("model", "import", "empty", "--home", "home").status == 3
     assert lethe("model", "import", "absent", "--home", "home").status == 3
-
-
-def test_the_first_start_trains_on_the_dataset_named(lethe: CommandLine, tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path / "home", dataset=SYNTHETIC)
-    ensure_model(settings)
-    assert Store.open(settings.model_dir).manifest.nodes == 60
 
 
 def test_the_first_start_trains_on_cora_with_no_dataset_at_hand(

@@ -14,20 +14,6 @@ from service.settings import Settings
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import ROOT, Start
 
-COMMANDS = [
-    ("serve",),
-    ("train",),
-    ("delete",),
-    ("predict",),
-    ("migrate",),
-    ("doctor",),
-    ("model", "import"),
-    ("audit", "show"),
-    ("keys", "create"),
-    ("keys", "list"),
-    ("keys", "revoke"),
-]
-
 
 @pytest.fixture
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -39,14 +25,6 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def lethe(capsys: pytest.CaptureFixture[str], own_home: None) -> CommandLine:
     return CommandLine(capsys)
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_explains_itself_with_an_example(lethe: CommandLine, command: tuple[str, ...]) -> None:
-    ran = lethe(*command, "--help")
-    assert ran.status == 0
-    assert "Example" in ran.stdout
-    assert f"./lethe {' '.join(command)}" in ran.stdout
 
 
 def test_every_setting_is_a_flag_of_serve(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +98,6 @@ def test_a_server_that_does_not_answer_is_a_failure_with_a_remedy(lethe: Command
     assert "./lethe serve" in ran.stderr
 
 
-def test_a_file_that_cannot_be_read_is_named(lethe: CommandLine, tmp_path: Path) -> None:
-    ran = lethe("delete", "--file", tmp_path / "absent.txt", "--key", "k")
-    assert ran.status == 3
-    assert "absent.txt: No such file or directory" in ran.stderr
-
-
 def served(lethe_start: Start, model: Path) -> Ran:
     """`serve --model`, with what the processes print that it starts."""
     log = model.with_name("log")
@@ -141,20 +113,6 @@ def test_serving_a_folder_without_a_model_is_refused(lethe_start: Start, own_hom
     ran = served(lethe_start, folder)
     assert ran.status == 2
     assert "./lethe train" in ran.stderr
-
-
-def test_serving_a_folder_of_something_else_is_refused(lethe_start: Start, own_home: None, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("not a model")
-    ran = served(lethe_start, folder)
-    assert ran.status == 3
-    assert "contains no model" in ran.stderr
-
-
-def test_it_runs_as_a_module() -> None:
-    ran = subprocess.run([sys.executable, "-m", "service.cli", "--help"], capture_output=True, text=True, check=True)
-    assert "doctor" in ran.stdout
 
 
 def test_help_does_not_load_the_numerics() -> None:
@@ -184,13 +142,6 @@ def test_an_address_that_nothing_is_sent_to_is_refused_when_it_is_added(
     ran = lethe("webhooks", "add", address)
     assert ran.status == 2
     assert told in ran.stderr
-
-
-def test_a_name_of_a_key_is_shown_as_it_is(lethe: CommandLine) -> None:
-    ran = lethe("keys", "create", "a\u202eb", "--scope", "audit:read")
-    assert ran.status == 2
-    assert "U+202E" in ran.stderr
-    assert "\u202e" not in ran.stderr
 
 
 def test_what_is_printed_writes_to_the_terminal_nothing_but_letters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,6 @@ from service.audit.checkpoint import Checkpoint, Signer, sign
 from service.audit.merkle import leaf_hash
 from service.cli.exit_status import ExitStatus
 from service.cli.main import build as command_line
-from service.version import VERSION
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 from tests.support.evidence.rfc6962 import mth
@@ -241,19 +240,6 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "")
     assert f"{tmp_path / 'm'} contains no model" in ran.stderr
     assert not (tmp_path / "m").exists()
-
-
-def test_half_a_log_is_not_left_lying_about_by_ctrl_c(lethe: CommandLine, tmp_path: Path) -> None:
-    from service.cli.console import written
-
-    out = tmp_path / "log.ndjson"
-    with pytest.raises(KeyboardInterrupt), written(out):
-        raise KeyboardInterrupt
-    assert not out.exists()
-
-
-def test_the_version_is_told(lethe: CommandLine) -> None:
-    assert lethe("--version").stdout == f"lethe {VERSION}\n"
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import FilterQuery, list_filters
 from service.dashboard.words.timeline import is_final, timeline
-from service.dashboard.words.wording import WORDS
 from service.domain.formats import at_most, duration, number, percent
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
-from service.domain.states import EventType, Guarantee, RequestStatus
+from service.domain.states import EventType, RequestStatus
 from service.evidence.events import Event
 
 RECEIVED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -102,12 +101,6 @@ def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: s
     assert (clock.tone, clock.words) == (tone, words)
     assert clock.due_at == REQUEST.due_at
     assert 0.0 <= clock.share <= 1.0
-
-
-def test_every_state_has_words() -> None:
-    for states in (RequestStatus, RequestKind, Guarantee, RepairStatus):
-        for state in states:
-            assert WORDS[state].meaning.endswith(".")
 
 
 def states_of(request: DeletionRequest, *events: EventType) -> list[tuple[str, str]]:

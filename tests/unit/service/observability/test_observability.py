@@ -21,7 +21,7 @@ from projector.forgetting.status import RepairStatus
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
-from service.errors import Unavailable, UnknownNodes
+from service.errors import UnknownNodes
 from service.observability.access import AccessLog
 from service.observability.logging import LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
@@ -110,15 +110,6 @@ def test_values_under_personal_names_are_withheld_and_counts_are_not(
     assert (line["nodes"], line["reference"], line["edges"]) == ("[withheld]", "[withheld]", 3)
 
 
-def test_the_text_of_an_operational_error_is_kept(lines: Callable[[], list[dict[str, object]]]) -> None:
-    try:
-        raise Unavailable("Postgres does not answer.", "Wait.")
-    except Unavailable:
-        structlog.get_logger("service.db").exception("outage")
-
-    assert "Postgres does not answer." in str(lines()[0]["exception"])
-
-
 def test_the_access_log_knows_route_templates_only(lines: Callable[[], list[dict[str, object]]]) -> None:
     logging.getLogger("uvicorn.access").info("GET /predict/%s", SOMEBODY)
     assert lines() == []
@@ -192,17 +183,6 @@ def test_an_outage_is_logged_at_once_and_then_once_a_minute_with_the_number_of_l
     for _ in range(2):
         assert logged("unlearner.failed") == {"event": "unlearner.failed"}
         assert logged("batch.failed", reason="x") == {"event": "batch.failed", "reason": "x"}
-
-
-def test_lines_on_an_outage_are_left_out_of_the_log_of_a_process(lines: Callable[[], list[dict[str, object]]]) -> None:
-    for activity in ("relay", "sweeper", "log"):
-        structlog.get_logger(activity).warning("outage", activity=activity, reason="The database does not answer.")
-    assert [line["activity"] for line in lines()] == ["relay"]
-
-
-def test_a_process_counts_how_often_it_was_started_again() -> None:
-    assert new_registry().get_sample_value("lethe_restarts_total") == 0.0
-    assert new_registry(3).get_sample_value("lethe_restarts_total") == 3.0
 
 
 def test_what_is_not_known_of_a_model_is_no_figure() -> None:

@@ -1,6 +1,5 @@
 """A copied LETHE_HOME does not start beside its original; a home that was moved or restored does."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -40,11 +39,6 @@ def test_a_home_that_was_moved_goes_on(home: Path, tmp_path: Path) -> None:
     require_original(moved.rename(home))
 
 
-def test_a_home_whose_path_is_no_text_goes_on(tmp_path: Path) -> None:
-    home = used(tmp_path / os.fsdecode(b"home-\xff"))
-    require_original(home)
-
-
 def test_a_backup_put_back_over_its_original_goes_on_and_the_original_does_not(home: Path, tmp_path: Path) -> None:
     backup = shutil.copytree(home, tmp_path / "backup")
     away = home.rename(tmp_path / "away")
@@ -57,10 +51,4 @@ def test_a_backup_put_back_over_its_original_goes_on_and_the_original_does_not(h
 def test_a_home_seen_under_another_path_goes_on(home: Path, tmp_path: Path) -> None:
     moved = home.rename(tmp_path / "moved")
     home.symlink_to(moved)
-    require_original(moved)
-
-
-def test_another_log_where_the_home_was_is_no_original(home: Path, tmp_path: Path) -> None:
-    moved = home.rename(tmp_path / "moved")
-    used(home)
     require_original(moved)

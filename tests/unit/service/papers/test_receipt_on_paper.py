@@ -9,7 +9,7 @@ import pytest
 
 from service.audit.receipt import FORMAT, fingerprint, summary
 from service.deletions.receipts import Receipt
-from service.domain.figures import FIGURES, Question, answers
+from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import RequestStatus
@@ -60,13 +60,6 @@ def test_it_says_in_three_sentences_what_was_asked_what_was_done_and_what_holds(
         "The model was then corrected. It is now the one that training without this data would have given, up to a "
         "proven difference. The difference is at most 0.1 parts per billion (1.00 × 10⁻¹⁰) of the size of its weights.",
     ]
-
-
-def test_it_promises_no_figure_that_the_log_does_not_tell() -> None:
-    leaves = completed()
-    for each in leaves:
-        each["details"] = {**each["details"], "distance_bound_after_relative": None}
-    assert sentences(summary(leaves), None)[2].endswith("would have given, up to a proven difference.")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +138,3 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
     assert fingerprint(leaves)[:8] in first
     hidden = receipt_paper(Receipt(document, replace(REQUEST, reference=None), reference_is_hidden=True), settings)
     assert "not shown to this key" in hidden.html
-
-
-def test_every_figure_that_answers_a_question_is_in_the_annex_when_it_is_known() -> None:
-    known: dict[str, Any] = dict.fromkeys(FIGURES, 1.0)
-    listed = {figure.label for group in answers(known).values() for figure, _ in group}
-    assert listed == {figure.label for figure in FIGURES.values() if figure.question in tuple(Question)}

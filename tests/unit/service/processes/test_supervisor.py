@@ -121,17 +121,6 @@ def test_all_are_stopped_in_order_and_only_by_the_supervisor(
     assert told[2:] == ["unlearner got SIGTERM"]
 
 
-def test_it_is_ready_once_all_are_and_says_so_once(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise(*SERVING)
-    read = supervised.until("all are ready")
-    assert {f"{name} is ready" for name in ("api-0", "api-1", "unlearner")} < set(read)
-    os.kill(supervised.pids()["api-0"], signal.SIGKILL)
-    supervised.until("api-0 is ready", "pids .*")
-    supervised.process.terminate()
-    _, told = supervised.end()
-    assert "all are ready" not in told
-
-
 @pytest.mark.parametrize("name", ["api-1", "unlearner"])
 def test_what_dies_is_started_again_and_the_others_go_on(supervise: Callable[..., Supervised], name: str) -> None:
     supervised = supervise(*SERVING)
@@ -144,23 +133,6 @@ def test_what_dies_is_started_again_and_the_others_go_on(supervise: Callable[...
     assert after.pop(name) != before.pop(name)
     assert after == before
     assert f"{name} was ended by SIGKILL; starting it again" in supervised.log()
-
-
-def test_a_child_is_told_how_often_it_was_started_again(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise((PATIENCE_S, {"api-0": "show"}))
-    for restarts in range(3):
-        read = supervised.until("pids .*", "api-0 shows .*", "api-0 is ready")
-        [shown] = [line.partition("shows ")[2] for line in read if "shows" in line]
-        assert json.loads(shown)["told"]["restarts"] == restarts
-        os.kill(supervised.pids()["api-0"], signal.SIGKILL)
-
-
-def test_what_ends_in_order_though_nobody_asked_is_started_again(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise(*SERVING)
-    supervised.until("all are ready")
-    os.kill(supervised.pids()["api-0"], signal.SIGTERM)
-    supervised.until("api-0 is ready", "pids .*")
-    assert "api-0 ended with status 0; starting it again" in supervised.log()
 
 
 def test_a_full_disk_ends_nothing_and_the_ids_are_told_when_there_is_room(
@@ -237,13 +209,6 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     assert (error.detail in said) if isinstance(error, LetheError) else ("node-17" not in said)
 
 
-def test_what_is_killed_before_it_was_ready_is_started_again(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise((PATIENCE_S, {"api-0": "wait"}))
-    supervised.until("pids .*", "api-0 started .*")
-    os.kill(supervised.pids()["api-0"], signal.SIGKILL)
-    supervised.until("pids .*", "api-0 started .*")
-
-
 def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_order(
     supervise: Callable[..., Supervised],
 ) -> None:
@@ -298,12 +263,6 @@ def test_secrets_go_by_the_channel_and_nothing_is_inherited_but_two_sockets(
     assert all(name.startswith("socket:") for name in seen["open"].values())
 
 
-def test_a_child_for_one_thing_is_waited_for(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise(once="do", grace=PATIENCE_S)
-    status, told = supervised.end()
-    assert (status, told[-1]) == (0, "done")
-
-
 def test_a_child_for_one_thing_that_fails_ends_the_supervisor_with_its_status(
     supervise: Callable[..., Supervised],
 ) -> None:
@@ -316,14 +275,6 @@ def test_a_child_for_one_thing_is_stopped_with_the_supervisor(supervise: Callabl
     supervised.until("once started .*")
     supervised.process.terminate()
     assert supervised.end() == (0, ["once got SIGTERM"])
-
-
-def test_a_child_for_one_thing_that_is_killed_is_named(supervise: Callable[..., Supervised]) -> None:
-    supervised = supervise(once="wait", grace=PATIENCE_S)
-    (line,) = supervised.until("once started .*")
-    os.kill(int(line.split()[-1]), signal.SIGKILL)
-    assert supervised.end()[0] == 1
-    assert "The process 'once' was ended by SIGKILL." in supervised.log()
 
 
 def test_starts_come_later_after_each_end_in_a_row() -> None:
@@ -497,22 +448,6 @@ def test_several_workers_are_started_with_the_unlearner_and_divide_its_threads(
     assert [one.name for one in kept] == ["api-0", "unlearner", "worker-1", "worker-2"]
     assert [one.environment["OMP_NUM_THREADS"] for one in kept] == ["7", "2", "2", "2"]
     assert [one.environment["LOCAL_RANK"] for one in kept[2:]] == ["1", "2"]
-
-
-def test_a_worker_is_told_where_model_and_unlearner_are_and_nothing_else(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, workers=2, data_dir=tmp_path, share=tmp_path, **SECRETS)
-    told = settings_for("worker", settings)
-    assert told == {
-        "model": str(tmp_path / "model"),
-        "device": "auto",
-        "workers_address": "127.0.0.1",
-        "workers_port": 8002,
-        "lease_ttl_s": 10.0,
-        "log_format": "console",
-        "log_level": "info",
-    }
-    handover = child("worker", settings, "worker-1").handover
-    assert handover == {"work": "worker", "settings": told}
 
 
 def test_no_setting_is_in_the_environment_or_among_the_arguments_of_a_child(

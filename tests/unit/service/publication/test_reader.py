@@ -23,7 +23,6 @@ from tests.support.service.publications import admitted, have_edges, is_public, 
 IDS = ("a", "b", "ç d", "d")
 #: a - b - ç d, and d alone.
 EDGES = ((0, 1), (1, 2))
-NO_ROWS = np.empty(0, dtype=np.int64)
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 
@@ -68,12 +67,6 @@ def test_a_prediction_names_the_most_probable_class_and_its_version(reader: Read
     assert (reader.rows(["ç d"]), knows(reader, "b")) == ((1, [2]), True)
 
 
-def test_equally_probable_classes_give_the_first(tmp_path: Path) -> None:
-    prediction = predicted(publications.reader_of(tmp_path, IDS, snapshot(1, fill=0.5)), "a")
-    assert prediction is not None
-    assert prediction.label == "red"
-
-
 @pytest.mark.parametrize("node", ["z", "", "b\0", "ç", "a" * 5000, "\udcff"])
 def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
     assert predicted(reader, node) is None
@@ -81,19 +74,6 @@ def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
     assert not knows(reader, node)
     assert not is_public(reader, node)
     assert have_edges(reader, [(node, "a"), (node, node)]) == [False, False]
-
-
-def test_what_the_manifests_say_is_answered(reader: Reader) -> None:
-    assert reader.facts.model == publications.model_facts(4)
-    assert reader.facts.served == publications.version_facts(snapshot(1))
-    assert reader.canaries() == Canaries(cohorts=1, nodes=1, first_column=2, tag="0123abcd")
-    assert [is_public(reader, node) for node in IDS] == [False, True, False, False]
-
-
-def test_edges_are_looked_up_by_ids_in_either_order(reader: Reader) -> None:
-    pairs = [("a", "b"), ("b", "a"), ("a", "ç d"), ("d", "d"), ("a", "z"), ("z", "z"), ("ç d", "b")]
-    assert have_edges(reader, pairs) == [True, True, False, False, False, False, True]
-    assert have_edges(reader, []) == []
 
 
 def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
@@ -108,11 +88,6 @@ def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
     assert reader.predict_many(["a", "b", "z"])[2] == ["a", "z"]
 
 
-def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
-    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]))
-    assert have_edges(reader, [("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
-
-
 def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapshot_holds_them(
     publisher: Publisher, reader: Reader
 ) -> None:
@@ -121,20 +96,6 @@ def test_probabilities_of_a_forgotten_node_are_not_written_even_when_the_snapsho
     show(publisher, 2)
     written = np.fromfile(publications.folder_of(publisher, ref(2)) / "probabilities").reshape(4, 2)
     assert written.tolist() == [[0.625, 0.625], [0.0, 0.0], [0.625, 0.625], [0.625, 0.625]]
-
-
-def test_nodes_already_gone_at_a_start_are_unknown(tmp_path: Path) -> None:
-    reader = publications.reader_of(tmp_path, ("a", "", "", "d"), snapshot(3, 1, 2))
-    assert not knows(reader, "")
-    assert predicted(reader, "d") is not None
-    assert reader.facts.served.live_nodes == 2
-
-
-def test_many_predictions_are_of_one_version_in_the_order_asked(reader: Reader) -> None:
-    version, predictions, missing = reader.predict_many(["ç d", "nobody", "a", "ç d"])
-    assert version == 1
-    assert [prediction.node for prediction in predictions] == ["ç d", "a", "ç d"]
-    assert missing == ["nobody"]
 
 
 def test_nothing_is_answered_before_the_database_has_admitted_it_and_the_reason_is_said(
@@ -318,13 +279,6 @@ def test_damage_is_met_by_the_answer_that_reads_from_it_and_ends_all_of_that_ver
     write(publisher, publications.snapshot(2, np.full((nodes, 3), 0.25)))
     show(publisher, 2)
     assert predicted(reader, ids[row]) is not None
-
-
-def test_a_block_is_checked_before_its_first_answer_and_not_for_each(publisher: Publisher, reader: Reader) -> None:
-    assert predicted(reader, "a") is not None
-    with (publications.folder_of(publisher, ref(1)) / "probabilities").open("r+b") as file:
-        file.write(b"damaged")
-    assert predicted(reader, "b") is not None
 
 
 def test_a_model_that_is_imported_replaces_ids_and_classes(publisher: Publisher, reader: Reader) -> None:

@@ -15,9 +15,9 @@ from service.domain.snapshot import Snapshot
 from service.errors import LeaseLost, Unavailable
 from service.publication import checksums, mapped, writer
 from service.publication import layout as layouts
-from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed
+from service.publication.checksums import PublicationDamaged, read_checksums, sealed
 from service.publication.heads import Heads
-from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat
+from service.publication.layout import MANIFEST, Layout
 from service.publication.writer import Publisher
 from tests.support.service import publications
 from tests.support.service.publications import admitted, knows, view_of
@@ -405,25 +405,9 @@ def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "memory"
 
 
-def test_without_a_setting_it_is_in_memory_where_there_is_room(
-    tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layouts, "_has_room", lambda room: room < 1_000)
-    assert Layout.make(tmp_path / "one", None, 1, room=999).path.parent == in_memory
-    assert Layout.make(tmp_path / "two", None, 1, room=1_000).path.parent == tmp_path / "two" / "run"
-
-
 def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memory: Path) -> None:
     in_memory.mkdir()
     assert not layouts._has_room(0)
-
-
-def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
-    manifest = first(publisher) / MANIFEST
-    document = unsealed(manifest.read_bytes(), manifest)
-    manifest.write_bytes(sealed(document.replace(b'"format":3', b'"format":12')))
-    with pytest.raises(OtherPublicationFormat, match=r"not of format 3, .*Invalid value 12"):
-        view_of(publisher, REF)
 
 
 def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -> None:

@@ -22,12 +22,6 @@ def test_a_key_is_made_once_and_readable_by_the_owner_alone(folder: Path) -> Non
     assert found == {"log-1.key": 0o600, "log.name": 0o600}
 
 
-def test_two_installations_share_neither_key_nor_name(tmp_path: Path) -> None:
-    one, other = LogKeys.open(tmp_path / "one"), LogKeys.open(tmp_path / "other")
-    assert one.origin != other.origin
-    assert public(one) != public(other)
-
-
 def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
     LogKeys.open(folder)
     (folder / UNLEARNER_PART / "log-1.key").chmod(0o644)

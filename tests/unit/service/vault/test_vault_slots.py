@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.domain.records import KeySlot
-from service.errors import AlreadyRunning, ConfigurationError, KeyMissing
+from service.errors import AlreadyRunning, KeyMissing
 from service.vault import slots
 from service.vault.own_slots import OwnSlots, ReservedKey
 from service.vault.request_keys import RequestKeys
@@ -43,19 +43,6 @@ def places(made: dict[UUID, ReservedKey]) -> dict[UUID, KeySlot]:
 
 def offset(reserved: ReservedKey) -> int:
     return reserved.slot.place * SLOT_BYTES
-
-
-def test_reserved_keys_differ_and_are_read_by_any_process(folder: Path) -> None:
-    ids = [uuid4() for _ in range(5)]
-    keys = RequestKeys(folder)
-    with OwnSlots.open(folder) as own:
-        made = own.reserve(ids)
-        assert len({one.key for one in made.values()}) == len({one.slot for one in made.values()}) == 5
-        assert all(len(one.key) == 32 for one in made.values())
-        assert all(keys.get(request_id, one.slot) == one.key for request_id, one in made.items())
-    assert all(keys.get(request_id, one.slot) == one.key for request_id, one in made.items())
-    assert held(folder) == set(ids)
-    assert keys.lacking(places(made)) == set()
 
 
 def test_each_process_has_a_file_of_its_own_and_takes_over_that_of_one_that_has_ended(folder: Path) -> None:
@@ -121,24 +108,6 @@ def test_the_file_grows_beyond_its_first_size(folder: Path) -> None:
     assert keys.lacking(places(made)) == set()
 
 
-def test_whoever_looks_for_room_does_not_read_the_file_for_every_reservation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    look = slots.free_slots
-
-    def counted(descriptor: int, end: int) -> list[int]:
-        read.append(end)
-        return look(descriptor, end)
-
-    monkeypatch.setattr(slots, "free_slots", counted)
-    with OwnSlots.open(folder) as own:
-        for _ in range(400):
-            own.reserve([uuid4() for _ in range(100)])
-    # 40,000 keys, none of them destroyed: a few slots read for each.
-    assert sum(read) <= 6 * 40_000
-
-
 @pytest.mark.parametrize("written", [1, 16, 20, 48, 62])
 def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: Path, written: int) -> None:
     # Of an id that begins with a zero byte, the first byte alone would leave the slot free.
@@ -196,16 +165,6 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(folder: Path, path: Path) -
         with pytest.raises(KeyMissing, match=r"0\.slots"):
             look()
     assert path.read_bytes() == b"x" * 200
-
-
-def test_the_files_and_their_folders_belong_to_their_owner_alone(folder: Path, path: Path) -> None:
-    OwnSlots.open(folder).close()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o700}
-    path.chmod(0o640)
-    for look in (RequestKeys(folder).check_files, lambda: OwnSlots.open(folder)):
-        with pytest.raises(ConfigurationError, match="chmod 600"):
-            look()
 
 
 def test_a_file_that_was_removed_is_missed(folder: Path, path: Path) -> None:

@@ -91,17 +91,6 @@ def test_a_port_that_is_taken_is_tried_again_while_the_unlearner_works_alone(
     team.close()
 
 
-def test_after_three_losses_a_session_begins_without_anybody(place: MeetingPlace) -> None:
-    team = Team(place, 2, torch.device("cpu"))
-    for _ in range(3):
-        team.lost()
-    team.begin(TASK)
-    with came(place, "same"):
-        team.gather("same", nobody)
-    assert team.count == 1
-    team.close()
-
-
 def test_workers_that_were_tried_in_vain_are_tried_once_at_growing_intervals(
     place: MeetingPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

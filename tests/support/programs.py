@@ -1,0 +1,44 @@
+"""Programs that some tests need and a machine may lack: their tests are left out, and the last lines say so.
+
+A test names them by `pytest.mark.needs("chromium")`. `.ci/run` installs them, and fails where one is missing.
+"""
+
+import os
+import shutil
+from collections import Counter
+
+import pytest
+
+#: By name: the names of its executables, and the Debian package that has it.
+_PROGRAMS = {
+    "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
+    "promtool": (("promtool",), "prometheus"),
+    "git": (("git",), "git"),
+}
+_REASON = "needs "
+
+
+def find_program(name: str) -> str | None:
+    """Its path; None if this machine has none. A variable of its name in capitals, such as `CHROMIUM`, goes first."""
+    executables, _ = _PROGRAMS[name]
+    return os.environ.get(name.upper()) or next(filter(None, map(shutil.which, executables)), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(program): left out on a machine without this program")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        if find_program(mark.args[0]) is None:
+            pytest.skip(_REASON + mark.args[0])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = (report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    missing = Counter(reason.partition(_REASON)[2] for reason in reasons if _REASON in reason)
+    for program, tests in missing.items():
+        package = _PROGRAMS[program][1]
+        terminalreporter.write_line(f"Left out, since they need {program} (Debian: apt install {package}): {tests}")

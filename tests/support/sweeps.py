@@ -1,0 +1,76 @@
+"""The slow sweeps, `./lethe test --slow`, resume where they were cut off.
+
+Cases that passed are not repeated while no source file has changed; a run that comes to its end forgets them. Everyday
+runs do not make the items of tests that are slow as a whole, of which there are thousands.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.preloaded import ROOT
+
+_FOLDERS = ("projector", "model_store", "service", "lethe_client", "benchmarks", "tests")
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
+    if collector.config.option.markexpr != "not slow" or any("::" in given for given in collector.config.args):
+        return None
+    marks = getattr(obj, "pytestmark", ())
+    return [] if callable(obj) and any(mark.name == "slow" for mark in marks) else None
+
+
+class _Progress:
+    """The cases that have passed, in a file of pytest's cache: the state of the sources, and an id a line."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._path = Path(config.rootpath, ".pytest_cache", "passed-slow-tests")
+        self._is_worker = hasattr(config, "workerinput")
+        self._sources = _state_of_sources()
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._passed = set(lines[1:]) if lines[:1] == [self._sources] else set()
+        self._resumed = 0
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        passed = [item for item in items if item.nodeid in self._passed and item.get_closest_marker("slow")]
+        if passed:
+            items[:] = [item for item in items if item not in set(passed)]
+            config.hook.pytest_deselected(items=passed)
+
+    def pytest_sessionstart(self) -> None:
+        if not self._is_worker and not self._passed:
+            self._path.parent.mkdir(exist_ok=True)
+            self._path.write_text(f"{self._sources}\n")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not self._is_worker and report.when == "call" and report.passed and "slow" in report.keywords:
+            with self._path.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if not self._is_worker and exitstatus != pytest.ExitCode.INTERRUPTED:
+            self._path.unlink(missing_ok=True)
+
+    def pytest_report_header(self) -> str | None:
+        return f"resuming: {len(self._passed)} slow cases have passed" if self._passed else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "slow or not slow" and not config.option.collectonly:
+        config.pluginmanager.register(_Progress(config))
+
+
+def _state_of_sources() -> str:
+    digest = hashlib.sha256()
+    for path, changed in sorted(_sources()):
+        digest.update(f"{path} {changed}\n".encode())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[tuple[str, int]]:
+    for folder in _FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            yield str(path), path.stat().st_mtime_ns
