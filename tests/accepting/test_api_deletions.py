@@ -203,7 +203,7 @@ async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, w
         api.request_keys.destroy(page)
     operator = await api.client(*WRITER, Scope.AUDIT_READ)
     document = refused(await operator.post(f"{accepted['links']['self']}/retry"), 409, "conflict")
-    assert "Send it again" in document["remedy"]
+    assert "send a new request" in document["remedy"]
     assert (await writer.get(accepted["links"]["self"])).json()["status"] == "failed"
 
 

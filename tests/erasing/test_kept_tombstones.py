@@ -115,7 +115,7 @@ async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recover
     own = of_nodes(keyring, "3", "4")
     store.add_tombstones([*known, *for_store(own, keyring)], fencing=2)
     before = (store.path / "tombstones-2").read_bytes()
-    with pytest.raises(StateMismatch, match="keeps 2 tombstones that the database does not know") as refused:
+    with pytest.raises(StateMismatch, match="has 2 tombstones that the database does not have") as refused:
         await in_step(db, keyring, store)
     assert "lethe recover" in refused.value.remedy
     assert (store.path / "tombstones-2").read_bytes() == before
