@@ -187,3 +187,7 @@ class StateMismatch(LetheError):
         "If there is no such backup, `./lethe recover` continues from what is left: it repeats all deletions "
         "that this database records, and names what is unknown."
     )
+
+
+#: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
+MOST_FAULTS = 20

@@ -21,10 +21,10 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
+from service.db import postgres_urls
 from service.errors import ConfigurationError
-from service.server_urls import postgres, redis
-from service.text import fault_of
-from service.validation_words import in_words
+from service.queue import redis_urls
+from service.text import fault_of, in_words
 
 ENV_PREFIX = "LETHE_"
 #: Variables with this prefix that are not settings of the service, and their readers.
@@ -75,7 +75,7 @@ def _readable(read: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-DatabaseUrl = Annotated[str | None, _scheme(*postgres.SCHEMES), _readable(postgres.read)]
+DatabaseUrl = Annotated[str | None, _scheme(*postgres_urls.SCHEMES), _readable(postgres_urls.read)]
 
 
 class Settings(BaseSettings):
@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         repr=False,
         description="The same Postgres with the unlearner's login, a member of lethe_unlearner; unset: DATABASE_URL.",
     )
-    redis_url: Annotated[str | None, _scheme(*redis.SCHEMES), _readable(redis.read)] = Field(
+    redis_url: Annotated[str | None, _scheme(*redis_urls.SCHEMES), _readable(redis_urls.read)] = Field(
         None,
         validation_alias="REDIS_URL",
         repr=False,

@@ -43,9 +43,9 @@ from projector.forgetting.update import HeldModel
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
+from service.unlearner.committed import version_state
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 PROMISES = ((1.0, 1e-4), (0.1, 1e-6))
 DRAWS = 20

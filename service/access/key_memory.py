@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
 from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey
-from service.domain.scopes import Scope
+from service.domain.records import ApiKey, Scope
 from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
-from service.vault.keyring import Keyring
 
 #: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
 REFRESH_INTERVAL_S = 1.0

@@ -13,10 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from projector.forgetting.status import RepairProgress
-from service.boottime import boottime
-from service.db.fencing import held, lost
+from service.db.clock import boottime
 from service.db.tables import LeaseRow
-from service.db.transactions import fenced_transaction, transaction
+from service.db.transactions import fenced_transaction, held, lost, transaction
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import StateMismatch

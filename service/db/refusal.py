@@ -1,4 +1,4 @@
-"""Causes and remedies of Postgres errors, for the operator."""
+"""Causes and remedies of Postgres errors, for the operator; and whether Postgres has read damaged pages."""
 
 import os
 import socket
@@ -6,9 +6,11 @@ import ssl
 from dataclasses import dataclass
 
 import asyncpg
+from sqlalchemy import text
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import DatabaseRefused, Unavailable
+from service.errors import DatabaseDamaged, DatabaseRefused, Unavailable
 
 _SETTING = "DATABASE_URL (or this process' own URL, such as LETHE_API_DATABASE_URL)"
 _START = "Start it, and check DATABASE_URL. Lethe continues by itself once it answers."
@@ -138,3 +140,21 @@ def _words(error: BaseException) -> str:
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "message", "") or error)
     return str(error) if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError) else ""
+
+
+#: In this database and the shared catalogs, since Postgres started: after a restore and restart the count is zero.
+_MET = text("""
+    SELECT sum(checksum_failures) AS pages, max(checksum_last_failure) AS last FROM pg_stat_database
+    WHERE (datname = current_database() OR datid = 0) AND checksum_last_failure >= pg_postmaster_start_time()
+""")
+
+
+async def damage_met(connection: AsyncConnection) -> DatabaseDamaged | None:
+    """The damage found since Postgres started; None if every page read matched its checksum."""
+    met = (await connection.execute(_MET)).one()
+    if not met.pages:
+        return None
+    return DatabaseDamaged(
+        f"{met.pages} reads since Postgres started found a page with a wrong checksum, the last at "
+        f"{met.last:%Y-%m-%d %H:%M:%S} UTC; Postgres' log names the file"
+    )

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import connection_to, unlimit
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
 

@@ -1,19 +1,58 @@
-"""The tables, as the service reads and writes them.
+"""The tables, as the service reads and writes them, and their declarative base."""
 
-What keeps an illegal state out of the database, keys, constraints, indexes and triggers, stands once, in the SQL of the
-migrations; a test holds that these columns are the ones there.
-"""
-
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Computed, ForeignKey, Identity, SmallInteger, Text, func, text, true
+from sqlalchemy import (
+    BigInteger,
+    Computed,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    func,
+    text,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
-from service.db.base import Base, holds
 from service.domain.figures import RequestNorms
+
+
+class Base(DeclarativeBase):
+    """Declares how Python types become columns."""
+
+    type_annotation_map: ClassVar[dict[Any, TypeEngine[Any]]] = {
+        str: Text(),
+        bytes: LargeBinary(),
+        datetime: DateTime(timezone=True),
+        float: Double(),
+        int: Integer(),
+    }
+
+
+_Table = TypeVar("_Table", bound=type[Base])
+
+
+def holds(*records: type[Any]) -> Callable[[_Table], _Table]:
+    """Gives a table a column for every field of the dataclasses `records`, of its name and type."""
+
+    def add(table: _Table) -> _Table:
+        for record in records:
+            for name, hint in get_type_hints(record).items():
+                kind, *null = get_args(hint) or (hint,)
+                setattr(table, name, mapped_column(Base.type_annotation_map[kind], nullable=bool(null)))
+        return table
+
+    return add
 
 
 class ApiKeyRow(Base):
@@ -141,7 +180,7 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
-    #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
+    #: What the log holds in place of what the request names and of its reference; see `service.log.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
     #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
@@ -149,7 +188,7 @@ class RequestRow(Base):
 
 
 class DecisionRow(Base):
-    """What somebody decided of a request, see `service.deletions.decisions`."""
+    """What somebody decided of a request, see `service.requests.decisions`."""
 
     __tablename__ = "decisions"
 

@@ -8,16 +8,16 @@ from sqlalchemy import update
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.access.first_key import FirstKey, ensure_first_key
+from service.access.api_keys import FirstKey, ensure_first_key
+from service.access.request_keys import RequestKeys
 from service.db import migrate
 from service.db.engine import create_engine
 from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
-from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
 from service.private_files import write_private
-from service.recovery.agreement import require_own
+from service.processes.key_folder import SLOTS, open_keyring, open_log_keys
 from service.settings import Settings
-from service.vault.request_keys import RequestKeys
+from service.unlearner.agreement import require_own
 
 
 async def prepare(settings: Settings) -> FirstKey | None:

@@ -3,7 +3,7 @@
 A child gets two things besides its command: a *channel*, a socket of which the number of the descriptor is the last
 argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is
 told (`Child.handover`: secrets too, which are neither in an environment nor among arguments), and back goes `ready`.
-What it prints of its own failure is on its standard error. See `service/child.py` for the other side.
+What it prints of its own failure is on its standard error. See `service/cli/child.py` for the other side.
 
 Nothing here needs torch, a database or a web stack: the process that supervises is small and is there in no time.
 """
@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.embedded.guardian import die_with_parent
 from service.errors import LetheError
-from service.queue.backoff import Backoff
+from service.processes.private_servers.guardian import die_with_parent
+from service.queue.outage import Backoff
 
 #: What a child writes on its channel, once, when it does its work.
 READY = b"ready\n"

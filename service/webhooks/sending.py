@@ -23,15 +23,12 @@ from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
 from service.failure_points import FailurePoint
-from service.queue.backoff import Backoff
-from service.queue.outage import Outage, run_until
-from service.vault.webhook_secrets import WebhookSecrets
+from service.queue.outage import Backoff, Outage, run_until
 from service.version import VERSION
-from service.webhooks.addresses import Networks, addresses_of
 from service.webhooks.deliveries import Claimed, DeliveryRepository, Outcome
-from service.webhooks.endpoints import Endpoint, EndpointRepository
+from service.webhooks.endpoints import Endpoint, EndpointRepository, WebhookSecrets
 from service.webhooks.feed import FeedRepository
-from service.webhooks.posting import Answer, Poster
+from service.webhooks.posting import Answer, Networks, Poster, addresses_of
 from service.webhooks.schemas import event_answer
 
 #: Between two looks for what is to be told or sent (seconds).

@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute
 
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
-from service.domain.scopes import Scope
-from service.domain.snapshot import Snapshot
-from service.http.routes import StrictRoute
-from service.publication.writer import Publisher
+from service.domain.records import Scope
+from service.domain.versions import Snapshot
+from service.predictions.writer import Publisher
+from service.web.routes import StrictRoute
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused
 from tests.support.service.publications import load, published_model

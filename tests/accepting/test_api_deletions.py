@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import EventType
-from service.evidence.events import EventRepository
+from service.log.events import EventRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import WRITER, node_body, refused
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.db.rights import API_ROLE
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.errors import StateMismatch
-from service.publication.layout import Layout
+from service.predictions.layout import Layout
 from service.settings import Settings
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused

@@ -8,16 +8,16 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from service.access.own_slots import OwnSlots, ReservedKey
+from service.access.request_keys import decrypt
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Accepted, Intake
 from service.domain.drills import NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
-from service.drills.repository import DrillOpen
 from service.errors import Conflict, InvalidRequest, QueueFull, Unavailable
-from service.vault.encryption import decrypt
-from service.vault.own_slots import OwnSlots, ReservedKey
+from service.requests.drill_rows import DrillOpen
+from service.requests.intake import Accepted, Intake
 from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
 
 

@@ -16,7 +16,7 @@ from service.db.engine import connect, create_engine
 from service.db.notifications import listen
 from service.db.transactions import transaction
 from service.errors import DatabaseRefused, LetheError, Unavailable
-from service.http.problems import of_error
+from service.web.problems import of_error
 from tests.support.clients.command_line import CommandLine
 from tests.support.service.certificates import Certificate
 

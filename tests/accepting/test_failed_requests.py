@@ -9,27 +9,22 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from service.audit_records.summary import summary
+from service.access.key_disposal import RequestKeyRepository, UnneededKeys
+from service.access.keyring import Keyring
+from service.access.request_keys import RequestKeys
 from service.db.clock import now
 from service.db.transactions import transaction
-from service.deletions.decisions import Decisions
-from service.deletions.failed import FailedRequests
-from service.deletions.follow_up import FollowUp
-from service.deletions.moves import SEND_ANEW, RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import DeletionRequest, Scope, Tombstone
 from service.domain.states import EventType, RequestStatus
 from service.errors import Conflict, InvalidRequest, NotFound
-from service.evidence.events import Event, EventRepository
-from service.key_slots.disposal import UnneededKeys
-from service.key_slots.repository import RequestKeyRepository
+from service.log.events import Event, EventRepository
+from service.reports.summary import summary
+from service.requests.decisions import Decisions, FailedRequests, FollowUp
+from service.requests.lookup import RequestRepository
+from service.requests.moves import SEND_ANEW, RequestMoves
+from service.requests.tombstones import TombstoneLookup, TombstoneRepository
 from service.settings import Settings
-from service.tombstones.lookup import TombstoneLookup
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
-from service.vault.request_keys import RequestKeys
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner

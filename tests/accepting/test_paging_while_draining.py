@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from service.audit_records.queries import AuditFilters
-from service.audit_records.search import Page, search
+from service.access.cursors import PageCursor
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
 from service.domain.states import RequestStatus
-from service.vault.cursors import PageCursor
+from service.reports.queries import AuditFilters
+from service.reports.search import Page, search
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import Database, open_database
 
 QUEUED = AuditFilters(status=RequestStatus.QUEUED)

@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.domain.scopes import Scope
-from service.http.problems import MOST_FAULTS
+from service.domain.records import Scope
+from service.errors import MOST_FAULTS
 from tests.support.service.api_harness import Api, serving
 
 #: Bytes of the longest refusal of a body: some faults, each in a line.

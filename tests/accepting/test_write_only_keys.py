@@ -9,15 +9,14 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from service.access.api_keys import ApiKeyRepository
-from service.access.key_text import new_api_key
+from service.access.api_keys import ApiKeyRepository, new_api_key
+from service.access.keyring import Keyring
 from service.access.limits import PROBES
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
-from service.vault.keyring import Keyring
+from service.domain.records import Scope
+from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
 from tests.support.service.api_harness import NODES, Api, serving

@@ -14,12 +14,12 @@ from service.access.api_keys import ApiKeyRepository
 from service.db import locks, migrate
 from service.db.engine import Engine, connection_to
 from service.db.locks import Lock
-from service.db.rights import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
-from service.domain.scopes import Scope
-from service.evidence.log import LogRepository
+from service.domain.records import Scope
+from service.log.events import LogRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import MODEL, Database, open_database
 from tests.support.service.logins import logged_in, may
 

@@ -10,24 +10,22 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.access.api_keys import ApiKeyRepository
-from service.audit_records.totals import fold
+from service.access.keyring import Keyring
 from service.db import lease as leases
 from service.db import roles, schema
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.records import Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import Scope, Tombstone
 from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound, Unauthenticated
-from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
-from service.recovery.repository import RecoveryRepository
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.processes.key_folder import VaultKeyRepository, accept_lost, open_keyring
+from service.reports.summary import fold
+from service.requests.moves import RequestMoves
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.causes import RecoveryRepository
 from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
 from tests.support.service.logins import logged_in, may
 

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES
-from service.domain.scopes import Scope
-from service.embedded import Embedded
+from service.domain.records import Scope
+from service.processes.private_servers import Embedded
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.limits import FAILURES, Wrong, fail, is_refused, limits_of

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from model_store.versions import VersionRef
-from service.boottime import boottime
 from service.db import lease as leases
+from service.db.clock import boottime
 from service.db.lease import AnotherHome
 from service.db.transactions import transaction
 from service.domain.records import Pointer
-from service.domain.snapshot import Snapshot
+from service.domain.versions import Snapshot
 from service.errors import LeaseLost, Unavailable
 from service.home_id import id_of, known_id
-from service.operation.admission import Admission
-from service.publication.reader import Reader
-from service.publication.writer import Publisher
-from service.versions.pointers import PointerRepository
+from service.predictions.reader import Reader
+from service.predictions.served_model import Admission
+from service.predictions.version_rows import PointerRepository
+from service.predictions.writer import Publisher
 from tests.support.processes import reader_process
 from tests.support.service import publications
 from tests.support.service.db_harness import MODEL, Database, open_database, until

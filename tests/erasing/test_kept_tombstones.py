@@ -13,15 +13,14 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from model_store.tombstones import KeptTombstone
 from projector.network.spec import ModelSpec
+from service.access.keyring import Keyring
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import Lease, Tombstone
 from service.errors import KeyMissing, StateMismatch
-from service.imports.deleted_parts import find_deleted_parts
-from service.operation.key_folder import open_keyring
-from service.tombstones.kept import for_store, only_in_store, reconcile
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
+from service.processes.key_folder import open_keyring
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.deleted_parts import find_deleted_parts, for_store, only_in_store, reconcile
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 LEASE = Lease(MODEL, "one", 9, 60.0, 0.0)

@@ -23,17 +23,17 @@ from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
 from projector.forgetting.status import RepairProgress
-from service.api.prediction_schemas import AUDIT_ONLY
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
-from service.evidence.export import export_lines
-from service.evidence.signer import LogSigner
+from service.domain.records import Scope
+from service.log.export_pages import export_lines
+from service.log.signed_checkpoints import LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
-from service.operation.description import ModelInfo
-from service.publication.facts import Facts
-from service.vault.log_keys import LogKeys
+from service.predictions.facts import Facts
+from service.predictions.served_model import ModelInfo
+from service.web.api.prediction_routes import AUDIT_ONLY
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import INFO, Api, serving
 from tests.support.service.db_harness import made

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.audit_records.search import EXPORT_PAGE
-from service.domain.scopes import Scope
+from service.domain.records import Scope
+from service.reports.search import EXPORT_PAGE
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import audit_database
 from tests.support.service.api_harness import MODEL, Api, serving

@@ -14,21 +14,19 @@ from sqlalchemy.exc import ProgrammingError
 
 from benchmarks.performance.audit.events import MODEL as GENERATED
 from projector.forgetting.status import RepairStatus
-from service.audit_records.file import COLUMNS
-from service.audit_records.queries import AuditFilters
-from service.audit_records.schemas import SeriesPoint, SeriesStep, Summary
-from service.audit_records.summary import series, summary
-from service.audit_records.totals import fold
 from service.db.engine import create_engine
-from service.db.rights import AUDIT_ROLE
+from service.db.roles import AUDIT_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
-from service.evidence.contents import AlreadyDeleted
-from service.versions.versions import VersionRepository
+from service.log.leaves import AlreadyDeleted
+from service.predictions.version_rows import VersionRepository
+from service.reports.queries import COLUMNS, AuditFilters
+from service.reports.schemas import SeriesPoint, SeriesStep, Summary
+from service.reports.summary import fold, series, summary
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
 from tests.support.evidence.totals import BY_PEOPLE, assert_totals_are_right

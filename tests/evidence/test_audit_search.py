@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
+from service.reports.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
 

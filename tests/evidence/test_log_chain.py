@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.audit.canonical import canonical
-from service.audit.checkpoint import Signer
-from service.audit.report import Report
-from service.audit.verify_export import verify_export
-from service.evidence.export import export_lines
+from service.log.canonical import canonical
+from service.log.checkpoints import Signer
+from service.log.export import verify_export
+from service.log.export_pages import export_lines
+from service.log.signing_keys import LogKeys
+from service.log.verification import Report
 from service.settings import Settings
-from service.vault.log_keys import LogKeys
 from tests.support.evidence.log_lines import Line, again, leaf_at, saying
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from service.audit import export
-from service.audit.canonical import canonical
-from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, verify
-from service.audit.merkle import Frontier
-from service.audit.report import Fault, Report
-from service.audit.verify_export import verify_export
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType
-from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.events import EventRepository
-from service.evidence.export import export_lines
-from service.vault.log_keys import LogKeys
+from service.log import export
+from service.log.canonical import canonical
+from service.log.checkpoints import Checkpoint, Signer, VerifierKey, verify
+from service.log.events import EventRepository
+from service.log.export import verify_export
+from service.log.export_pages import export_lines
+from service.log.merkle import Frontier
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
+from service.log.verification import Fault, Report
 from tests.support.clients.command_line import CommandLine
 from tests.support.databases import Templates
 from tests.support.evidence.log_lines import Line, again, leaf_at, other, saying

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from benchmarks.performance.audit.events import MODEL
-from service.audit_records.notable import MOST_NAMED
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus
-from service.evidence.checkpoints import CheckpointRepository
-from service.papers.report import Report, Span, read_report, report_paper
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
+from service.reports.period_report import MOST_NAMED, Report, Span, read_report, report_paper
 from service.settings import Settings
-from service.vault.log_keys import LogKeys
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import AuditWorld, generated
 

@@ -7,17 +7,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from service.audit.canonical import parse_canonical
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType, ImportStatus
 from service.errors import Conflict
-from service.evidence.contents import ModelImported, ServedFigures
-from service.evidence.events import EventRepository
-from service.evidence.log import LogRepository
-from service.imports.repository import ImportRepository
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.log.canonical import parse_canonical
+from service.log.events import EventRepository, LogRepository
+from service.log.leaves import ModelImported, ServedFigures
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.unlearner.causes import ImportRepository
 from tests.support.service.imports import IMPORTED
 
 

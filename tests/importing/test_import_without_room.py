@@ -12,9 +12,9 @@ import pytest
 from model_store import versions
 from model_store.disk import durable
 from service.domain.states import ImportStatus
-from service.imports import importer
-from service.imports.staged import Staged
 from service.settings import Settings
+from service.unlearner import importer
+from service.unlearner.staged import Staged
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, beside, ended
 from tests.support.service.running import Lethe, running

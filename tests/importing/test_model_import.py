@@ -17,16 +17,15 @@ from model_store.errors import ImportUnderWay
 from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
-from service.domain.records import Pointer
-from service.domain.scopes import Scope
+from service.domain.records import Pointer, Scope
 from service.domain.states import ImportStatus
 from service.errors import Conflict, LetheError
-from service.imports.repository import ImportRepository
-from service.imports.staged import ImportRefused
-from service.recovery.agreement import agreed_pointer
+from service.predictions.version_rows import PointerRepository
 from service.settings import Settings
-from service.versions.pointers import PointerRepository
-from service.worker import loading
+from service.unlearner import loading
+from service.unlearner.agreement import agreed_pointer
+from service.unlearner.causes import ImportRepository
+from service.unlearner.staged import ImportRefused
 from tests.support.everyday import everyday
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused

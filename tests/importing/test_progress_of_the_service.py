@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from model_store import work as work_of_model_store
 from model_store.store import Store
 from model_store.work import Work
-from service.cli.models.model_import import _ended
+from service.cli.models import _ended
 from service.settings import Settings
-from service.worker import unlearner as unlearners
+from service.unlearner import loop as unlearners
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import Lethe, running

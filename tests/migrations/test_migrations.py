@@ -17,21 +17,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 # They declare the tables.
-import service.audit_records.search_row
-import service.audit_records.totals
-import service.db.tables
-import service.deletions.refusals
-import service.drills.repository
-import service.imports.repository
-import service.recovery.repository
-import service.versions.batch_rows
-import service.versions.versions  # noqa: F401 (they declare the tables)
 from projector.forgetting.status import RepairStatus
 from service.db import migrate, schema
-from service.db.base import Base
 from service.db.engine import connection_to, create_engine
+from service.db.tables import Base
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
 from service.errors import ConfigurationError, StateMismatch, Unavailable
 from tests.support.preloaded import ROOT

@@ -12,20 +12,19 @@ import pytest
 from model_store.store import Store
 from model_store.versions import VersionRef
 from service.access.api_keys import ApiKeyRepository
-from service.batches.explanation import nothing_left
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
 from service.db import migrate
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Intake, NewRequest
-from service.domain.guarantees import NOTHING_LEFT_UNKNOWN
 from service.domain.kinds import RequestKind
-from service.domain.records import Targets
-from service.domain.scopes import Scope
+from service.domain.records import Scope, Targets
+from service.domain.states import NOTHING_LEFT_UNKNOWN
 from service.errors import KeyMissing, StateMismatch
 from service.processes.prepare import prepare
-from service.recovery.repository import RecoveryRepository
-from service.vault.keyring import Keyring
-from service.vault.own_slots import OwnSlots
+from service.requests.intake import Intake, NewRequest
+from service.unlearner.causes import RecoveryRepository
+from service.unlearner.outcomes import nothing_left
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe

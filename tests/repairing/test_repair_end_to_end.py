@@ -22,14 +22,13 @@ from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairStatus
 from projector.forgetting.update import NotFinite
 from projector.network.spec import LossKind, ModelSpec, SolverKind
-from service.batches.repairer import RepairSteps
 from service.errors import Unavailable
 from service.settings import Settings
-from service.unlearning.placement import RepairImpossible
-from service.unlearning.preconditioner_cache import PreconditionerCache
-from service.unlearning.prepared import Prepared, PreparedRepair
-from service.unlearning.resident import Resident
-from service.versions.writer import VersionWriter
+from service.unlearner.committed import Prepared, PreparedRepair
+from service.unlearner.placement import RepairImpossible
+from service.unlearner.repairer import RepairSteps
+from service.unlearner.resident import PreconditionerCache, Resident
+from service.unlearner.version_writer import VersionWriter
 from tests.support.everyday import everyday
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
@@ -330,7 +329,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 ) -> None:
     later, is_away = 0.0, True
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
-    monkeypatch.setattr("service.unlearning.preconditioner_cache.why_no_preconditioner", lambda *of: None)
+    monkeypatch.setattr("service.unlearner.resident.why_no_preconditioner", lambda *of: None)
     caches: list[PreconditionerCache] = []
     advance, finish = PreconditionerCache.advance, VersionWriter.finish
 

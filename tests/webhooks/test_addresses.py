@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from service.errors import ConfigurationError
-from service.webhooks.addresses import AddressRefused, addresses_of, is_public
 from service.webhooks.endpoints import checked_url
-from service.webhooks.posting import Poster
+from service.webhooks.posting import AddressRefused, Poster, addresses_of, is_public
 from tests.support.service.receivers import receiver
 from tests.support.service.webhook_world import LOOPBACK
 

@@ -34,13 +34,13 @@ from benchmarks.performance.audit.server import opened, served
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.decisions import Decisions
-from service.deletions.moves import RequestMoves
 from service.domain.figures import TOTALS
 from service.domain.formats import number
 from service.domain.states import EventType, RequestStatus
-from service.evidence.contents import Payload
-from service.evidence.events import EventRepository
+from service.log.events import EventRepository
+from service.log.leaves import Payload
+from service.requests.decisions import Decisions
+from service.requests.moves import RequestMoves
 
 #: Days within which the made-up requests were due, and how many more the slow ones took.
 _DEADLINE_DAYS, _SLOW_DAYS = 7.0, 8.0

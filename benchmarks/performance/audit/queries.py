@@ -35,8 +35,8 @@ from sqlalchemy import event
 from benchmarks.performance.audit.events import NotEmpty, database, generate
 from benchmarks.performance.audit.questions import PAGES, QUESTIONS, Question
 from benchmarks.performance.audit.server import opened, served
-from service.audit.merkle import inclusion_ranges
 from service.db.engine import Engine, create_engine
+from service.log.merkle import inclusion_ranges
 
 #: An inclusion proof over HTTP, and the overview of a year with all that it loads (milliseconds, p95).
 _PROOF_MS, _OVERVIEW_MS = 20, 1000

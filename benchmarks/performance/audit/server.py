@@ -12,35 +12,32 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit.events import MODEL
-from service.access.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.access.key_memory import key_memory
-from service.access.key_text import new_api_key
-from service.access.limits import RateLimits
-from service.access.node_allowance import NodeAllowance
-from service.api.application import build
-from service.dashboard.installation import install as install_dashboard
+from service.access.keyring import Keyring
+from service.access.limits import NodeAllowance, RateLimits
+from service.access.own_slots import OwnSlots
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.deletions.deletions import Deletions
-from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check
-from service.domain.scopes import Scope
-from service.drills.cohorts import CohortSearch
-from service.drills.starting import Drills
+from service.domain.records import Scope
 from service.errors import Unavailable
-from service.evidence.checkpoints import CheckpointRepository
-from service.observability.access import AccessLog
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
 from service.observability.exposition import Exposition
+from service.observability.logging import AccessLog
 from service.observability.metrics import IntakeMetrics
-from service.operation.description import ModelInfo
-from service.publication.reader import Reader
+from service.predictions.reader import Reader
+from service.predictions.served_model import ModelInfo
 from service.queue.connection import connect
-from service.services import Services
+from service.requests.deletable import Deletions
+from service.requests.drill_runs import CohortSearch, Drills
+from service.requests.intake import Intake
+from service.requests.tombstones import TombstoneLookup
 from service.settings import Settings
-from service.tombstones.lookup import TombstoneLookup
-from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.own_slots import OwnSlots
+from service.web.api.application import build
+from service.web.dashboard.installation import install as install_dashboard
+from service.web.services import Services
 
 
 @contextlib.asynccontextmanager

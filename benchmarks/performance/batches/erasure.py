@@ -38,11 +38,11 @@ from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from service.unlearning.measurement import stored_span_residual
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
-from service.versions.to_erase import ToErase
+from service.unlearner.committed import version_state
+from service.unlearner.measurement import stored_span_residual
+from service.unlearner.new_version import ToErase
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 _FENCING = 1
 _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)

@@ -47,10 +47,10 @@ from projector.forgetting.training_rows import TrainingRows
 from projector.graph.external_ids import NodeIds
 from projector.network.propagation import Propagator
 from service.domain.states import RepairPolicy
-from service.unlearning import resident as resident_module
-from service.unlearning.committed import Committed
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.unlearner import resident as resident_module
+from service.unlearner.committed import Committed
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 SIZES, DEGREE, BATCH = (10_000, 100_000, 1_000_000), 10, 64
 FIGURES = Path(__file__).parents[2] / "results" / "batch_by_size.json"

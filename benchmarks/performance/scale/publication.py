@@ -23,11 +23,11 @@ import scipy.sparse as sp
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
-from service.domain.snapshot import Snapshot
-from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.layout import Layout
-from service.publication.reader import Reader
-from service.publication.writer import PublishedModel, Publisher
+from service.domain.versions import Snapshot
+from service.predictions.facts import ModelFacts, VersionFacts
+from service.predictions.layout import Layout
+from service.predictions.reader import Reader
+from service.predictions.writer import PublishedModel, Publisher
 
 #: Nodes deleted by the second version, and ids and pairs asked for.
 _DELETED = 1_000

@@ -15,8 +15,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from lethe_client import LetheClient
-from service.embedded import running_servers
-from service.publication.layout import Layout
+from service.predictions.layout import Layout
+from service.processes.private_servers import running_servers
 
 #: The first key, all scopes.
 KEY = "the-key-of-a-benchmark"

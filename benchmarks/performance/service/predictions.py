@@ -42,7 +42,7 @@ from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from benchmarks.performance.service.lethe_world import READERS, Events, World, deletions, world
 from benchmarks.performance.service.switched_heads import costs, slots, switched
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
-from service.embedded import Embedded
+from service.processes.private_servers import Embedded
 
 _ROOT = Path(__file__).parents[3]
 #: Deletions, and predictions where they are asked for at a fixed rate, a second.

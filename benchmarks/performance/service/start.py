@@ -32,9 +32,9 @@ from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.network.spec import ModelSpec
-from service.publication.layout import Layout
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.predictions.layout import Layout
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 #: How long predictions are asked for (seconds).
 _MEMORY_S = 10.0

@@ -21,11 +21,11 @@ import numpy as np
 import psutil
 
 from benchmarks.performance.service.http_load import Seen
-from service.embedded import running_servers
 from service.observability.logging import configure_logging
-from service.processes.api import run
+from service.predictions.heads import Head, Heads
+from service.processes.api_process import run
 from service.processes.listening import listen
-from service.publication.heads import Head, Heads
+from service.processes.private_servers import running_servers
 from service.settings import load_settings
 
 WITHOUT, WITH = int(signal.SIGUSR1), int(signal.SIGUSR2)

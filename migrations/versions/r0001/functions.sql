@@ -1,6 +1,6 @@
 -- Functions look names up where the tables are, whatever the search path of their caller, and never among temporary
 -- tables that a caller made. The service works as roles that may write nothing that is derived here: functions that do so
--- have their owner's rights, and only the roles that `service.db.rights` names may call them. A function with a body in
+-- have their owner's rights, and only the roles that `service.db.roles` names may call them. A function with a body in
 -- SQL needs none of this.
 DO $$
 DECLARE

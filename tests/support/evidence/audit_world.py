@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.performance.audit.events import MODEL, generate
-from service.audit_records.queries import AuditEntry, AuditFilters, Order
-from service.audit_records.search import Page, count, search
+from service.access.cursors import PageCursor
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.vault.cursors import PageCursor
+from service.reports.queries import AuditEntry, AuditFilters, Order
+from service.reports.search import Page, count, search
 from tests.support.databases import Templates
 
 #: The generated requests end here.

@@ -12,11 +12,11 @@ import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from service.domain.scopes import Scope
-from service.evidence.signer import LogSigner
-from service.http.server import server_config
+from service.domain.records import Scope
+from service.log.signed_checkpoints import LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
-from service.vault.log_keys import LogKeys
+from service.processes.api_process import server_config
 from tests.support.clients.signing_in import sign_in
 from tests.support.inputs.routes import KEY, Call, Route
 from tests.support.service.api_harness import Api, serving

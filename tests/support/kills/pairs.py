@@ -17,7 +17,7 @@ from typing import ClassVar
 import httpx2
 import psutil
 
-from service.cli.exit_status import ExitStatus
+from service.cli.console import ExitStatus
 from service.domain.states import Cause
 from tests.support.kills.another_model import another_model
 from tests.support.kills.deletions import Outcome, People, outcome_of

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.publication import heads
-from service.versions import writer as version_writer
-from service.worker import loading
+from service.predictions import heads
+from service.unlearner import loading, version_writer
 
 #: What makes the committed version the one that is answered from: the first step of `VersionWriter.finish`.
 _SHOW = "show"

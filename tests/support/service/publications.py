@@ -11,13 +11,13 @@ from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
-from service.domain.snapshot import Snapshot
-from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.heads import Head
-from service.publication.layout import Layout
-from service.publication.mapped import View, open_view
-from service.publication.reader import Prediction, Reader
-from service.publication.writer import PublishedModel, Publisher
+from service.domain.versions import Snapshot
+from service.predictions.facts import ModelFacts, VersionFacts
+from service.predictions.heads import Head
+from service.predictions.layout import Layout
+from service.predictions.mapped import View, open_view
+from service.predictions.reader import Prediction, Reader
+from service.predictions.writer import PublishedModel, Publisher
 
 CLASSES = ("red", "green")
 

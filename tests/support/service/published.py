@@ -17,16 +17,15 @@ import pytest
 from model_store.store import Store
 from model_store.versions import VersionState
 from projector.forgetting.repair import RepairRun
-from service.access.api_keys import ApiKeyRepository
-from service.access.key_text import new_api_key
+from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.figures import EXACT
-from service.domain.scopes import Scope
-from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.export import export_lines
+from service.domain.records import Scope
+from service.log.export_pages import export_lines
+from service.log.signed_checkpoints import CheckpointRepository
 from service.settings import Settings
-from service.unlearning.committed import Committed
+from service.unlearner.committed import Committed
 from tests.support.service.db_harness import until
 from tests.support.service.repair_world import query
 from tests.support.service.repairs import model_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.batches.repairer import Repairer
 from service.errors import LetheError
 from service.settings import Settings
+from service.unlearner.repairer import Repairer
 from tests.support.service.db_harness import until
 from tests.support.service.repair_world import query
 from tests.support.service.running import Lethe, settings_of

@@ -12,12 +12,12 @@ import pytest
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
-from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
-from service.processes.api import create_app
+from service.processes.api_process import create_app
 from service.processes.prepare import prepare
-from service.processes.unlearner import unlearning
-from service.services import Services
+from service.processes.unlearner_process import unlearning
 from service.settings import Settings
+from service.unlearner.batcher import BatchLimits, QueuedWork, Take, Wait, decide
+from service.web.services import Services
 from tests.support.processes.lethe_process import copied
 from tests.support.service.bodies import node_body
 from tests.support.service.db_harness import until
@@ -141,7 +141,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         nonlocal least
         least = requests
 
-    monkeypatch.setattr("service.batches.claims.decide", gate)
+    monkeypatch.setattr("service.unlearner.batcher.decide", gate)
     return hold
 
 

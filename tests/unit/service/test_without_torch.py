@@ -24,17 +24,17 @@ PACKAGES = (
 )
 #: And of packages in which others have torch.
 MODULES = [
-    "service.batches.pending_repairs",
-    "service.imports.repository",
-    "service.operation.api_probes",
-    "service.operation.description",
-    "service.operation.gauges",
-    "service.recovery.repository",
-    "service.tombstones.lookup",
-    "service.tombstones.repository",
-    "service.versions.batch_rows",
-    "service.versions.pointers",
-    "service.versions.versions",
+    "service.unlearner.pending_repairs",
+    "service.unlearner.causes",
+    "service.processes.readiness",
+    "service.predictions.served_model",
+    "service.processes.gauges",
+    "service.unlearner.causes",
+    "service.requests.tombstones",
+    "service.requests.tombstones",
+    "service.predictions.version_rows",
+    "service.predictions.version_rows",
+    "service.predictions.version_rows",
 ]
 #: What the unlearner is made of.
 OF_THE_UNLEARNER = (
@@ -67,7 +67,7 @@ def test_no_module_of_the_api_imports_torch() -> None:
 
 
 def test_a_process_that_serves_looks_at_the_schema_without_what_migrates_it() -> None:
-    assert imported_with(["service.processes.api"]) & {"alembic", "mako", "torch"} == set()
+    assert imported_with(["service.processes.api_process"]) & {"alembic", "mako", "torch"} == set()
 
 
 def test_no_module_of_the_unlearner_imports_the_web_framework() -> None:

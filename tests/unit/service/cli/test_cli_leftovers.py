@@ -13,8 +13,8 @@ from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.network.spec import ModelSpec
-from service.cli.models.train import train_model
-from service.publication.writer import Publisher
+from service.cli.train import train_model
+from service.predictions.writer import Publisher
 from tests.support.clients.command_line import CommandLine
 from tests.support.service import publications
 

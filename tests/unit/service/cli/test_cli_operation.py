@@ -12,19 +12,18 @@ import pytest
 from sqlalchemy import make_url, text
 
 from service.access.api_keys import ApiKeyRepository
-from service.cli.running import findings
-from service.cli.running.findings import Finding
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
+from service.cli import findings
+from service.cli.findings import Finding
 from service.db import lease, schema
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey
-from service.domain.scopes import Scope
-from service.embedded import PrivateServers
+from service.domain.records import ApiKey, Scope
+from service.log.signing_keys import LogKeys
 from service.processes.listening import ServerFacts
-from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.own_slots import OwnSlots
+from service.processes.private_servers import PrivateServers
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 from tests.support.service.queue_world import MODEL as QUEUED_MODEL

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.domain.guarantees import noise_in_words
+from service.domain.states import noise_in_words
 from service.processes.listening import ServerFacts
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub

@@ -12,13 +12,13 @@ import pytest
 from model_store.errors import DatasetNotFound, StoreDamaged
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
-from service.cli.models.train import train_model
-from service.cli.running.serve import ensure_model
-from service.embedded.home import Home, HomeLock
+from service.access.own_slots import OwnSlots
+from service.cli.serve import ensure_model
+from service.cli.train import train_model
 from service.errors import AlreadyRunning, ConfigurationError
-from service.operation.key_folder import SLOTS
+from service.processes.key_folder import SLOTS
+from service.processes.private_servers.home import Home, HomeLock
 from service.settings import Settings, load_settings
-from service.vault.own_slots import OwnSlots
 from tests.support.clients.command_line import CommandLine
 from tests.support.models.small_graphs import dense
 from tests.support.preloaded import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.console import note, print_result, table
-from service.cli.running.serve import as_torchrun_says
+from service.cli.serve import as_torchrun_says
 from service.settings import Settings
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import ROOT, Start

@@ -14,10 +14,10 @@ import typer
 
 from lethe_client import LetheClient
 from model_store import build
-from service.audit.checkpoint import Checkpoint, Signer, sign
-from service.audit.merkle import leaf_hash
-from service.cli.exit_status import ExitStatus
+from service.cli.console import ExitStatus
 from service.cli.main import build as command_line
+from service.log.checkpoints import Checkpoint, Signer, sign
+from service.log.merkle import leaf_hash
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 from tests.support.evidence.rfc6962 import mth

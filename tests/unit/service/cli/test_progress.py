@@ -11,7 +11,7 @@ from projector.network.spec import ModelSpec
 from projector.training.fit import TrainingProgress
 from projector.training.mlp import MlpProgress
 from service.cli import console
-from service.cli.models.training_display import TrainingSteps
+from service.cli.training_display import TrainingSteps
 
 
 def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
