@@ -26,22 +26,22 @@ from model_store.base.tables import NO_ROW
 from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
-    Together,
+    DurableChanges,
     damaged,
+    durable_changes,
     make_folder,
     make_folders,
     read_file,
     remove_file,
     remove_tree,
     rename,
-    together,
     write_file,
 )
 from model_store.errors import NoModel, NotAStore
 from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
 from model_store.sizes import check_sizes, unfit
-from model_store.tombstones import Kept, KeptTombstone
+from model_store.tombstones import RecordedTombstone, TombstoneRecord
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from model_store.work import Work
 from projector.graph.graph import Graph, validate
@@ -255,9 +255,9 @@ class Store:
 
         Returns the versions removed. Raises StoreConflict, with nothing removed, when `keep` is not what CURRENT names.
         """
-        with together() as changes:
+        with durable_changes() as changes:
             removed = self._set_aside(changes, keep=keep, below_fencing=below_fencing)
-        with together() as last:
+        with durable_changes() as last:
             self._versions.remove_unfinished(last, below_fencing=below_fencing)
         return removed
 
@@ -330,11 +330,11 @@ class Store:
         has changed the base, IndexError for a row that the graph does not have.
         """
         index = self._base.begin_erasure(erasure, fencing=fencing)
-        with together() as changes:
+        with durable_changes() as changes:
             self._base.overwrite(index, changes)
             if keep is not None:
                 self._set_aside(changes, keep=keep, below_fencing=fencing)
-        with together() as last:
+        with durable_changes() as last:
             self._base.end_erasure(index, last, fencing=fencing)
             if keep is not None:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
@@ -356,19 +356,19 @@ class Store:
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
 
-    def tombstones(self) -> Kept:
+    def tombstones(self) -> TombstoneRecord:
         """The keyed hashes of what was deleted, as far as they can be read."""
         return tombstones.read(self.path)
 
-    def add_tombstones(self, added: Sequence[KeptTombstone], *, fencing: int) -> None:
+    def add_tombstones(self, added: Sequence[RecordedTombstone], *, fencing: int) -> None:
         """Adds keyed hashes of what was deleted, durably; before it is erased. Adding them again does no harm."""
         tombstones.append(self.path, added, fencing=fencing)
 
-    def replace_tombstones(self, kept: Collection[KeptTombstone], *, fencing: int) -> None:
+    def replace_tombstones(self, kept: Collection[RecordedTombstone], *, fencing: int) -> None:
         """Makes the record of what was deleted hold these, and nothing of what earlier writers have written."""
         tombstones.replace(self.path, kept, fencing=fencing)
 
-    def _set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+    def _set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         if self.current() != keep:
             raise StoreConflict(
                 f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",

@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import (
     TRAIN_AGAIN,
-    Together,
+    DurableChanges,
     damaged,
     make_folder,
     read_file,
@@ -218,7 +218,7 @@ class Versions:
         found = [_FOLDER.fullmatch(name) for name in names]
         return max((int(match["fencing"]) for match in found if match), default=0)
 
-    def set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+    def set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Takes away versions written under fencing numbers up to `below_fencing`, but `keep`, and returns them.
 
         Each in one step: what is left of it is a temporary folder. StoreDamaged when `keep` is not there: nothing is
@@ -232,7 +232,7 @@ class Versions:
             changes.rename(self.folder / ref.folder, self._temporary(ref))
         return removed
 
-    def remove_unfinished(self, last: Together, *, below_fencing: int) -> None:
+    def remove_unfinished(self, last: DurableChanges, *, below_fencing: int) -> None:
         """Removes temporary folders of fencing numbers up to `below_fencing`."""
         for path in sorted(self.folder.iterdir()):
             if _is_unfinished(path.name, below_fencing):

@@ -16,7 +16,7 @@ class LetheError(ExplainedError):
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Internal error"
     #: A server's own message, for operators only: it may name logins and addresses.
-    said: str = ""
+    server_message: str = ""
 
     def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
         super().__init__(detail, remedy)
@@ -25,7 +25,7 @@ class LetheError(ExplainedError):
     @property
     def for_operators(self) -> str:
         """`detail`, followed by the server's own message."""
-        return f"{self.detail} Its message: {self.said}" if self.said else self.detail
+        return f"{self.detail} Its message: {self.server_message}" if self.server_message else self.detail
 
 
 class ConfigurationError(LetheError):

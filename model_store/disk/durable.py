@@ -1,8 +1,8 @@
 """Changes of files that survive a crash: written under another name, synced, renamed, and the folder synced.
 
 A wait for the disk takes longer than all the rest, and the disk takes many at once: changes that need no order among
-themselves are made `together`. Every change of the store goes through these functions. Files are readable by their
-owner alone, since they hold personal data.
+themselves are made as `durable_changes`. Every change of the store goes through these functions. Files are readable by
+their owner alone, since they hold personal data.
 """
 
 import contextlib
@@ -84,12 +84,12 @@ def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: i
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Writes a file, over any of that name, and syncs it (not its folder)."""
-    with together() as changes:
+    with durable_changes() as changes:
         changes.write(path, parts)
 
 
-class Together:
-    """Changes of files that wait for the disk at once; none of them is durable before another. See `together`.
+class DurableChanges:
+    """Changes of files that wait for the disk at once; none of them is durable before another. See `durable_changes`.
 
     A file that has lost its last name gives its space back, which waits for the disk too, once nobody holds it open. So
     it is held until the others wait.
@@ -167,9 +167,9 @@ class Together:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[Together]:
+def durable_changes() -> Iterator[DurableChanges]:
     """Changes of files that are durable once the block has ended; after an error in it any of them may be lost."""
-    changes = Together()
+    changes = DurableChanges()
     try:
         yield changes
         changes.wait()

@@ -18,7 +18,7 @@ from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import RECEIPT, TOTALS, timed_steps
 from service.domain.formats import duration, number, percent, plural, share
 from service.domain.kinds import RequestKind
-from service.domain.states import Guarantee, RequestStatus, told_of_noise
+from service.domain.states import Guarantee, RequestStatus, noise_in_a_sentence
 from service.errors import ConfigurationError
 from service.text import json_for_terminals
 
@@ -73,7 +73,7 @@ def _page(deletion: Deletion) -> Iterator[RenderableType]:
     if deletion.failure:
         yield f"\nIt failed: {deletion.failure}"
     if deletion.audit is not None:
-        if noise := told_of_noise(msgspec.structs.asdict(deletion.audit)):
+        if noise := noise_in_a_sentence(msgspec.structs.asdict(deletion.audit)):
             yield f"\n{noise}"
         yield ""
         yield table("Measurements", ("figure", "value", "meaning"), _figures(deletion.audit))

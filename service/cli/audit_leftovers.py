@@ -9,7 +9,7 @@ import typer
 
 from model_store.errors import NoModel
 from model_store.work import Work
-from service.cli.console import ExitStatus, Json, doing, interrupted, note, print_result, read_lines, report
+from service.cli.console import ExitStatus, Json, interrupted, note, print_result, read_lines, report, show_progress
 from service.cli.server import Home, Model, settings_of
 from service.errors import ConfigurationError
 from service.settings import Settings
@@ -75,7 +75,7 @@ def leftovers(
         raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a readable folder.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
     left = "Nothing was changed and there is no result. Run the same command again."
-    with interrupted(lambda: left), doing("Searching") as work:
+    with interrupted(lambda: left), show_progress("Searching") as work:
         found, unread = _search(search, files, work)
         work.begin("Reading the model")
         store = Store.open(settings.model_dir)

@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from model_store.work import Work
-from service.cli.console import ExitStatus, Json, doing, interrupted, note, print_result, report, written
+from service.cli.console import ExitStatus, Json, interrupted, note, print_result, report, show_progress, written
 from service.cli.database import opened
 from service.cli.server import Home, settings_of_used
 from service.domain.formats import in_groups, plural
@@ -88,7 +88,7 @@ def export(
         interrupted(lambda: left),
         open_servers(settings_of_used(home)) as settings,
         written(out) as file,
-        doing("Reading the log") as work,
+        show_progress("Reading the log") as work,
     ):
         assert settings.database_url is not None
         lines = asyncio.run(_export(settings.database_url, file, work))
@@ -144,7 +144,11 @@ def verify(
         raise ConfigurationError("--reference needs the salts.", "Give --salts with the 202 answer to the request.")
     left = "Nothing was changed and there is no result. Run the same command again."
     linked = _Linked()
-    with interrupted(lambda: left), doing(f"Checking {document}") as work, document.open(encoding="utf-8") as file:
+    with (
+        interrupted(lambda: left),
+        show_progress(f"Checking {document}") as work,
+        document.open(encoding="utf-8") as file,
+    ):
         first = file.readline()
         kind = _format(first, document)
         if kind == EXPORT:
@@ -253,7 +257,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
         "nodes": linked.nodes,
         "told": linked.told,
         "reference": linked.reference,
-        "no_deletions": [{"leaf": index, "what": what} for index, what in outcome.unrequested],
+        "other_events": [{"leaf": index, "what": what} for index, what in outcome.unrequested],
         "findings": [{"leaf": finding.index, "what": finding.what} for finding in outcome.findings],
     }
     print_result(document, as_json, *_lines(outcome, linked))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from model_store.work import Work
-from service.cli.console import ExitStatus, Json, doing, interrupted, print_result, report, table
+from service.cli.console import ExitStatus, Json, interrupted, print_result, report, show_progress, table
 from service.cli.database import opened
 from service.cli.server import Home, Model, settings_of_used
 from service.domain.formats import number
@@ -56,7 +56,7 @@ def recheck(
     with (
         interrupted(lambda: left),
         open_servers(settings_of_used(home, model)) as settings,
-        doing("Measuring the files") as work,
+        show_progress("Measuring the files") as work,
     ):
         pointer, figures, measured = _measured(settings, work)
     lines = list(compared(pointer, figures, measured))

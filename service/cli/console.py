@@ -98,7 +98,7 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def doing(what: str, work: Work | None = None) -> Iterator[Work]:
+def show_progress(what: str, work: Work | None = None) -> Iterator[Work]:
     """Show, for the time of the block, what is being done: `what` first, then the steps of the `work` yielded.
 
     On a terminal with a bar, which pulses where the time left is not known; elsewhere in a line now and then.
@@ -113,7 +113,7 @@ def doing(what: str, work: Work | None = None) -> Iterator[Work]:
 
     def tell() -> None:
         while not ended.wait(_LINES_S):
-            if said := work.said:
+            if said := work.status:
                 note(said)
 
     telling = Thread(target=tell, name="progress", daemon=True)

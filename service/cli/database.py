@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from service.cli.console import Json, doing, interrupted, print_result
+from service.cli.console import Json, interrupted, print_result, show_progress
 from service.cli.server import Home, settings_of_used
 from service.settings import Settings, load_settings
 
@@ -65,7 +65,7 @@ def migrate_command(home: Home = Path("var"), as_json: Json = False) -> None:
     with (
         interrupted(lambda: left),
         open_servers(load_settings(home=home)) as settings,
-        doing("Migrating the tables"),
+        show_progress("Migrating the tables"),
     ):
         assert settings.database_url is not None
         before = asyncio.run(schema.current(settings.database_url))

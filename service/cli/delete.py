@@ -13,12 +13,12 @@ from service.cli.audit_figures import print_audit
 from service.cli.console import (
     ExitStatus,
     Json,
-    doing,
     interrupted,
     note,
     print_result,
     read_lines,
     report,
+    show_progress,
     table,
     written,
 )
@@ -88,7 +88,7 @@ def command(
             return
         left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."
         try:
-            with interrupted(lambda: left), doing("Waiting for completion"):
+            with interrupted(lambda: left), show_progress("Waiting for completion"):
                 deletion = client.wait(accepted.id, timeout_s=timeout)
         except DeletionStopped as stopped:
             print_audit(stopped.deletion, as_json)
@@ -215,7 +215,7 @@ def drill_command(
         if not wait:
             return
         left = f"The drill continues by itself: `./lethe audit show {accepted.request_id}` shows its progress."
-        with interrupted(lambda: left), doing("Waiting for the drill"):
+        with interrupted(lambda: left), show_progress("Waiting for the drill"):
             drill = client.wait_for_drill(accepted.request_id, timeout_s=timeout)
     _print_drill(drill, as_json)
     if not drill.passed:

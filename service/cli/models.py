@@ -11,7 +11,7 @@ import typer
 from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
-from service.cli.console import ExitStatus, Json, doing, interrupted, note, print_result, table
+from service.cli.console import ExitStatus, Json, interrupted, note, print_result, show_progress, table
 from service.cli.database import opened
 from service.cli.serve import require_new_home
 from service.cli.server import Home, Key, Url, connect, read_facts, settings_of
@@ -93,7 +93,7 @@ def import_(
     if not folder.is_dir():
         raise NoModel(f"{folder} is not a folder.", "Give a folder written by `lethe train --out`.")
     work = Work()
-    with interrupted(lambda: _UNTOUCHED), doing(f"Looking at {folder}", work):
+    with interrupted(lambda: _UNTOUCHED), show_progress(f"Looking at {folder}", work):
         manifest = check_store(folder, work).manifest
     provide = _provider(folder, weights, work)
     if not settings.model_dir.exists() and read_facts(home) is None:
@@ -138,7 +138,7 @@ def _place(settings: Settings, provide: "Callable[[Path], Store]", work: Work) -
 
     from model_store.replacement import Replacement, copying_lock
 
-    with doing("Copying the model", work), copying_lock(settings.model_dir):
+    with show_progress("Copying the model", work), copying_lock(settings.model_dir):
         replacement = Replacement(settings.model_dir, str(uuid4()))
         replacement.stage(provide, work)
         replacement.install()
@@ -165,7 +165,7 @@ def _replace(
             left = "The import continues by itself; `GET /model` shows the version once it is served."
             with (
                 interrupted(lambda: left),
-                doing("The service loads and repairs the model, then switches to it", work),
+                show_progress("The service loads and repairs the model, then switches to it", work),
             ):
                 ended = asyncio.run(_ended(reached, import_id, work))
     if ended is None:
@@ -204,7 +204,7 @@ async def _asked(
     await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
     async with opened(settings.database_url) as engine:
         keyring = await open_keyring(engine, settings.home / "keys")
-        with doing("Copying the model", work):
+        with show_progress("Copying the model", work):
             return await request_import(
                 engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
             )

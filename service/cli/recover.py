@@ -12,7 +12,7 @@ from uuid import uuid4
 import typer
 from rich.table import Table
 
-from service.cli.console import Json, doing, interrupted, note, print_result, table
+from service.cli.console import Json, interrupted, note, print_result, show_progress, table
 from service.cli.database import opened
 from service.cli.serve import setting_option
 from service.cli.server import Home
@@ -220,7 +220,7 @@ async def _under_lease(
                 model=store.manifest.name,
                 repair_budget_s=0.0,
                 stop=asyncio.Event(),
-                work=stack.enter_context(doing("Comparing store and database")),
+                work=stack.enter_context(show_progress("Comparing store and database")),
             )
             recoverer = Recoverer(context, store, keeper)
             with keeper.blaming_loss():

@@ -22,7 +22,7 @@ from projector.network.spec import (
     PropagationKind,
     SolverKind,
 )
-from service.cli.console import Json, doing, interrupted, note, print_result, read_lines
+from service.cli.console import Json, interrupted, note, print_result, read_lines, show_progress
 from service.cli.training_display import TrainingSteps, summary
 from service.errors import ConfigurationError
 from service.private_files import ignore_in_git
@@ -188,7 +188,7 @@ def train_and_report(
     from model_store.datasets.load import default_data_dirs
 
     folders = default_data_dirs(os.environ)
-    with interrupted(lambda: _left(out)), doing("Training") as work:
+    with interrupted(lambda: _left(out)), show_progress("Training") as work:
         data_dirs = folders if data_dir is None else [data_dir, *folders]
         manifest = train_model(dataset, out, spec, options, data_dirs=data_dirs, work=work)
     print_result({"folder": str(out), "model": manifest}, as_json, summary(manifest, out))

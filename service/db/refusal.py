@@ -90,7 +90,7 @@ def refusal(error: BaseException, *, while_connecting: bool = False) -> Unavaila
     # A refusal in the middle of work is not due to how the connection was made.
     kind = Unavailable if found.may_pass or not while_connecting else DatabaseRefused
     refused = kind(f"The database cannot be used: it {found.text}.", found.remedy)
-    refused.said = _words(origin)
+    refused.server_message = _words(origin)
     return refused
 
 

@@ -171,7 +171,7 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
     )
 
 
-def told_of_noise(figures: Mapping[str, Any]) -> str | None:
+def noise_in_a_sentence(figures: Mapping[str, Any]) -> str | None:
     """The same of a version by the figures of its audit; None where it is published as it is."""
     if figures.get("publication_mu") is None:
         return None

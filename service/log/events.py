@@ -16,7 +16,7 @@ from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
 from service.domain.states import EventType
 from service.errors import LetheError
 from service.log.commitments import Commitments
-from service.log.leaves import Content, LoggedEvent, Payload, ServedFigures, leaf_data, sealed
+from service.log.leaves import Content, LoggedEvent, Payload, ServedFigures, leaf_data, redact
 from service.log.merkle import (
     Frontier,
     Subtree,
@@ -230,7 +230,7 @@ class EventRepository:
         log = LogRepository(self._conn)
         # First, so that events are numbered in the order of their leaves.
         await log.take_turn()
-        documents = [sealed(content.document()) for _, content in contents]
+        documents = [redact(content.document()) for _, content in contents]
         rows = unnested(
             "added",
             request_id=(Uuid(), [request_id for request_id, _ in contents]),

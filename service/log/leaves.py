@@ -286,7 +286,7 @@ def _of_the_model(version: Version) -> Payload:
     }
 
 
-def sealed(document: Payload) -> tuple[Payload, Payload | None]:
+def redact(document: Payload) -> tuple[Payload, Payload | None]:
     """`document` as the log has it, and what opens it for those who may read the audit: None where nothing is hidden.
 
     Of a version published with noise the log has no figure that is computed from the weights as they are, but a

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.figures import RECEIPT
-from service.domain.states import GUARANTEES, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN, EventType, Guarantee, told_of_noise
+from service.domain.states import (
+    GUARANTEES,
+    NOTHING_LEFT,
+    NOTHING_LEFT_UNKNOWN,
+    EventType,
+    Guarantee,
+    noise_in_a_sentence,
+)
 from service.errors import ConfigurationError
 from service.log.canonical import Document, NotCanonical, canonical
 from service.log.checkpoints import Checkpoint, NotVerified, VerifierKey, verify
@@ -89,7 +96,7 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "already_deleted_by": last["already_deleted_by"],
         "guarantee": last["guarantee"],
         "guarantee_in_words": meaning,
-        **({} if (noise := told_of_noise(figures)) is None else {"noise_in_words": noise}),
+        **({} if (noise := noise_in_a_sentence(figures)) is None else {"noise_in_words": noise}),
         "repair": last["repair"],
         "model_version_before": figures.get("model_version_before"),
         "model_version_after": figures.get("model_version_after"),

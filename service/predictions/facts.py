@@ -52,12 +52,12 @@ def after_change(path: Path, before: Sequence[int], changed: Collection[int]) ->
     return found
 
 
-def sealed(document: bytes) -> bytes:
+def with_checksum(document: bytes) -> bytes:
     """A one-line document, followed by a line with its checksum."""
     return b"%s\n%08x\n" % (document, zlib.crc32(document))
 
 
-def unsealed(data: bytes, path: Path) -> bytes:
+def document_of(data: bytes, path: Path) -> bytes:
     """The document sealed in `data`, the content of the file `path`.
 
     Raises PublicationDamaged, and FileNotFoundError for a file that is being overwritten and removed.
@@ -65,7 +65,7 @@ def unsealed(data: bytes, path: Path) -> bytes:
     if data.startswith(b"\0"):
         raise FileNotFoundError(errno.ENOENT, f"{path} is being removed")
     document, _, rest = data.partition(b"\n")
-    if sealed(document) != data or not rest:
+    if with_checksum(document) != data or not rest:
         raise PublicationDamaged(path)
     return document
 
@@ -76,7 +76,7 @@ def write_checksums(folder: Path, checksums: Checksums | None) -> None:
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(sealed(msgspec.json.encode(checksums)))
+        file.write(with_checksum(msgspec.json.encode(checksums)))
     unfinished.rename(folder / _FILE)
 
 
@@ -86,7 +86,7 @@ def read_checksums(folder: Path) -> Checksums | None:
     Raises FileNotFoundError if they are gone, and PublicationDamaged.
     """
     path = folder / _FILE
-    document = unsealed(path.read_bytes(), path)
+    document = document_of(path.read_bytes(), path)
     try:
         return msgspec.json.decode(document, type=dict[str, list[int]] | None)
     except msgspec.DecodeError:

@@ -32,7 +32,7 @@ import structlog
 
 from service.errors import StateMismatch
 from service.home_id import id_of, known_id
-from service.predictions.facts import FORMAT, ModelManifest, VersionManifest, unsealed
+from service.predictions.facts import FORMAT, ModelManifest, VersionManifest, document_of
 from service.private_files import ignore_in_git, sync_folder, write_private
 
 MANIFEST = "manifest.json"
@@ -205,7 +205,7 @@ def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
     Raises FileNotFoundError if it is gone, OtherPublicationFormat and PublicationDamaged.
     """
     path = folder / MANIFEST
-    document = unsealed(path.read_bytes(), path)
+    document = document_of(path.read_bytes(), path)
     try:
         return msgspec.json.decode(document, type=kind)
     except msgspec.DecodeError as error:

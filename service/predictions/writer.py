@@ -32,7 +32,7 @@ from service.predictions.facts import (
     of_bytes,
     of_file,
     read_checksums,
-    sealed,
+    with_checksum,
     write_checksums,
 )
 from service.predictions.heads import Head, Heads
@@ -265,7 +265,7 @@ def _write_folder(
             _write_file(unfinished / name, _bytes(array))
         if with_checksums:
             write_checksums(unfinished, {name: of_bytes(_bytes(array)) for name, array in arrays.items()})
-        _write_file(unfinished / MANIFEST, memoryview(sealed(msgspec.json.encode(said, enc_hook=float))))
+        _write_file(unfinished / MANIFEST, memoryview(with_checksum(msgspec.json.encode(said, enc_hook=float))))
     except OSError:
         remove_folder(unfinished)
         raise

@@ -99,7 +99,7 @@ def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
     """
     cause, remedy, said = _known(error, key) or _unknown(error)
     refused = Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
-    refused.said = said
+    refused.server_message = said
     return refused
 
 

@@ -15,7 +15,7 @@ from service.db import locks
 from service.db.locks import Lock
 from service.db.tables import Base
 from service.domain.kinds import RequestKind
-from service.domain.states import Guarantee, RequestStatus, told_of_noise
+from service.domain.states import Guarantee, RequestStatus, noise_in_a_sentence
 from service.reports.queries import OpenCounts
 from service.reports.schemas import Month, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
 
@@ -208,7 +208,7 @@ async def summary(
         model_version=None if served is None else served.version,
         rank=None if served is None else served.rank,
         live_nodes=None if served is None else served.live_nodes,
-        noise=None if served is None else told_of_noise(served._asdict()),
+        noise=None if served is None else noise_in_a_sentence(served._asdict()),
     )
 
 

@@ -205,7 +205,7 @@ class Committed:
         return self._certificate
 
     @property
-    def knows_certificate(self) -> bool:
+    def has_certificate(self) -> bool:
         """Whether `certificate` is there without sweeps over the graph."""
         return self._certificate is not None or not certifiable(self.live_graph.loss, self.regularization)
 

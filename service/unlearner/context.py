@@ -23,7 +23,7 @@ from service.queue.outage import Outage
 from service.unlearner.placement import NotPublishable, Placement
 
 
-class Told:
+class PrivacyLedger:
     """Counts each version before it is committed, so that none is published that was not counted.
 
     A number that no version has is that of one that a restored database does not know: it counts as published, with
@@ -110,7 +110,7 @@ class Context:
     #: Set when the unlearner is to end after what is under way.
     stop: asyncio.Event
     #: What published versions have told; read again whenever a version is loaded.
-    told: Told = field(default_factory=Told)
+    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
     #: What the executor is doing, for those who wait.
     work: Work = field(default_factory=Work)
 

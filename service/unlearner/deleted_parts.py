@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from model_store.errors import StoreDamaged
 from model_store.store import Store
-from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
+from model_store.tombstones import KEY_BYTES, RecordedTombstone, TombstoneRecord
 from model_store.work import Work
 from projector.forgetting.batch import Removal
 from projector.graph.graph import Graph
@@ -156,13 +156,13 @@ TOMBSTONES = "tombstones"
 _BY_CODE = {kind.rules.tombstone_code: kind for kind in RequestKind}
 
 
-def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[KeptTombstone]:
+def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[RecordedTombstone]:
     """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
-    return [KeptTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
+    return [RecordedTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
 
 
-async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[Tombstone]:
+async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring) -> list[Tombstone]:
     """What the record has and the database does not know.
 
     Raises Unavailable, and KeyMissing for what was made with a key that is not here: what it names could not be told.
@@ -182,7 +182,7 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
     return [Tombstone(_BY_CODE[one.code], one.hash, numbers[one.key], None) for one in unknown]
 
 
-def unreadable(kept: Kept) -> StoreDamaged:
+def unreadable(kept: TombstoneRecord) -> StoreDamaged:
     """The error for tombstones that cannot be read and may be nowhere else."""
     return StoreDamaged(
         f"{', '.join(map(str, kept.damaged))} is damaged. It records deletions that the database, restored from "
@@ -214,5 +214,5 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
         recorded = await repository.of_model(context.model)
     if kept.damaged:
         structlog.get_logger(__name__).warning("tombstones.damaged", model=context.model, readable=len(kept.tombstones))
-    together = for_store(recorded, context.keyring)
-    await context.run(partial(store.replace_tombstones, together, fencing=keeper.lease.fencing))
+    durable_changes = for_store(recorded, context.keyring)
+    await context.run(partial(store.replace_tombstones, durable_changes, fencing=keeper.lease.fencing))

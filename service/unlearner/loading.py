@@ -69,7 +69,7 @@ class Loader:
         await reconcile(context, self.store, keeper)
         async with transaction(context.engine) as connection:
             unfinished = next(iter(await VersionRepository(connection).unfinished(context.model)), None)
-            await context.told.load(connection, context.model)
+            await context.ledger.load(connection, context.model)
         deleted = [] if unfinished is None else await self._deleted_edges(unfinished)
         resident = await self._resident(pointer, deleted, candidate)
         unerased = rows_of_edges(deleted, resident.committed.node_ids)

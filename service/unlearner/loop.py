@@ -110,7 +110,7 @@ class Unlearner:
         """What it is doing and, when that does not go on, why."""
         if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
             return Condition(Phase.HELD_UP, self._context.outage.reason)
-        said = None if self._is_deleting else self._context.work.said
+        said = None if self._is_deleting else self._context.work.status
         if self._condition.phase is Phase.SERVING and self.carrying_out.reason is not None:
             return Condition(Phase.HELD_UP, self.carrying_out.reason)
         if self._condition.phase is Phase.SERVING:
@@ -149,9 +149,9 @@ class Unlearner:
         None while its certificate is still computed, too, which is no work of a loop.
         """
         resident = self.resident
-        if resident is None or not resident.committed.knows_certificate:
+        if resident is None or not resident.committed.has_certificate:
             return None
-        return committed_facts(resident.committed, self._context.told)
+        return committed_facts(resident.committed, self._context.ledger)
 
     def live(self, nodes: Sequence[str]) -> list[str]:
         """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
@@ -189,7 +189,7 @@ class Unlearner:
         """What takes long is told to whoever reads the log."""
         while True:
             await asyncio.sleep(_TELL_S)
-            if said := self._context.work.said:
+            if said := self._context.work.status:
                 self._log.info("unlearner.working", step=said)
 
     def _drop_expired(self) -> None:

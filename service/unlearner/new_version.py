@@ -24,7 +24,7 @@ from service.domain.versions import Snapshot, Version
 from service.predictions.facts import ModelFacts, NoiseFacts, VersionFacts
 from service.predictions.writer import PublishedModel
 from service.unlearner.committed import Committed
-from service.unlearner.context import Told
+from service.unlearner.context import PrivacyLedger
 
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
@@ -153,14 +153,18 @@ def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
     return PublishedModel(model_facts(manifest), manifest.canaries, committed.node_ids, committed.public)
 
 
-def committed_facts(committed: Committed, told: Told) -> VersionFacts:
+def committed_facts(committed: Committed, ledger: PrivacyLedger) -> VersionFacts:
     """Those of the committed version; its certificate is computed if it is not known."""
     edges, certificate = committed.live_graph.edges, committed.certificate
-    return version_facts(committed.state, edges, certificate, committed.publication, told)
+    return version_facts(committed.state, edges, certificate, committed.publication, ledger)
 
 
 def version_facts(
-    state: ModelState, edges: int, certificate: Certificate | None, publication: Publication | None, told: Told
+    state: ModelState,
+    edges: int,
+    certificate: Certificate | None,
+    publication: Publication | None,
+    ledger: PrivacyLedger,
 ) -> VersionFacts:
     """Those of a version of which `certificate` bounds the distance to retraining; one with noise was counted."""
     shown = None if publication else certificate
@@ -172,12 +176,12 @@ def version_facts(
         distance_bound=None if shown is None else shown.bound,
         distance_bound_relative=None if shown is None else shown.relative,
         device=str(state.features.W.device),
-        noise=None if publication is None else _noise_facts(publication, told),
+        noise=None if publication is None else _noise_facts(publication, ledger),
     )
 
 
-def _noise_facts(publication: Publication, told: Told) -> NoiseFacts:
-    promise, spent = publication.promise, told.standing(publication)
+def _noise_facts(publication: Publication, ledger: PrivacyLedger) -> NoiseFacts:
+    promise, spent = publication.promise, ledger.standing(publication)
     return NoiseFacts(
         epsilon=promise.epsilon,
         delta=promise.delta,

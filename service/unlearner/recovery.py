@@ -12,7 +12,7 @@ import structlog
 
 from model_store.replacement import Replacement
 from model_store.store import Store
-from model_store.tombstones import Kept
+from model_store.tombstones import TombstoneRecord
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
@@ -170,7 +170,7 @@ class Recoverer:
         async with transaction(context.engine) as connection:
             committed = await PointerRepository(connection).read(context.model)
             unfinished = await VersionRepository(connection).unfinished(context.model)
-            await context.told.load(connection, context.model)
+            await context.ledger.load(connection, context.model)
         unknown = await self._unknown_nodes(state, remaining)
         known = [current.version, *(ref.version for ref in self._store.versions()), context.publisher.noted]
         number = 1 + max(known if committed is None else [*known, committed.version])
@@ -201,7 +201,7 @@ class Recoverer:
         kept = sum(one.kind.rules.removes is Part.NODES for one in own)
         return Recovered(recovery_of(version), steps.failed, completed, kept, self._gave_up_tombstones)
 
-    async def _kept(self, accept_lost: bool) -> Kept:
+    async def _kept(self, accept_lost: bool) -> TombstoneRecord:
         """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
         kept = await self._context.run(self._store.tombstones)
         if not kept.damaged:

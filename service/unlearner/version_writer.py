@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from model_store import gram_checkpoint
 from model_store.manifest import Manifest
 from model_store.store import Store
-from model_store.tombstones import KeptTombstone
+from model_store.tombstones import RecordedTombstone
 from model_store.versions import VersionRef, VersionState
 from projector.certified.publication import Publication
 from projector.forgetting.status import RepairStatus
@@ -152,7 +152,7 @@ class VersionWriter:
         work.begin("Predicting every node", committed.sweep_columns)
         predictions = committed.predictions()
         work.begin("Bounding the distance to retraining", committed.bound_columns)
-        model, facts = published_model(self.manifest, committed), committed_facts(committed, self._context.told)
+        model, facts = published_model(self.manifest, committed), committed_facts(committed, self._context.ledger)
         work.begin("Publishing the model")
         self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing)
 
@@ -173,7 +173,7 @@ class VersionWriter:
         self._to_erase.erased(committed)
         return committed
 
-    def keep_tombstones(self, tombstones: Sequence[KeptTombstone]) -> None:
+    def keep_tombstones(self, tombstones: Sequence[RecordedTombstone]) -> None:
         """The store's own record of what was deleted has these too, before anything of them is erased."""
         self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
 
@@ -196,7 +196,7 @@ class VersionWriter:
         self._context.work.begin("Writing the new version")
         number, publication = new.state.version, new.publication
         if publication is not None:
-            spent = self._context.told.count(number, publication, deletes=any(new.deleted))
+            spent = self._context.ledger.count(number, publication, deletes=any(new.deleted))
             if spent.nearly_used:
                 self._log.warning("promise.nearly_used", publications=spent.publications, share=round(spent.share, 3))
         ref = VersionRef(number, self.lease.fencing)
@@ -210,7 +210,7 @@ class VersionWriter:
             own.written(ref)
             # An import that nothing was repaired in has no outcome that tells.
             certificate = new.outcome.after if new.model is None else self.resident.committed.certificate
-            facts = version_facts(new.state, new.edges, certificate, publication, self._context.told)
+            facts = version_facts(new.state, new.edges, certificate, publication, self._context.ledger)
             model = new.model
             if model is None and not self._context.publisher.has(self._ref, self.lease.fencing):
                 # The version before is not published: it breaks the promise of noise, or a recovery replaces it.

@@ -86,11 +86,11 @@ class Connections:
         if not self._of[connection.origin]:
             del self._of[connection.origin]
 
-    def works(self, connection: Member) -> None:
+    def mark_busy(self, connection: Member) -> None:
         """`connection` has a request."""
         self._waiting.pop(connection, None)
 
-    def waits(self, connection: Member) -> None:
+    def mark_idle(self, connection: Member) -> None:
         """`connection` has no request."""
         if connection in self._open:
             self._waiting[connection] = None

@@ -181,7 +181,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + BODY_S
         # To close before the body has come would reset the connection, and the answer with it.
         self._stays, self.cycle.keep_alive = self.cycle.keep_alive, True
-        self._connections.works(self)
+        self._connections.mark_busy(self)
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
@@ -215,7 +215,7 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + HEAD_S
         self._count_unread()
         if self.cycle.response_complete:
-            self._connections.waits(self)
+            self._connections.mark_idle(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle

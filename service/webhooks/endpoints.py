@@ -97,7 +97,7 @@ class EndpointRepository:
     async def remove(self, endpoint_id: UUID, why: str) -> bool:
         """Send nothing to an endpoint any more, and drop its secret; False when it was not in use."""
         # Whoever tells at this moment would list for it what nobody sends, and nobody gives up.
-        await FeedRepository(self._conn).keep_untold()
+        await FeedRepository(self._conn).record_untold_events()
         removed = (
             update(WebhookEndpointRow)
             .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.removed_at.is_(None))

@@ -61,7 +61,7 @@ class FeedRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def keep_untold(self) -> None:
+    async def record_untold_events(self) -> None:
         """Wait for whoever tells, and let nobody tell until the transaction ends."""
         await locks.take(self._conn, Lock.FEED)
 

@@ -11,7 +11,7 @@ import pytest
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
-from model_store.tombstones import KeptTombstone
+from model_store.tombstones import RecordedTombstone
 from projector.network.spec import ModelSpec
 from service.access.keyring import Keyring
 from service.db.transactions import transaction
@@ -52,7 +52,7 @@ async def keyring(db: Database, tmp_path: Path) -> Keyring:
     return await open_keyring(db.engine, tmp_path / "keys")
 
 
-async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[KeptTombstone]:
+async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[RecordedTombstone]:
     """What the store keeps of nodes that the database knows to be deleted."""
     tombstones = of_nodes(keyring, *nodes)
     request = await db.accept(*nodes)

@@ -79,7 +79,7 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
             work = Work()
             work.begin("The service loads and repairs the model")
             assert await _ended(settings, import_id, work) is None
-            assert work.said == reading
+            assert work.status == reading
         assert (await ended(settings, import_id)).version is not None
         await until(says(lethe, "serving"))
 

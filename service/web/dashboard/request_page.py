@@ -20,7 +20,7 @@ from service.db.transactions import transaction
 from service.domain.figures import answers, timed_steps
 from service.domain.formats import moment
 from service.domain.records import DeletionRequest, Scope
-from service.domain.states import EventType, RequestStatus, told_of_noise
+from service.domain.states import EventType, RequestStatus, noise_in_a_sentence
 from service.errors import InvalidRequest, MissingScope, NotFound
 from service.log.canonical import parse_canonical
 from service.log.checkpoints import read
@@ -276,7 +276,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
         since=await _since(connection, asked),
         has_receipt=asked.status in WITH_RECEIPT,
         figures=figures,
-        noise=told_of_noise(figures),
+        noise=noise_in_a_sentence(figures),
         groups=answers(figures),
         durations=timed_steps(durations),
         total_ms=sum(durations.values()),

@@ -26,7 +26,7 @@ from service.log.leaves import (
     ModelImported,
     ModelRecovered,
     leaf_data,
-    sealed,
+    redact,
 )
 from service.version import VERSION
 
@@ -149,7 +149,7 @@ def test_every_event_becomes_the_leaf_that_it_always_became() -> None:
             LoggedEvent(
                 id=100 + index,
                 type=event,
-                payload=sealed(CONTENTS[event].document())[0],
+                payload=redact(CONTENTS[event].document())[0],
                 created_at=AT,
                 request=None if event in UNREQUESTED else REQUEST,
                 commitments=Commitments(bytes(range(64)), bytes(32)),

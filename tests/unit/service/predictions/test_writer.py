@@ -16,7 +16,7 @@ from service.errors import LeaseLost, Unavailable
 from service.predictions import facts as publication_facts
 from service.predictions import layout as layouts
 from service.predictions import mapped, writer
-from service.predictions.facts import PublicationDamaged, read_checksums, sealed
+from service.predictions.facts import PublicationDamaged, read_checksums, with_checksum
 from service.predictions.heads import Heads
 from service.predictions.layout import MANIFEST, Layout
 from service.predictions.writer import Publisher
@@ -372,7 +372,7 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
 
 def test_checksums_that_are_no_checksums_are_damage(publisher: Publisher, tmp_path: Path) -> None:
     path = place(publisher).model / "checksums"
-    path.write_bytes(sealed(b"{not json"))
+    path.write_bytes(with_checksum(b"{not json"))
     with pytest.raises(Unavailable, match="checksums is damaged"):
         admitted(tmp_path).predict_many([])
 

@@ -10,7 +10,7 @@ from model_store.datasets.load import load_dataset
 from projector.forgetting.batch import Removal
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from projector.solvers.objective import Objective
-from service.unlearner.context import Told
+from service.unlearner.context import PrivacyLedger
 from service.unlearner.loop import Unlearner
 from service.unlearner.new_version import committed_facts
 from service.unlearner.resident import Resident
@@ -22,7 +22,7 @@ GRAPH = "synthetic:n=60,d=8,classes=3,seed=1"
 def holding(resident: Resident) -> Unlearner:
     unlearner = Unlearner.__new__(Unlearner)
     unlearner._loader = SimpleNamespace(writer=SimpleNamespace(resident=resident))  # type: ignore[assignment]
-    unlearner._context = SimpleNamespace(told=Told())  # type: ignore[assignment]
+    unlearner._context = SimpleNamespace(ledger=PrivacyLedger())  # type: ignore[assignment]
     return unlearner
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_told_until_the_certificate_is_known(tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Objective, "at", refused)
         assert unlearner.served is None
-    facts = committed_facts(resident.committed, Told())
+    facts = committed_facts(resident.committed, PrivacyLedger())
     resident.commit(resident.prepare([Removal(nodes=np.array([3]))]))
     with monkeypatch.context() as patch:
         patch.setattr(Objective, "at", refused)
