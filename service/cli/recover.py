@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from service.db.engine import Connection, Engine
     from service.domain.records import Lease
     from service.domain.versions import Recovery
-    from service.predictions.writer import Publisher
     from service.unlearner.recovery import Recovered
 
 #: Seconds between attempts to take the lease.
@@ -187,37 +186,24 @@ async def _under_lease(
     given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
-    from service.access.key_disposal import UnneededKeys
     from service.observability.metrics import UnlearningMetrics, new_registry
-    from service.predictions.writer import Publisher
     from service.processes.key_folder import open_keyring
-    from service.queue.outage import Outage
     from service.unlearner.context import Context
     from service.unlearner.lease_keeper import give_back, holding
-    from service.unlearner.placement import Placement, chosen_device, promised
     from service.unlearner.recovery import Recoverer
 
-    publisher = Publisher(settings.home, settings.share)
-    lease = await _lease(settings, engine, store, publisher, take_over=given_up.other_home)
+    lease = await _lease(settings, engine, store, take_over=given_up.other_home)
     try:
         async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
-            context = Context(
-                engine=engine,
-                keyring=await open_keyring(engine, settings.home / "keys"),
-                request_keys=request_keys,
-                unneeded_keys=UnneededKeys(engine, request_keys),
-                publisher=publisher,
+            context = Context.of(
+                settings,
+                engine,
+                await open_keyring(engine, settings.home / "keys"),
+                request_keys,
+                store.manifest.name,
+                name="recover",
                 metrics=UnlearningMetrics(new_registry()),
                 executor=executor,
-                outage=Outage("recover"),
-                placement=Placement(
-                    chosen_device(settings.device),
-                    RepairPolicy(settings.repair),
-                    repair_tolerance=settings.repair_tolerance,
-                    factor_age_s=settings.factor_age,
-                    promise=promised(settings.certified, settings.certify_publications),
-                ),
-                model=store.manifest.name,
                 repair_budget_s=0.0,
                 stop=asyncio.Event(),
                 work=stack.enter_context(show_progress("Comparing store and database")),
@@ -229,15 +215,14 @@ async def _under_lease(
         await give_back(engine, lease)
 
 
-async def _lease(
-    settings: Settings, engine: "Engine", store: "Store", publisher: "Publisher", *, take_over: bool
-) -> "Lease":
+async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_over: bool) -> "Lease":
     """The lease, after that of a process that was killed has ended.
 
     Raises AlreadyRunning when it does not end, and AnotherHome unless it is to `take_over`.
     """
     from service.db import lease as leases
     from service.home_id import id_of
+    from service.predictions.writer import Publisher
 
     deadline = time.monotonic() + 2 * settings.lease_ttl_s
     while True:
@@ -246,7 +231,7 @@ async def _lease(
             store.manifest.name,
             f"recover-{uuid4().hex}",
             settings.lease_ttl_s,
-            above=max(store.fencing(), publisher.highest_fencing()),
+            above=max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing()),
             home=id_of(settings.home),
             take_over=take_over,
         )

@@ -51,17 +51,11 @@ _GROWING = (
     *("batches", "checkpoints", "events", "leaves", "log_keys", "log_nodes", "request_audits"),
     *("tombstone_keys", "tombstones", "vault_keys"),
 )
-#: A request as it was asked for; whose drills run by themselves asks like a caller.
-_ASKED = Rights(
-    add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
-    "reference_commitment key_file key_place voucher"
-)
 #: Columns of the lease: its holder, and the holder's report.
 _LEASE = (
     "holder fencing held_since expires_at phase reason repair_progress device checks served_at serving_since "
     "failures failing_since home"
 )
-_DRILL = Rights(add="request_id model cohort trigger")
 #: Rights to a lock table (`service.db.locks`): to share the lock, to take it exclusively, or both.
 _SHARES, _TAKES, _SHARES_AND_TAKES = Rights(add=_ALL), Rights(remove=True), Rights(add=_ALL, remove=True)
 #: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
@@ -73,7 +67,7 @@ API: Mapping[str, Rights] = {
     **dict.fromkeys(_GROWING, _READ),
     **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
-    "drills": _DRILL,
+    "drills": Rights(add="request_id model cohort"),
     "lock_drills": _TAKES,
     "lock_intake": _SHARES,
     "lock_sessions": _TAKES,
@@ -81,7 +75,10 @@ API: Mapping[str, Rights] = {
     "log_checks": Rights(add="api_key_id size against_size", change="size against_size"),
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
-    "requests": _ASKED,
+    "requests": Rights(
+        add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
+        "reference_commitment key_file key_place voucher"
+    ),
     "sessions": Rights(add="token_hash key_id", change="seen_at", remove=True),
     "used_salts": Rights(add=_ALL),
 }
@@ -91,12 +88,11 @@ UNLEARNER: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, Rights(add=_ALL)),
     "decisions": Rights(change="event_id"),
-    "drills": _DRILL,
+    "drills": _READ,
     # What a move tells is added by its trigger; that one is late, by nobody's.
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
     "leases": Rights(add=_ALL, change=_LEASE),
-    "lock_drills": _TAKES,
     "lock_feed": _TAKES,
     "lock_intake": _SHARES_AND_TAKES,
     "lock_log": _TAKES,
@@ -108,7 +104,6 @@ UNLEARNER: Mapping[str, Rights] = {
     "recoveries": Rights(add=_ALL, change="requests_failed"),
     "refused_requests": _READ,
     "requests": Rights(
-        add=_ASKED.add,
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
         "failure ciphertext key_file key_place already_deleted_by handled_at handled_by",
     ),

@@ -12,16 +12,13 @@ from pathlib import Path
 from model_store.memory import free_memory
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.access.key_disposal import UnneededKeys
 from service.db import roles, schema
 from service.domain.lease_report import Check, Phase
-from service.domain.states import RepairPolicy
 from service.home_id import id_of
 from service.log.signed_checkpoints import LogSigner
 from service.observability.exposition import Exposition
 from service.observability.metrics import UnlearningMetrics, new_registry
 from service.predictions.facts import VersionFacts
-from service.predictions.writer import Publisher
 from service.processes.gauges import keep_gauges
 from service.processes.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.processes.listening import Background, announce, stopped_by_signals
@@ -29,7 +26,6 @@ from service.processes.private_servers import owns_database
 from service.processes.readiness import Readiness
 from service.processes.unlearner_probes import Health, keep_looking, shared_health, unlearner_probes
 from service.queue.connection import connect
-from service.queue.outage import Outage
 from service.queue.stream import DeletionStream
 from service.requests.decisions import FailedRequests, FollowUp
 from service.requests.delivery import ClaimWatch, Relay, Sweeper
@@ -39,7 +35,7 @@ from service.settings import Settings
 from service.unlearner.batcher import BatchLimits
 from service.unlearner.context import Context
 from service.unlearner.loop import Unlearner
-from service.unlearner.placement import Placement, chosen_device, promised
+from service.unlearner.placement import chosen_device
 from service.unlearner.workers import MeetingPlace, Team
 from service.web.connections import REQUESTS_GRACE_S
 from service.webhooks.posting import Poster
@@ -109,30 +105,22 @@ async def unlearning(
         finish_move(settings.model_dir)
         store = Store.open(settings.model_dir)
         model = store.manifest.name
-        unneeded_keys, device = UnneededKeys(engine, request_keys), chosen_device(settings.device)
+        device = chosen_device(settings.device)
         registry = new_registry(restarts)
         metrics, background = (
             UnlearningMetrics(registry, with_noise=settings.certify is not None),
             Background(on_failure),
         )
-        context = Context(
-            engine=engine,
-            keyring=keyring,
-            request_keys=request_keys,
-            unneeded_keys=unneeded_keys,
-            publisher=Publisher(settings.home, settings.share),
+        context = Context.of(
+            settings,
+            engine,
+            keyring,
+            request_keys,
+            model,
+            name="unlearner",
             metrics=metrics,
-            placement=Placement(
-                device,
-                RepairPolicy(settings.repair),
-                settings.repair_tolerance,
-                settings.factor_age,
-                promised(settings.certified, settings.certify_publications),
-            ),
             # A thread of its own for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
-            outage=Outage("unlearner"),
-            model=model,
             # With a promise, what was not repaired is not published.
             repair_budget_s=settings.repair_budget if settings.certify is None else math.inf,
             stop=background.stop,
@@ -182,7 +170,7 @@ async def unlearning(
         background.start("relay", relay.run(background.stop))
         background.start("sweeper", sweeper.run(background.stop))
         background.start("log", LogSigner(engine, log_keys, metrics).run(background.stop))
-        background.start("keys of id lists", unneeded_keys.run(background.stop))
+        background.start("keys of id lists", context.unneeded_keys.run(background.stop))
         sender = WebhookSender(settings.home / "keys", settings.private_receivers, Poster())
         background.start("webhooks", Webhooks(engine, sender).run(background.stop))
         failed = FailedRequests(engine, model, request_keys, tombstones)

@@ -28,12 +28,12 @@ from service.reports.queries import AuditFilters
 from service.reports.schemas import Summary
 from service.reports.search import search
 from service.reports.summary import summary
-from service.requests.drill_rows import DRILLS, DrillRepository
+from service.requests.drill_rows import DrillRepository, DrillRow
 from service.settings import Settings
 
 #: Most of each that are named.
 MOST_NAMED = 20
-_NO_DRILL = RequestRow.id.not_in(select(DRILLS.c.request_id))
+_NO_DRILL = RequestRow.id.not_in(select(DrillRow.request_id))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from service.domain.records import RequestAudit
 from service.domain.states import AUDITED, RequestStatus
 from service.predictions.version_rows import BATCH_COLUMNS, VersionRow, batch_in, with_batch
 from service.reports.queries import AuditEntry, AuditFilters, Norms, Order, Searched, Threshold
-from service.requests.drill_rows import DRILLS
+from service.requests.drill_rows import DrillRow
 
 
 class RequestSearchRow(Base):
@@ -166,7 +166,7 @@ def _kept(filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
         is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
         yield is_late if filters.late else rows.ended_late.is_(False)
     if filters.drills is not None:
-        is_drill = rows.request_id.in_(select(DRILLS.c.request_id))
+        is_drill = rows.request_id.in_(select(DrillRow.request_id))
         yield is_drill if filters.drills else ~is_drill
     if filters.due_before is not None:
         yield rows.due_at < filters.due_before

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Identity,
     Integer,
     Row,
-    Uuid,
     column,
     exists,
     func,
@@ -21,7 +20,6 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -47,7 +45,6 @@ class DrillRow(Base):
     number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     model: Mapped[str]
     cohort: Mapped[int] = mapped_column(Integer)
-    trigger: Mapped[str]
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -88,8 +85,7 @@ class DrillRepository:
 
     async def record(self, request_id: UUID, model: str, new: NewDrill) -> None:
         """Record that a request is a drill."""
-        row = insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort, trigger="manual")
-        await self._conn.execute(row)
+        await self._conn.execute(insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort))
 
     async def get(self, request_id: UUID) -> Drill | None:
         """Return the drill that a request is, None when it is none."""
@@ -125,6 +121,3 @@ def _drill(row: Row[*tuple[Any, ...]]) -> Drill:
     values = {field.name: getattr(row, field.name) for field in fields(Drill)}
     values["status"] = RequestStatus(row.status)
     return Drill(**values)
-
-
-DRILLS = table("drills", named("request_id", Uuid()))

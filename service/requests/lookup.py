@@ -21,7 +21,7 @@ from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest
 from service.domain.states import AUDITED, RequestStatus
 from service.errors import NotFound
 from service.predictions.version_rows import BATCH_COLUMNS, batch_in, with_batch
-from service.requests.drill_rows import DRILLS
+from service.requests.drill_rows import DrillRow
 
 #: The head of the queue, what came before it and went on since the head was queued, and the batch that the unlearner
 #: has in hand: what this one took up and has not ended, however long that takes. The head is found among all that are
@@ -54,7 +54,7 @@ _OLDEST = text(
     """
 )
 #: Drills are kept apart: nobody waits for what became of made-up nodes.
-_NO_DRILL = RequestRow.id.not_in(select(DRILLS.c.request_id))
+_NO_DRILL = RequestRow.id.not_in(select(DrillRow.request_id))
 
 
 class RequestRepository:

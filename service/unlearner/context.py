@@ -16,11 +16,13 @@ from service.access.key_disposal import UnneededKeys
 from service.access.keyring import Keyring
 from service.access.request_keys import RequestKeys
 from service.db.engine import Connection, Engine
+from service.domain.states import RepairPolicy
 from service.observability.metrics import UnlearningMetrics
 from service.predictions.version_rows import VersionRow
 from service.predictions.writer import Publisher
 from service.queue.outage import Outage
-from service.unlearner.placement import NotPublishable, Placement
+from service.settings import Settings
+from service.unlearner.placement import NotPublishable, Placement, chosen_device, promised
 
 
 class PrivacyLedger:
@@ -113,6 +115,45 @@ class Context:
     ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
     #: What the executor is doing, for those who wait.
     work: Work = field(default_factory=Work)
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        engine: Engine,
+        keyring: Keyring,
+        request_keys: RequestKeys,
+        model: str,
+        *,
+        name: str,
+        metrics: UnlearningMetrics,
+        executor: Executor,
+        repair_budget_s: float,
+        stop: asyncio.Event,
+        work: Work | None = None,
+    ) -> "Context":
+        """As the settings say, for what calls itself `name` when it reports an outage."""
+        return cls(
+            engine=engine,
+            keyring=keyring,
+            request_keys=request_keys,
+            unneeded_keys=UnneededKeys(engine, request_keys),
+            publisher=Publisher(settings.home, settings.share),
+            metrics=metrics,
+            executor=executor,
+            outage=Outage(name),
+            placement=Placement(
+                chosen_device(settings.device),
+                RepairPolicy(settings.repair),
+                settings.repair_tolerance,
+                settings.factor_age,
+                promised(settings.certified, settings.certify_publications),
+            ),
+            model=model,
+            repair_budget_s=repair_budget_s,
+            stop=stop,
+            work=Work() if work is None else work,
+        )
 
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""

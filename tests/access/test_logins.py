@@ -185,7 +185,7 @@ MADE_OF = "(id, model, kind, api_key_id, count, {}) SELECT gen_random_uuid(), 't
     "added",
     [
         f"outbox (request_id, model) SELECT id, {LONG} FROM requests",
-        f"drills (request_id, model, cohort, trigger) SELECT id, {LONG}, 1, 'manual' FROM requests",
+        f"drills (request_id, model, cohort) SELECT id, {LONG}, 1 FROM requests",
         f"refused_requests (model, api_key_id, kind, named, reason) SELECT 'm', id, 'node', 1, {LONG} FROM api_keys",
         f"refused_requests (model, api_key_id, kind, named, reason) SELECT {LONG}, id, 'node', 1, 'x' FROM api_keys",
         f"used_salts (hash) SELECT convert_to({LONG}, 'UTF8')",

@@ -30,10 +30,6 @@ from tests.support.service.db_harness import MODEL, Database, Said, made, next_p
 from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
-_ASKED = (
-    "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
-    "reference_commitment subject_commitments voucher"
-)
 #: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
     "alembic_version": (_READ, _READ),
@@ -43,7 +39,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "batches": (_READ, _ADD),
     "checkpoints": (_READ, _ADD),
     "decisions": (_READ, "read, change event_id"),
-    "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
+    "drills": ("read, add cohort model request_id", _READ),
     "events": (_READ, _ADD),
     "feed": (_READ, "read, add api_key_id due_at milestone request_id status, change due_at place"),
     "imports": (_READ, "read, change finished_at refusal status"),
@@ -62,11 +58,12 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "request_audits": (_READ, _ADD),
     "request_search": (_READ, _READ),
     "requests": (
-        _ASKED,
-        f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
+        "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
+        "reference_commitment subject_commitments voucher",
+        "read, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
         "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
     ),
-    "lock_drills": ("read, remove", "read, remove"),
+    "lock_drills": ("read, remove", ""),
     "lock_feed": ("", "read, remove"),
     "lock_intake": (_READ, "read, remove"),
     "lock_log": ("", "read, remove"),

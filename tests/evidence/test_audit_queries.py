@@ -125,9 +125,7 @@ async def test_folding_leaves_it_to_whoever_is_folding_already(db: Database) -> 
 
 async def test_drills_are_in_no_total_and_never_open(db: Database) -> None:
     person, drill = await db.accept("1"), await db.accept("2")
-    await db.rows(
-        "INSERT INTO drills (request_id, model, cohort, trigger) VALUES (:id, :m, 1, 'manual')", id=drill, m=MODEL
-    )
+    await db.rows("INSERT INTO drills (request_id, model, cohort) VALUES (:id, :m, 1)", id=drill, m=MODEL)
     for _ in range(2):
         await assert_totals_are_right(db)
         found = await told(db, MODEL)

@@ -5,7 +5,6 @@ CREATE TABLE drills (
     number bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
     model text NOT NULL,
     cohort integer NOT NULL CHECK (cohort > 0),
-    trigger text NOT NULL CHECK (trigger IN ('manual', 'scheduled')),
     requested_at timestamptz DEFAULT now() NOT NULL,
     CONSTRAINT drills_model_length CHECK (char_length(model) <= 512)
 );
@@ -18,7 +17,7 @@ CREATE TRIGGER drills_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON drills
 -- 1e-12 is service.domain.drills.MOST_LEFT. A drill says nothing any more of a model that an import has replaced since:
 -- one after the version it was applied in, or, before it was applied, after it was asked for.
 CREATE VIEW audit_drills AS
-    SELECT d.request_id, d.model, d.number, d.cohort, d.trigger, d.requested_at, r.status, r.applied_at, r.completed_at,
+    SELECT d.request_id, d.model, d.number, d.cohort, d.requested_at, r.status, r.applied_at, r.completed_at,
            r.failed_at, extract(epoch FROM r.completed_at - r.received_at)::double precision AS seconds_to_completed,
            a.channel_norm_before, a.channel_norm_after,
            CASE r.status

@@ -79,8 +79,8 @@ async def _drill(url: str) -> None:
     await _fill(MODEL, url)
     engine = create_engine(url)
     await AuditWorld(url, engine).rows("""
-        INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
-        SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
+        INSERT INTO drills (request_id, model, cohort, requested_at)
+        SELECT id, model, row_number() OVER (ORDER BY received_at), received_at
         FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
     """)
     await engine.dispose()

@@ -140,7 +140,7 @@ def test_a_repeated_deletion_request_is_the_same_request() -> None:
 
 
 def test_a_repeated_drill_is_the_same_drill_and_is_waited_for_through_an_outage() -> None:
-    drill = {"request_id": "r1", "cohort": 3, "trigger": "manual", "requested_at": ACCEPTED["received_at"]}
+    drill = {"request_id": "r1", "cohort": 3, "requested_at": ACCEPTED["received_at"]}
     begun = drill | {"status": "queued", "finding": "It is under way."}
     cohorts = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": []}
     server = Server(problem(503), begun | {"cohorts": cohorts, "salts": None})

@@ -14,7 +14,6 @@ def drill(status: str, **fields: Any) -> dict[str, Any]:
     return {
         "request_id": "r1",
         "cohort": 3,
-        "trigger": "manual",
         "requested_at": "2026-03-02T09:15:04.120000Z",
         "status": status,
         "finding": "The canaries are being deleted.",
