@@ -13,7 +13,7 @@ from service.cli.console import ExitStatus, Json, print_result, stderr, table
 from service.cli.findings import Finding, attempt
 from service.cli.server import Home, read_facts, settings_of
 from service.processes.listening import ServerFacts
-from service.processes.unlearner_probes import RunningUnlearner, running_unlearners
+from service.processes.unlearner_health import RunningUnlearner, running_unlearners
 from service.settings import Settings
 
 #: Seconds that an unlearner gets beyond those that it gives to its own checks.

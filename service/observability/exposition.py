@@ -1,83 +1,21 @@
-"""What the processes of a home say of themselves through sockets, and what Prometheus is shown of their metrics."""
+"""What Prometheus is shown: one process' metrics and those of its siblings, each under the label `process`.
+
+Siblings are all processes of a home that answer requests or unlearn. They ask each other at the moment somebody looks,
+over sockets: what is counted costs nothing but the counting, and a full disk, which ends a process that writes to a
+mapped file, ends none here.
+"""
 
 import asyncio
-import os
 import re
-import socket
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-#: Process id, user and group, as the kernel gives them.
-_CREDENTIALS = struct.Struct("3i")
-
-
-@asynccontextmanager
-async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
-    """Answer whoever connects to `path`, inside the block. What a dead process left there is replaced."""
-
-    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            writer.write(await answer())
-            await writer.drain()
-        except OSError:
-            # Whoever asked has gone.
-            return
-        finally:
-            writer.close()
-
-    with _bound(path) as listening:
-        server = await asyncio.start_unix_server(send, sock=listening)
-        try:
-            yield
-        finally:
-            server.close()
-
-
-@asynccontextmanager
-async def connected(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """The answer of the process at `path`, to be read to its end, and the id of that process.
-
-    The id is 0 if the process runs in another container. Raises OSError if none listens there.
-    """
-    with _reachable(path) as address:
-        reader, writer = await asyncio.open_unix_connection(address)
-    try:
-        asked = writer.get_extra_info("socket")
-        pid, _, _ = _CREDENTIALS.unpack(asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        yield reader, pid
-    finally:
-        writer.close()
-
-
-@contextmanager
-def _bound(path: Path) -> Iterator[socket.socket]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as bound:
-        with _reachable(path) as address:
-            bound.bind(address)
-        path.chmod(0o600)
-        try:
-            yield bound
-        finally:
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _reachable(path: Path) -> Iterator[str]:
-    """An address for a socket: its path may have any length, an address has at most 107 bytes."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
+from service.observability.sockets import answering, connected
 
 #: Longest wait for a sibling: one that is stopped is left out (seconds).
 _SIBLING_S = 1.0

@@ -24,7 +24,8 @@ from service.processes.key_folder import open_keyring, open_log_keys, open_reque
 from service.processes.listening import Background, announce, stopped_by_signals
 from service.processes.private_servers import owns_database
 from service.processes.readiness import Readiness
-from service.processes.unlearner_probes import Health, keep_looking, shared_health, unlearner_probes
+from service.processes.unlearner_health import Health, shared_health
+from service.processes.unlearner_probes import keep_looking, unlearner_probes
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
 from service.requests.decisions import FailedRequests, FollowUp

@@ -262,7 +262,7 @@ async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
 HELD = {
     API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
-        *("lock_drills", "lock_feed", "lock_intake", "lock_log", "lock_totals"),
+        *("lock_feed", "lock_intake", "lock_log", "lock_totals"),
         *("outbox", "webhook_deliveries"),
     ],
     AUDIT_ROLE: [],

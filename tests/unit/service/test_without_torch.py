@@ -6,51 +6,26 @@ from tests.support.processes.imported import imported_with
 #: Packages of which every module may be imported by a process without a model.
 PACKAGES = (
     "access",
-    "api",
-    "audit",
-    "audit_records",
-    "dashboard",
     "db",
-    "deletions",
     "domain",
-    "drills",
-    "evidence",
-    "http",
-    "key_slots",
+    "log",
     "observability",
-    "publication",
+    "predictions",
     "queue",
-    "vault",
+    "reports",
+    "requests",
+    "web",
+    "webhooks",
 )
 #: And of packages in which others have torch.
 MODULES = [
-    "service.unlearner.pending_repairs",
-    "service.unlearner.causes",
-    "service.processes.readiness",
-    "service.predictions.served_model",
     "service.processes.gauges",
+    "service.processes.readiness",
     "service.unlearner.causes",
-    "service.requests.tombstones",
-    "service.requests.tombstones",
-    "service.predictions.version_rows",
-    "service.predictions.version_rows",
-    "service.predictions.version_rows",
+    "service.unlearner.pending_repairs",
 ]
 #: What the unlearner is made of.
-OF_THE_UNLEARNER = (
-    "batches",
-    "drills",
-    "evidence",
-    "imports",
-    "key_slots",
-    "operation",
-    "publication",
-    "recovery",
-    "tombstones",
-    "unlearning",
-    "versions",
-    "worker",
-)
+OF_THE_UNLEARNER = ("predictions", "requests", "unlearner")
 
 
 def modules_of(package: str) -> list[str]:

@@ -468,7 +468,7 @@ def test_a_child_finds_the_code_that_runs_here(tmp_path: Path, monkeypatch: pyte
     where = "import service.cli.child, sys; sys.stdout.write(service.cli.child.__file__)"
     command = [*made.command[: made.command.index("-m")], "-c", where]
     found = subprocess.run(command, env=dict(made.environment), capture_output=True, text=True, check=True)
-    assert found.stdout == str(ROOT / "service" / "child.py")
+    assert found.stdout == str(ROOT / "service" / "cli" / "child.py")
 
 
 def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: Path) -> None:

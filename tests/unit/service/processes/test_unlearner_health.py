@@ -15,7 +15,7 @@ from service.cli import doctor
 from service.cli.doctor import unlearners
 from service.cli.findings import Finding
 from service.domain.lease_report import Check, Condition, Phase
-from service.processes.unlearner_probes import Health, shared_health
+from service.processes.unlearner_health import Health, shared_health
 from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import ROOT
 
@@ -25,7 +25,7 @@ _SERVING = """
 import asyncio, sys
 from pathlib import Path
 from service.domain.lease_report import Condition, Phase
-from service.processes.unlearner_probes import Health, shared_health
+from service.processes.unlearner_health import Health, shared_health
 
 async def look():
     return Health(Condition(Phase.SERVING), ())
