@@ -5,11 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-import numpy as np
-from numpy.typing import NDArray
-
 from projector.forgetting.status import RepairStatus
-from projector.graph.edges import Edges
 from service.domain.figures import BatchDetails, RepairFigures, VersionFigures, values_of
 from service.domain.records import BatchRecord, Pointer
 from service.domain.states import Cause, ImportStatus
@@ -135,29 +131,3 @@ def repaired_in(batch: BatchRecord, end: Version) -> BatchRecord:
         commitment_salt=end.commitment_salt or batch.commitment_salt,
         **values_of(end, RepairFigures),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """The predictions of one model version on the graph of its live nodes.
-
-    The arrays belong to the snapshot: whoever makes one does not write to them afterwards.
-    """
-
-    #: The model version that computed the predictions.
-    version: int
-    #: Class probabilities, (n, C) float64; the rows of nodes no longer live are zero.
-    probabilities: NDArray[np.float64]
-    #: Which nodes are live, (n,) bool.
-    live: NDArray[np.bool_]
-    #: The edges between live nodes.
-    edges: Edges
-
-    def __post_init__(self) -> None:
-        """Raise ValueError when the arrays are not of one model."""
-        nodes = self.edges.adjacency.shape[0]
-        if self.probabilities.ndim != 2 or not (self.live.shape == self.probabilities.shape[:1] == (nodes,)):
-            raise ValueError(
-                f"probabilities have shape {self.probabilities.shape}, live {self.live.shape} and the edges {nodes} "
-                "nodes; they must be (n, C), (n,) and n with the same n"
-            )

@@ -20,7 +20,7 @@ from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.ranges import parts_of_rows, ranges
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.predictions.facts import (
     BLOCK,
     Checksums,

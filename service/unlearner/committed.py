@@ -32,7 +32,7 @@ from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.parallel.workers import Workers
 from projector.solvers.objective import Objective
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 
 
 def version_state(state: ModelState, publication: Publication | None = None) -> VersionState:

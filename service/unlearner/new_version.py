@@ -19,8 +19,9 @@ from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import Certificate
 from projector.forgetting.repair import RepairOutcome
 from service.db.engine import Connection
+from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
-from service.domain.versions import Snapshot, Version
+from service.domain.versions import Version
 from service.predictions.facts import ModelFacts, NoiseFacts, VersionFacts
 from service.predictions.writer import PublishedModel
 from service.unlearner.committed import Committed

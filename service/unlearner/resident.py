@@ -24,8 +24,8 @@ from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.update import HeldModel, RepairPlan, require_finite, update
 from projector.solvers.preconditioners import ClassBlocks, HessianFactor, preconditioner_steps, why_no_preconditioner
+from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
-from service.domain.versions import Snapshot
 from service.unlearner.committed import Committed, Prepared, PreparedRepair, finite, snapshot_of
 from service.unlearner.placement import NotPublishable, Placement, require_repairable
 

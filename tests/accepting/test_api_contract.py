@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from service.domain.records import Scope
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.predictions.writer import Publisher
 from service.web.routes import StrictRoute
 from tests.support.service.api_harness import Api, serving

@@ -20,7 +20,7 @@ from service.db.clock import boottime
 from service.db.lease import AnotherHome
 from service.db.transactions import transaction
 from service.domain.records import Pointer
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.errors import LeaseLost, Unavailable
 from service.home_id import id_of, known_id
 from service.predictions.reader import Reader

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.predictions.facts import ModelFacts, VersionFacts
 from service.predictions.layout import Layout
 from service.predictions.reader import Reader

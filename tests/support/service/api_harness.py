@@ -38,8 +38,8 @@ from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
 from service.domain.records import Pointer, Scope, Tombstone
+from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee
-from service.domain.versions import Snapshot
 from service.log.leaves import AlreadyDeleted
 from service.log.signed_checkpoints import LogSigner
 from service.log.signing_keys import LogKeys

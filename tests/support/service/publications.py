@@ -11,7 +11,7 @@ from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.predictions.facts import ModelFacts, VersionFacts
 from service.predictions.heads import Head
 from service.predictions.layout import Layout

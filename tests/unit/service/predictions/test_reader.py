@@ -9,7 +9,7 @@ import pytest
 
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.errors import LeaseLost, Unavailable
 from service.predictions import mapped
 from service.predictions.facts import BLOCK, PublicationDamaged

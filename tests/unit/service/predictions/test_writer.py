@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_store.versions import VersionRef
-from service.domain.versions import Snapshot
+from service.domain.snapshot import Snapshot
 from service.errors import LeaseLost, Unavailable
 from service.predictions import facts as publication_facts
 from service.predictions import layout as layouts
