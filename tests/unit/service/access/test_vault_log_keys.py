@@ -31,7 +31,7 @@ def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
 
 def test_without_keys_none_is_made_unless_asked_for(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    with pytest.raises(KeyMissing, match=r"no key folder .*/unlearner"):
+    with pytest.raises(KeyMissing, match=r"key folder .*/unlearner does not exist"):
         LogKeys.open(folder, create=False)
     (folder / UNLEARNER_PART).mkdir(mode=0o700)
     with pytest.raises(KeyMissing, match=r"log-1\.key"):
@@ -87,5 +87,5 @@ def test_a_lost_key_is_replaced_by_a_newer_one(folder: Path) -> None:
 def test_a_number_that_is_not_newer_is_refused(folder: Path) -> None:
     LogKeys.open(folder)
     LogKeys.add(folder, 5)
-    with pytest.raises(ConfigurationError, match="key 5 already"):
+    with pytest.raises(ConfigurationError, match="Key 5 exists"):
         LogKeys.add(folder, 5)

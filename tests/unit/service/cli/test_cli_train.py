@@ -42,9 +42,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def without_progress(stderr: str) -> str:
+    """What was written apart from progress, which only a slow machine shows."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(" left\n"))
+
+
 def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp_path: Path) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "models/a", "--combine", "concat", "--lambda", "0.01")
-    assert (ran.status, ran.stderr) == (0, "")
+    assert (ran.status, without_progress(ran.stderr)) == (0, "")
     for figure in ("accuracy test", "rank", "condition number", "|W - HᵀU| / |W|", "relative gradient", "time"):
         assert figure in ran.stdout
     assert (tmp_path / "models" / "a" / ".gitignore").read_text() == "*\n", "it has ids and features of people"
@@ -69,7 +74,7 @@ def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine
 
 def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: CommandLine, tmp_path: Path) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--canaries", "3", "--canary-nodes", "2")
-    assert (ran.status, ran.stderr) == (0, "")
+    assert (ran.status, without_progress(ran.stderr)) == (0, "")
     assert re.search(r"canaries\s+6 of these nodes, for 3 drills", ran.stdout)
     store = Store.open(tmp_path / "m")
     canaries = store.manifest.canaries
@@ -185,7 +190,7 @@ def test_weights_from_elsewhere_are_imported_at_the_optimum(lethe: CommandLine, 
     np.savez(tmp_path / "w.npz", W=optimum * scale * 0.5)
     ran = lethe("model", "import", trained, "--home", "home", "--weights", "w.npz")
     assert ran.status == 0
-    assert "moved them by 1.0e+00 of their norm" in ran.stderr
+    assert "moved the given weights to the optimum, by 1.0e+00" in ran.stderr
     imported = Store.open(tmp_path / "home" / "model")
     weights = imported.read_version(imported.current()).features.weights
     assert np.linalg.norm(weights - optimum) <= 1e-8 * np.linalg.norm(optimum)

@@ -130,8 +130,8 @@ def test_help_does_not_load_the_numerics() -> None:
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("https://192.88.99.1/lethe", "192.88.99.1 is no public address"),
-        ("https://[3fff::1]/lethe", "3fff::1 is no public address"),
+        ("https://192.88.99.1/lethe", "192.88.99.1 is not a public address"),
+        ("https://[3fff::1]/lethe", "3fff::1 is not a public address"),
         ("http://127.0.0.1:9/lethe", "LETHE_WEBHOOK_NETWORKS"),
         ("http://8.8.8.8/lethe", "sent by https"),
     ],

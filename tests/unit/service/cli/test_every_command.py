@@ -226,7 +226,7 @@ def test_ctrl_c_while_waiting_names_the_request_that_goes_on(
     stub.answers["POST", "/deletions"] = 202, QUEUED
     ran = lethe("delete", "12", "--wait")
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "r1 queued: 1 node\n")
-    assert "`./lethe audit show r1` says how far it is" in ran.stderr
+    assert "`./lethe audit show r1` shows its progress" in ran.stderr
 
 
 def test_ctrl_c_while_training_says_that_there_is_no_model(

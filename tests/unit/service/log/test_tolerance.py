@@ -24,7 +24,7 @@ def test_a_bound_within_the_tolerance_stated_is_right(bound: float, tolerance: f
         (1e-7, 2e-6, "its tolerance is 2e-06; tolerances above 1e-06 do not count as retrained"),
         (1e-7, float("nan"), "its tolerance is nan"),
         (0.0, 0.0, "its tolerance is 0"),
-        (float("nan"), 1e-8, "whose bound, nan"),
+        (float("nan"), 1e-8, "its bound nan"),
         (None, 1e-8, "states no bound"),
     ],
 )
