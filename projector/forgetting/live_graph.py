@@ -16,13 +16,14 @@ from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
 from projector.network.inputs import Inputs, inputs_of
-from projector.network.losses import Loss, loss_of
+from projector.network.losses import Loss, Squared, loss_of
 from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
 from projector.parallel.workers import ALONE, Division, Workers, together
+from projector.solvers.normal_equations import takes_normal_equations
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import takes_whole
 
@@ -49,6 +50,12 @@ class LiveGraph:
     workers: Workers = ALONE
     #: The node at which the training rows of each worker but the first begin; deletions leave them where they are.
     bounds: tuple[int, ...] = ()
+    #: C.
+    classes: int = 0
+    #: Real-valued targets by row, (n, C) float64, of the nodes whose class is 0; None for classes.
+    values: NDArray[np.float64] | None = None
+    #: Whether repairs of the squared loss go by its normal equations.
+    keeps_equations: bool = False
 
     @classmethod
     def of(
@@ -57,6 +64,7 @@ class LiveGraph:
         spec: ModelSpec,
         diffusion: Diffusion | None,
         *,
+        temperature: float | None = None,
         live: NDArray[np.bool_],
         featured: NDArray[np.bool_],
         device: torch.device | str,
@@ -64,7 +72,7 @@ class LiveGraph:
     ) -> "LiveGraph":
         """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`.
 
-        `count` as for `Propagator.build`.
+        `temperature` is what training fitted for the squared loss; `count` as for `Propagator.build`.
         """
         propagator = Propagator.build(
             graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device, count=count
@@ -73,13 +81,20 @@ class LiveGraph:
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
-        loss, targets = loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL)
-        whole = takes_whole(Representation(inputs, np.flatnonzero(training)), graph.num_classes, loss)
+        loss = loss_of(spec.loss, real_valued=graph.values is not None, temperature=temperature)
+        targets = np.where(training, graph.labels, NO_LABEL)
+        representation = Representation(inputs, np.flatnonzero(training))
+        whole = takes_whole(representation, graph.num_classes, loss)
+        equations = isinstance(loss, Squared) and takes_normal_equations(representation.rows, representation.columns)
         sizes = Sizes.of(graph)
         # Repair is by Newton's method, whatever has trained; computing H anew has to be worth the products it saves.
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes
         dense = cheap and keeps_dense(replace(spec, solver=SolverKind.NEWTON), sizes)
-        return cls(inputs, propagator, loss, targets, dense, whole)
+        values = None if graph.values is None else np.where(training[:, None], graph.values, 0.0)
+        return cls(
+            inputs, propagator, loss, targets, dense or equations, whole,
+            classes=graph.num_classes, values=values, keeps_equations=equations,
+        )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":
         """The same graph for several workers, of whom each has made it: they divide its training rows."""
@@ -117,6 +132,8 @@ class LiveGraph:
         None of them may be of this graph; earlier graphs, which share the inputs' rows, must be gone.
         """
         self.inputs.features.rows.forget(np.concatenate([nodes, feature_rows]))
+        if self.values is not None:
+            self.values[nodes] = 0.0
         if self.inputs.labels is not None:
             self.inputs.labels.rows.forget(nodes)
 
@@ -145,9 +162,13 @@ class LiveGraph:
     @together
     def objective_with(self, representation: Representation, regularization: float) -> Objective:
         """The same, with the products of `representation`."""
-        own = self.training_rows[representation.own]
-        labels = torch.from_numpy(self.targets[own]).to(self.propagator.device)
+        labels = self.labels_of(self.training_rows[representation.own])
         return Objective(representation, self.loss, labels, regularization)
+
+    def labels_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """What `rows` (m,) are trained on: classes (m,) int64, or real-valued targets (m, C) float64."""
+        given = self.targets if self.values is None else self.values
+        return torch.from_numpy(given[rows]).to(self.propagator.device)
 
     def logits(self, state: ModelState) -> Tensor:
         """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""

@@ -1,10 +1,13 @@
-"""H on the live training rows, kept while the graph shrinks.
+"""H on the live training rows, kept while the graph shrinks, and for the squared loss the sums over them.
 
 A node's row of H follows from what lies within L hops of it. A batch changes the rows of the nodes within L hops of
-those that lost a neighbour or their features, and only these are computed again, when H is next asked for.
+those that lost a neighbour or their features, and only these are computed again, when H is next asked for; of their
+blocks only those of so many hops change. The normal equations of the squared loss then lose the rows as they were and
+gain them as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -15,7 +18,9 @@ from projector.forgetting.live_graph import LiveGraph
 from projector.network.image_rows import image_rows, neighbourhood
 from projector.network.representation import DenseRepresentation, Representation
 from projector.parallel.workers import Workers, together
+from projector.solvers.normal_equations import ChangedRows, NormalEquations, NormalObjective, targets_of
 from projector.solvers.objective import Objective
+from projector.solvers.preconditioners import why_no_preconditioner
 
 
 class TrainingRows:
@@ -28,8 +33,12 @@ class TrainingRows:
         #: H, maybe of an earlier graph, and the nodes (n_own,) of its rows.
         self._H: Tensor | None = None
         self._nodes = self._own_nodes = live_graph.training_rows[representation.own]
-        #: Mask (n,) of the nodes whose rows of H are no longer those of the graph.
-        self._changed = np.zeros(live_graph.propagator.nodes, dtype=np.bool_)
+        #: For each number of hops, from 0, the mask (n,) of the nodes whose blocks of so many hops are no longer those
+        #: of the graph.
+        self._changed = np.zeros((_depth(live_graph) + 1, live_graph.propagator.nodes), dtype=np.bool_)
+        #: G and b of the rows of H as they are kept, with the labels or targets (n_own, …) that are in b.
+        self._equations: NormalEquations | None = None
+        self._labels: Tensor | None = None
         #: Whether H is that of this graph. Of all rows: workers compute together, also who has lost none of the own.
         self._is_known = False
         #: What is computed of H, with the columns that are still to come; None while nothing is.
@@ -58,17 +67,54 @@ class TrainingRows:
 
     @property
     def held_bytes(self) -> int:
-        """What H takes already."""
-        return 0 if self._H is None else 8 * self._H.numel()
+        """What H takes already, and the sums over its rows."""
+        held = 0 if self._H is None else self._H.numel()
+        return 8 * (held if self._equations is None else held + self._equations.G.numel())
 
     def objective(self, regularization: float) -> Objective:
-        """F^u on the graph; where products are by H, what is not known of it is computed first."""
+        """F^u on the graph; where products are by H, what is not known of it is computed first.
+
+        For the squared loss by its normal equations, where these are kept.
+        """
+        objective = self.objective_by_rows(regularization)
+        return self._normal(objective) if self._graph.keeps_equations else objective
+
+    def objective_by_rows(self, regularization: float) -> Objective:
+        """The same with all products by the rows of H, or through its factors."""
         graph, representation = self._graph, self._graph.representation()
         if graph.keeps_dense:
             for _ in self.steps():
                 pass
             representation = self._dense(representation)
         return graph.objective_with(representation, regularization)
+
+    def why_no_preconditioner(self, classes: int, free: int | None) -> str | None:
+        """Why repairs go without a preconditioner, with `free` bytes beside `held_bytes`; None where they have one."""
+        representation = self._graph.representation()
+        if self._graph.keeps_equations:
+            needed = 8 * (representation.rows * representation.columns + 3 * representation.columns**2)
+            if free is None or needed <= free:
+                return None
+            return f"it needs {needed:,} bytes of memory and {free:,} are free"
+        return why_no_preconditioner(representation, classes, self.factorises, free)
+
+    @together
+    def _normal(self, objective: Objective) -> NormalObjective:
+        """`objective` by the normal equations, which are known."""
+        if self._equations is None:
+            raise RuntimeError("the normal equations were not formed")
+        squared = objective.representation.total(float(self._targets().square().sum()))
+        return NormalObjective(
+            objective.representation, objective.loss, objective.labels, objective.regularization,
+            self._equations, squared,
+        )  # fmt: skip
+
+    @together
+    def form_anew(self) -> None:
+        """Forms the normal equations from all rows of H, which are known: what rounding has added up goes."""
+        if self._H is None:
+            raise RuntimeError("H was not computed")
+        self._equations = NormalEquations.of(self._H, self._targets(), self._blocks, self.workers)
 
     @together
     def _dense(self, representation: Representation) -> DenseRepresentation:
@@ -82,17 +128,25 @@ class TrainingRows:
         if self._H is None:
             return rows
         rows._H, rows._nodes = self._H, self._nodes
+        rows._equations, rows._labels = self._equations, self._labels
         rows._changed = self._changed | _reached(self._graph, live_graph)
-        fewer = live_graph.training_rows.size < self._graph.training_rows.size
-        rows._is_known = self._is_known and not fewer and not rows._changed.any()
+        same = np.array_equal(live_graph.targets, self._graph.targets)
+        rows._is_known = self._is_known and same and not rows._changed.any()
         return rows
 
     @together
     def forget(self) -> None:
-        """Overwrites, in place, the rows of H that are not those of this graph; earlier graphs must be gone."""
-        if self._H is not None:
-            lost = self._changed[self._nodes] | ~np.isin(self._nodes, self._own_nodes)
-            self._H[torch.from_numpy(np.flatnonzero(lost)).to(self._H.device)] = 0.0
+        """Overwrites, in place, the rows of H that are not those of this graph; earlier graphs must be gone.
+
+        Sums that still hold them go too, since the rows can no longer be subtracted.
+        """
+        if self._H is None:
+            return
+        lost = self._changed[-1, self._nodes] | ~np.isin(self._nodes, self._own_nodes)
+        self._H[torch.from_numpy(np.flatnonzero(lost)).to(self._H.device)] = 0.0
+        if self._equations is not None and not self._is_known:
+            self._equations.forget()
+            self._equations = self._labels = None
 
     def H(self) -> Tensor:
         """H, (n_own, p), not to be written to; with several workers once `steps` has computed it."""
@@ -130,31 +184,104 @@ class TrainingRows:
         return False
 
     def _take(self, H: Tensor) -> None:
+        if self._graph.keeps_equations:
+            self._add_up(H)
         self._H, self._nodes, self._is_known = H, self._own_nodes, True
         self._changed[:] = False
+
+    def _add_up(self, H: Tensor) -> None:
+        """Takes the normal equations from the rows that are kept to `H` (n_own, p), of which equal blocks keep all bits.
+
+        What is subtracted later is what was added, so blocks that cannot have changed are those of before to the bit,
+        however they were computed this time.
+        """
+        labels, Y = self._graph.labels_of(self._own_nodes), self._targets()
+        if self._H is None or self._equations is None or self._labels is None:
+            self._equations = NormalEquations.of(H, Y, self._blocks, self.workers)
+        else:
+            before, after = self._levels(labels)
+            device, hops = H.device, self._hops
+            kept = np.flatnonzero((after > 0) & np.isin(self._own_nodes, self._nodes))
+            places = np.searchsorted(self._nodes, self._own_nodes[kept])
+            for columns, hop in zip(self._blocks, hops, strict=True):
+                same = after[kept] > hop
+                new, old = (torch.from_numpy(each[same]).to(device) for each in (kept, places))
+                H[new, columns] = self._H[old, columns]
+            earlier = targets_of(self._labels, Y.shape[1])
+            was, now = (_changed(*each, hops) for each in ((self._H, earlier, before), (H, Y, after)))
+            self._equations = self._equations.after(was, now, H, Y, self.workers)
+        self._labels = labels
+
+    def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For the rows that are kept and for those of this graph, from how many hops on they are not each other's.
+
+        0 for nodes that are trained on no longer, or now, or with another target; more than all hops where both are one.
+        """
+        first = np.where(self._changed.any(axis=0), self._changed.argmax(axis=0), len(self._changed))
+        before, after = first[self._nodes], first[self._own_nodes]
+        lost, gained = ~np.isin(self._nodes, self._own_nodes), ~np.isin(self._own_nodes, self._nodes)
+        before[lost], after[gained] = 0, 0
+        if self._labels is not None:
+            both = self._own_nodes[~gained]
+            earlier = self._labels[torch.from_numpy(np.searchsorted(self._nodes, both)).to(labels.device)]
+            other = earlier != labels[torch.from_numpy(np.flatnonzero(~gained)).to(labels.device)]
+            corrected = both[other.reshape(both.size, -1).any(dim=1).cpu().numpy()]
+            before[np.searchsorted(self._nodes, corrected)] = 0
+            after[np.searchsorted(self._own_nodes, corrected)] = 0
+        return before, after
+
+    def _targets(self) -> Tensor:
+        """Y of one's own rows, (n_own, C)."""
+        return targets_of(self._graph.labels_of(self._own_nodes), self._graph.classes)
+
+    @property
+    def _hops(self) -> list[int]:
+        """How many hops away each block reaches."""
+        return [hop for each in self._graph.inputs for hop in each.operators.block_hops]
+
+    @property
+    def _blocks(self) -> tuple[slice, ...]:
+        """The columns of each block."""
+        inputs = self._graph.inputs
+        widths = [each.rows.num_features for each in inputs for _ in each.operators.block_hops]
+        return tuple(slice(stop - width, stop) for width, stop in zip(widths, accumulate(widths), strict=True))
 
     def _partly(self) -> Tensor | None:
         """H with only those rows computed that may have changed; None where for one worker all at once cost less."""
         if self._H is None or self._H.device.type != "cpu":
             return None
         nodes, propagator = self._own_nodes, self._graph.propagator
-        wanted = nodes[self._changed[nodes]]
+        wanted = nodes[self._changed[-1, nodes] | ~np.isin(nodes, self._nodes)]
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
         worth = self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64))
         if anew is None or int(worth) < self.workers.count:
             return None
-        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
+        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes).clip(max=self._nodes.size - 1))]
         H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
         return H
 
 
+def _changed(H: Tensor, Y: Tensor, levels: NDArray[np.int64], hops: Sequence[int]) -> ChangedRows:
+    """Those of the rows H (n, p) with targets Y (n, C) that differ from some number of hops on, `levels` (n,)."""
+    rows = np.flatnonzero(levels <= max(hops))
+    rows = rows[np.argsort(levels[rows], kind="stable")]
+    chosen = torch.from_numpy(rows).to(H.device)
+    leading = np.searchsorted(levels[rows], hops, side="right")
+    return ChangedRows(H[chosen], Y[chosen], tuple(leading.tolist()))
+
+
+def _depth(graph: LiveGraph) -> int:
+    return max(each.operators.block_hops[-1] for each in graph.inputs)
+
+
 def _reached(before: LiveGraph, after: LiveGraph) -> NDArray[np.bool_]:
-    """The mask (n,) of the nodes whose rows of H can differ between two graphs."""
+    """The nodes whose blocks of each number of hops can differ between two graphs, (depth + 1, n)."""
     live, adjacency = after.propagator.live, after.propagator.edges.adjacency
     reached: NDArray[np.bool_] = live & (before.propagator.neighbours != after.propagator.neighbours)
     earlier, later = before.inputs.features.kept, after.inputs.features.kept
     if later is not None:
         reached |= live & ~later & (True if earlier is None else earlier)
-    for _ in range(max(each.operators.block_hops[-1] for each in after.inputs)):
-        reached = neighbourhood(adjacency, reached, live)
-    return reached
+    levels = [reached]
+    for _ in range(_depth(after)):
+        levels.append(neighbourhood(adjacency, levels[-1], live))
+    return np.stack(levels)

@@ -16,7 +16,7 @@ drawn alike for all classes 35, at four times the time.]
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from projector.network.losses import LinearMap, Loss
 from projector.network.product_costs import dense_seconds
 from projector.network.representation import Representation
 from projector.parallel.workers import together
+from projector.solvers.normal_equations import NormalFactor, NormalObjective
 from projector.solvers.objective import Objective, OfObjective, Point
 
 #: Rows drawn for a block, for each of its columns, and at least; and for the whole Hessian, for each column of H.
@@ -82,6 +83,10 @@ class HessianFactor:
         return result
 
 
+#: What stands for the inverse of the Hessian.
+Inverse: TypeAlias = ClassBlocks | HessianFactor | NormalFactor
+
+
 def takes_whole(representation: Representation, classes: int, loss: Loss) -> bool:
     """Whether the Hessian is factorised whole, so that a few products with it are all that a repair takes."""
     order = representation.columns * classes
@@ -99,12 +104,14 @@ class RowsOfH(Protocol):
 
 def preconditioner_steps(
     objective: Objective, point: Point, rows: RowsOfH, whole: bool
-) -> Iterator[ClassBlocks | HessianFactor | None]:
+) -> Iterator[Inverse | None]:
     """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
     `rows` are those of `objective`; `whole` is what `takes_whole` says of the products that the repair takes through
-    the features.
+    the features. Where there are normal equations it is their factor. Raises ArithmeticError where there is none.
     """
+    if isinstance(objective, NormalObjective):
+        return iter([objective.equations.factor(objective.weighted_rows, objective.regularization)])
     return (factor_steps if whole else block_steps)(objective, point, rows)
 
 
