@@ -23,6 +23,7 @@ from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
 from projector.parallel.workers import ALONE, Division, Workers, together
+from projector.solvers.kernel import takes_kernel
 from projector.solvers.normal_equations import takes_normal_equations
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import takes_whole
@@ -56,6 +57,8 @@ class LiveGraph:
     values: NDArray[np.float64] | None = None
     #: Whether repairs of the squared loss go by its normal equations.
     keeps_equations: bool = False
+    #: Whether they are preconditioned by its kernel instead, where there are fewer training nodes than columns of H.
+    keeps_kernel: bool = False
 
     @classmethod
     def of(
@@ -85,7 +88,8 @@ class LiveGraph:
         targets = np.where(training, graph.labels, NO_LABEL)
         representation = Representation(inputs, np.flatnonzero(training))
         whole = takes_whole(representation, graph.num_classes, loss)
-        equations = isinstance(loss, Squared) and takes_normal_equations(representation.rows, representation.columns)
+        shape, squared = (representation.rows, representation.columns), isinstance(loss, Squared)
+        equations, kernel = squared and takes_normal_equations(*shape), squared and takes_kernel(*shape)
         sizes = Sizes.of(graph)
         # Repair is by Newton's method, whatever has trained; computing H anew has to be worth the products it saves.
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes
@@ -94,6 +98,7 @@ class LiveGraph:
         return cls(
             inputs, propagator, loss, targets, dense or equations, whole,
             classes=graph.num_classes, values=values, keeps_equations=equations,
+            keeps_kernel=kernel,
         )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":
@@ -101,7 +106,9 @@ class LiveGraph:
         rows = self.training_rows
         begins = [part.start for part in Division.evenly(rows.size, workers.count).parts[1:]]
         bounds = tuple(int(rows[begin]) if begin < rows.size else self.propagator.nodes for begin in begins)
-        shared = replace(self, workers=workers, bounds=bounds)
+        # Rows of several workers are not multiplied with each other.
+        alone = self.keeps_kernel and workers.count == 1
+        shared = replace(self, workers=workers, bounds=bounds, keeps_kernel=alone)
         workers.knows(shared)
         return shared
 

@@ -13,9 +13,9 @@ remaining rows' coefficients say, B + M T, and the certificate is taken of that 
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -29,10 +29,11 @@ from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
+from projector.solvers.kernel import KernelFactor, KernelObjective
 from projector.solvers.newton import Newton
 from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, Point
-from projector.solvers.preconditioners import preconditioner_steps
+from projector.solvers.preconditioners import Inverse, preconditioner_steps
 from projector.solvers.single_precision import SinglePrecision, single_precision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
@@ -206,6 +207,8 @@ class RepairRun:
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
             self._objective = self._settled()
+        elif self._rows.keeps_kernel and self._rows.why_no_preconditioner(self._best.W.shape[1], self._free) is None:
+            self._objective = self._rows.objective(self._objective.regularization)
         if self.converged or self._is_zero():
             return
         if self.usable() is None:
@@ -314,12 +317,20 @@ class RepairRun:
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._preconditioner is None:
             raise RuntimeError("a descent without a preconditioner asks for it")
-        inverse = self._preconditioner.inverse
+        solve = self._solve(self._preconditioner.inverse)
         if all(span.gram.is_full for span in self._state.spans):
-            return inverse.solve(gradient)
+            return solve(gradient)
         strong = self._strong(gradient)
-        along = self._strong(inverse.solve(strong))
+        along = self._strong(solve(strong))
         return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
+
+    def _solve(self, inverse: Inverse) -> Callable[[Tensor], Tensor]:
+        """`inverse` as a map of (p, C)."""
+        if not isinstance(inverse, KernelFactor):
+            return inverse.solve
+        if not isinstance(self._objective, KernelObjective):
+            raise RuntimeError("a kernel's factor needs the kernel")
+        return partial(self._objective.solve, inverse)
 
     def _strong(self, W: Tensor) -> Tensor:
         """Pi applied to each block of stacked weights or a gradient (p, C)."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.live_graph import LiveGraph
+from projector.forgetting.training_kernel import TrainingKernel
 from projector.network.image_rows import image_rows, neighbourhood
 from projector.network.representation import DenseRepresentation, Representation
 from projector.parallel.workers import Workers, together
@@ -39,6 +40,8 @@ class TrainingRows:
         #: G and b of the rows of H as they are kept, with the labels or targets (n_own, …) that are in b.
         self._equations: NormalEquations | None = None
         self._labels: Tensor | None = None
+        #: H H^T of the squared loss where H has fewer rows than columns; None where that is not kept.
+        self._kernel = TrainingKernel(live_graph) if live_graph.keeps_kernel else None
         #: Whether H is that of this graph. Of all rows: workers compute together, also who has lost none of the own.
         self._is_known = False
         #: What is computed of H, with the columns that are still to come; None while nothing is.
@@ -61,6 +64,11 @@ class TrainingRows:
         return self._graph.keeps_dense
 
     @property
+    def keeps_kernel(self) -> bool:
+        """Whether repairs of the squared loss are preconditioned by its kernel."""
+        return self._graph.keeps_kernel
+
+    @property
     def factorises(self) -> bool:
         """Whether repairs go by a factor of the whole Hessian."""
         return self._graph.factorises
@@ -69,7 +77,8 @@ class TrainingRows:
     def held_bytes(self) -> int:
         """What H takes already, and the sums over its rows."""
         held = 0 if self._H is None else self._H.numel()
-        return 8 * (held if self._equations is None else held + self._equations.G.numel())
+        held += 0 if self._equations is None else self._equations.G.numel()
+        return 8 * held + (0 if self._kernel is None else self._kernel.held_bytes)
 
     def objective(self, regularization: float) -> Objective:
         """F^u on the graph; where products are by H, what is not known of it is computed first.
@@ -77,6 +86,8 @@ class TrainingRows:
         For the squared loss by its normal equations, where these are kept.
         """
         objective = self.objective_by_rows(regularization)
+        if self._kernel is not None:
+            return self._kernel.objective(objective)
         return self._normal(objective) if self._graph.keeps_equations else objective
 
     def objective_by_rows(self, regularization: float) -> Objective:
@@ -91,8 +102,10 @@ class TrainingRows:
     def why_no_preconditioner(self, classes: int, free: int | None) -> str | None:
         """Why repairs go without a preconditioner, with `free` bytes beside `held_bytes`; None where they have one."""
         representation = self._graph.representation()
-        if self._graph.keeps_equations:
-            needed = 8 * (representation.rows * representation.columns + 3 * representation.columns**2)
+        rows, columns = representation.rows, representation.columns
+        if self._graph.keeps_equations or self._graph.keeps_kernel:
+            # Those before and after, and the factor; H where it is kept.
+            needed = 8 * (3 * min(rows, columns) ** 2 + (rows * columns if self.keeps_dense else 0))
             if free is None or needed <= free:
                 return None
             return f"it needs {needed:,} bytes of memory and {free:,} are free"
@@ -125,11 +138,16 @@ class TrainingRows:
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
         """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
         rows = TrainingRows(live_graph)
+        if self._H is None and self._kernel is None:
+            return rows
+        reached = _reached(self._graph, live_graph)
+        if self._kernel is not None:
+            rows._kernel = self._kernel.on(live_graph, reached[-1])
         if self._H is None:
             return rows
         rows._H, rows._nodes = self._H, self._nodes
         rows._equations, rows._labels = self._equations, self._labels
-        rows._changed = self._changed | _reached(self._graph, live_graph)
+        rows._changed = self._changed | reached
         same = np.array_equal(live_graph.targets, self._graph.targets)
         rows._is_known = self._is_known and same and not rows._changed.any()
         return rows
@@ -140,6 +158,8 @@ class TrainingRows:
 
         Sums that still hold them go too, since the rows can no longer be subtracted.
         """
+        if self._kernel is not None:
+            self._kernel.forget()
         if self._H is None:
             return
         lost = self._changed[-1, self._nodes] | ~np.isin(self._nodes, self._own_nodes)

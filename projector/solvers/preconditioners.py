@@ -25,6 +25,7 @@ from projector.network.losses import LinearMap, Loss
 from projector.network.product_costs import dense_seconds
 from projector.network.representation import Representation
 from projector.parallel.workers import together
+from projector.solvers.kernel import KernelFactor, KernelObjective
 from projector.solvers.normal_equations import NormalFactor, NormalObjective
 from projector.solvers.objective import Objective, OfObjective, Point
 
@@ -84,7 +85,7 @@ class HessianFactor:
 
 
 #: What stands for the inverse of the Hessian.
-Inverse: TypeAlias = ClassBlocks | HessianFactor | NormalFactor
+Inverse: TypeAlias = ClassBlocks | HessianFactor | NormalFactor | KernelFactor
 
 
 def takes_whole(representation: Representation, classes: int, loss: Loss) -> bool:
@@ -108,10 +109,12 @@ def preconditioner_steps(
     """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
     `rows` are those of `objective`; `whole` is what `takes_whole` says of the products that the repair takes through
-    the features. Where there are normal equations it is their factor. Raises ArithmeticError where there is none.
+    the features. For the squared loss it is the factor of its normal equations or of its kernel. Raises ArithmeticError where there is none.
     """
     if isinstance(objective, NormalObjective):
         return iter([objective.equations.factor(objective.weighted_rows, objective.regularization)])
+    if isinstance(objective, KernelObjective):
+        return iter([objective.factor()])
     return (factor_steps if whole else block_steps)(objective, point, rows)
 
 
