@@ -127,6 +127,8 @@ class Model:
     def predict(self, nodes: ArrayLike | None = None) -> NDArray[np.float64]:
         """Class probabilities, (m, C) float64, of `nodes` (m,), or of all (zero rows for deleted ones).
 
+        The squared loss of real-valued targets predicts these themselves.
+
         Raises GraphError for a node that was deleted, or never was.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
@@ -288,7 +290,10 @@ def fit(
 def _held(fitted: Fitted, device: str) -> HeldModel:
     known, trained = fitted.graph, fitted.trained
     everyone = np.ones(known.nodes, dtype=np.bool_)
-    live_graph = LiveGraph.of(known, fitted.spec, trained.diffusion, live=everyone, featured=everyone, device=device)
+    live_graph = LiveGraph.of(
+        known, fitted.spec, trained.diffusion,
+        temperature=fitted.temperature, live=everyone, featured=everyone, device=device,
+    )  # fmt: skip
     features, labels = live_graph.inputs.features, live_graph.inputs.labels
     W = side_by_side(trained.weights)
     span = SpanState(W, W.clone(), torch.zeros_like(W), fitted.gram, everyone)

@@ -45,6 +45,8 @@ _PROJECTED = ("lethe, projection", "lethe, projection and repair")
 _RETRAINED = ("retraining", "lethe, projection", *NETWORKS)
 #: Of those that differ in how lambda suits them, one each.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
+#: Ridge regressions updated in closed form.
+_RIDGE = ("closed-form sgc", "graph editor", "graph editor, fine-tuned")
 #: That attacks are measured on, with the loss of each; Newton steps are defined for `ovr` alone.
 _EITHER_LOSS = ("retraining", *_PROJECTED, PLANTED, "projector, option 1 as printed")
 _ATTACKED = (
@@ -53,6 +55,7 @@ _ATTACKED = (
     "fisher+",
     "fisher+, without noise",
     "graph eraser, linear, metis, mean",
+    *_RIDGE,
     *(name + SOFTMAX for name in _EITHER_LOSS),
 )
 _FORGETTING_EDGES = tuple(name + loss for loss in ("", SOFTMAX) for name in ("retraining", *_PROJECTED))

@@ -178,6 +178,14 @@ def _square(matrix: Tensor) -> float:
     return float(torch.linalg.norm(matrix)) ** 2
 
 
+@together
+def normal_factor(objective: Objective) -> NormalFactor:
+    """That of H^T H / n + lambda I for the training rows of `objective`. Raises ArithmeticError where there is none."""
+    H = objective.H()
+    equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers)
+    return equations.factor(objective.weighted_rows, objective.regularization)
+
+
 @dataclass(frozen=True, eq=False)
 class NormalObjective(Objective):
     """F of the squared loss, with values and gradients from the normal equations instead of from the rows.
