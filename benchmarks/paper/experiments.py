@@ -18,6 +18,7 @@ from benchmarks.paper.inference.lira import lira
 from benchmarks.paper.inference.membership import membership
 from benchmarks.paper.inference.reconstruction import reconstruction
 from benchmarks.paper.inference.versions import PLANTED
+from benchmarks.paper.losses import LOSSES, losses
 from benchmarks.paper.setting import (
     ARXIV,
     CERTIFIED,
@@ -34,6 +35,7 @@ from benchmarks.paper.theory.expressiveness import LOOPS, expressiveness
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN, fine_tuning
 from benchmarks.paper.theory.theorem import theorem
 from benchmarks.paper.units import Unit
+from projector.network.spec import LossKind
 
 _LINEAR = tuple(name for name in METHODS if not is_network(name))
 #: A network that is retrained is as close to itself as can be; of its erasers there is one.
@@ -90,6 +92,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         (*VARIANTS, ALL_LABELS, SHADOW, *NETWORKS),
         quick=("linear", "+ diffusion", ALL_LABELS, SHADOW, "gcn"),
     ),
+    "losses": Experiment(losses, LOSSES, quick=(LossKind.SQUARED,)),
     "stream": Experiment(stream, ("certified removal",), ("cora",)),
     "delta": Experiment(delta, tuple(SCALINGS)),
     "theorem": Experiment(theorem, (PLAIN,), SMALL),
@@ -131,6 +134,11 @@ LIMITS = (
         lambda experiment, dataset, method: (
             experiment == "accuracy" and dataset in SMALL[:3] and _draws_nothing(method)
         ),
+    ),
+    Limit(
+        "accuracies by loss on Cora, Citeseer and Pubmed, by more than one seed",
+        "A seed draws nothing there: the split is given.",
+        lambda experiment, dataset, _: experiment == "losses" and dataset in SMALL[:3],
     ),
     Limit(
         "certified removal and ScaleGUN beyond Cora",
