@@ -6,8 +6,8 @@ single precision where H is at hand in it; what that leaves over is in the next 
 the gradient, which falls later (in the energy norm each gains a factor of about eps sqrt(kappa)); where they go on to,
 the equations are solved in double precision from there on.
 
-The squared loss is trained by one factorisation: its Hessian is the same everywhere, so the inverse leads to the optimum
-in one step, and what rounding leaves of that in the next.
+The squared loss is trained by one factorisation: its Hessian is the same everywhere, so its inverse leads to the
+optimum in one step, and what rounding leaves of that in the next.
 
 A preconditioner is given as `precondition`. Without one conjugate gradients are fastest where products are quick: on
 Cora, Citeseer and Pubmed training from zero.

@@ -213,8 +213,8 @@ class NormalObjective(Objective):
 
     def hessian(self, point: Point) -> LinearMap:
         """G/n + lambda I as a map of directions (p, C)."""
-        return lambda direction: (self.equations.G @ direction).div_(self.weighted_rows).add_(
-            direction, alpha=self.regularization
+        return lambda direction: (
+            (self.equations.G @ direction).div_(self.weighted_rows).add_(direction, alpha=self.regularization)
         )
 
     def dual(self, point: Point) -> Tensor:

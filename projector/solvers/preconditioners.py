@@ -103,13 +103,12 @@ class RowsOfH(Protocol):
         """One's own rows of it, (n_own, p) float64, not to be written to."""
 
 
-def preconditioner_steps(
-    objective: Objective, point: Point, rows: RowsOfH, whole: bool
-) -> Iterator[Inverse | None]:
+def preconditioner_steps(objective: Objective, point: Point, rows: RowsOfH, whole: bool) -> Iterator[Inverse | None]:
     """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
     `rows` are those of `objective`; `whole` is what `takes_whole` says of the products that the repair takes through
-    the features. For the squared loss it is the factor of its normal equations or of its kernel. Raises ArithmeticError where there is none.
+    the features. For the squared loss it is the factor of its normal equations or of its kernel. Raises ArithmeticError
+    where there is none.
     """
     if isinstance(objective, NormalObjective):
         return iter([objective.equations.factor(objective.weighted_rows, objective.regularization)])
