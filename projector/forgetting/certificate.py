@@ -66,7 +66,7 @@ def certify(objective: Objective, point: Point) -> Certificate:
 
 
 def drifted_too_far(objective: NormalObjective, size: float, tolerance: float) -> bool:
-    """Whether what the normal equations have drifted takes a tenth of the relative bound `tolerance`, for |W|_F = `size`.
+    """Whether the drift of the normal equations takes a tenth of the relative bound `tolerance`, for |W|_F = `size`.
 
     Then the gradient has to come from equations that are formed anew, or from the rows.
     """

@@ -230,14 +230,14 @@ class RepairRun:
             yield False
 
     def _settled(self) -> Objective:
-        """The objective with H; by normal equations unless what these have drifted could keep it from its bound."""
+        """The objective with H; by normal equations unless their drift could keep the bound from its tolerance."""
         regularization, size = self._objective.regularization, float(torch.linalg.norm(stacked(self._state)))
         objective = self._rows.objective(regularization)
-        if not isinstance(objective, NormalObjective):
-            return objective
-        if drifted_too_far(objective, size, self._tolerance):
+        if isinstance(objective, NormalObjective) and drifted_too_far(objective, size, self._tolerance):
             self._rows.form_anew()
             objective = self._rows.objective(regularization)
+        if not isinstance(objective, NormalObjective):
+            return objective
         self._of_factor = objective
         by_rows = drifted_too_far(objective, size, self._tolerance)
         return self._rows.objective_by_rows(regularization) if by_rows else objective

@@ -210,10 +210,10 @@ class TrainingRows:
         self._changed[:] = False
 
     def _add_up(self, H: Tensor) -> None:
-        """Takes the normal equations from the rows that are kept to `H` (n_own, p), of which equal blocks keep all bits.
+        """Takes the normal equations from the rows that are kept to `H` (n_own, p).
 
-        What is subtracted later is what was added, so blocks that cannot have changed are those of before to the bit,
-        however they were computed this time.
+        What is subtracted later has to be what was added, so blocks that cannot have changed become those of before to
+        the bit, however they were computed this time.
         """
         labels, Y = self._graph.labels_of(self._own_nodes), self._targets()
         if self._H is None or self._equations is None or self._labels is None:
@@ -233,9 +233,10 @@ class TrainingRows:
         self._labels = labels
 
     def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For the rows that are kept and for those of this graph, from how many hops on they are not each other's.
+        """For the rows that are kept, and for those of this graph, from how many hops on a node's blocks differ.
 
-        0 for nodes that are trained on no longer, or now, or with another target; more than all hops where both are one.
+        0 for nodes that are trained on no longer, or only now, or with another target; more than all hops for a row
+        that is the same.
         """
         first = np.where(self._changed.any(axis=0), self._changed.argmax(axis=0), len(self._changed))
         before, after = first[self._nodes], first[self._own_nodes]

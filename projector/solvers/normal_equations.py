@@ -163,7 +163,7 @@ def _updated(
     """`held` plus sign * left^T right for all `changes`, and the variance of its error, that of `held` included."""
     moved, of_moved = torch.zeros_like(held), 0.0
     for sign, left, right in changes:
-        for R, Q in zip(left.split(CHUNK), right.split(CHUNK), strict=True):
+        for R, Q in zip(torch.split(left, CHUNK), torch.split(right, CHUNK), strict=True):
             moved.addmm_(R.T, Q, alpha=sign)
             product = float(torch.linalg.norm(R)) * float(torch.linalg.norm(Q))
             of_moved += _EPSILON**2 * (_square(moved) / 12 + R.shape[0] / 6 * product**2 / 4)
@@ -213,9 +213,11 @@ class NormalObjective(Objective):
 
     def hessian(self, point: Point) -> LinearMap:
         """G/n + lambda I as a map of directions (p, C)."""
-        return lambda direction: (
-            (self.equations.G @ direction).div_(self.weighted_rows).add_(direction, alpha=self.regularization)
-        )
+        return self._curved
+
+    def _curved(self, direction: Tensor) -> Tensor:
+        product = (self.equations.G @ direction).div_(self.weighted_rows)
+        return product.add_(direction, alpha=self.regularization)
 
     def dual(self, point: Point) -> Tensor:
         """As `Objective.dual`; the residuals are computed for it, from the rows."""
@@ -241,12 +243,11 @@ class NormalObjective(Objective):
     @together
     def rounding_of_rows(self, size: float, residual: float) -> float:
         """What the rounding of the rows of H does to the gradient, for |W|_F and the residual's |H W - Y|_F."""
-        representation, eps = self.representation, _EPSILON
+        representation = self.representation
         rows = representation.row_bounds
         of_logits = math.sqrt(1 / 6) * representation.logit_rounding(rows) * size
-        return (of_logits + math.sqrt(representation.terms / 6) * representation.norm(rows) * residual) * (
-            eps / self.weighted_rows
-        )
+        of_residual = math.sqrt(representation.terms / 6) * representation.norm(rows) * residual
+        return float(_EPSILON * (of_logits + of_residual) / self.weighted_rows)
 
     def _missed(self, W: Tensor, product: Tensor) -> float:
         """|H W - Y|_F^2 from `product` = G W."""

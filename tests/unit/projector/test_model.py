@@ -53,7 +53,7 @@ def retrained(small: Graph, spec: ModelSpec, nodes: list[int], features: list[in
     return Problem(H, labels, small.num_classes, spec.loss, spec.regularization).minimum(1e-10)
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 def test_what_is_left_is_the_model_of_retraining(small: Graph, loss: LossKind) -> None:
     spec = ModelSpec(loss=loss)
     before = fit(small, spec)
@@ -212,7 +212,7 @@ def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model
     assert not after.predict()[4].any()
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @pytest.mark.parametrize("seed", range(4))
 def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossKind, seed: int) -> None:
     """Other nodes have features along every direction, so that the projection takes nothing."""
