@@ -32,9 +32,9 @@ def radius(loss: Loss, classes: int, regularization: float, largest_target: floa
     """R with |W_u| <= R whatever the data: sqrt(2 F(0) / lambda), since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
 
     F(0) is the loss of one row of zero logits: log C (softmax), C log 2 (ovr), C/2 (smoothed hinge), 1/2 (squared).
-    With real-valued targets it depends on the data, unless no node's |y|_2 is above a `largest_target` that was declared
-    without looking at them: then it is half of that squared (1 for one target of 1 or -1). Raises PromiseError where
-    none is declared, and for an objective that bounds no distance to retraining.
+    With real-valued targets it depends on the data, unless no node's |y|_2 is above a `largest_target` that was
+    declared without looking at them: then it is half of that squared (1 for one target of 1 or -1). Raises PromiseError
+    where none is declared, and for an objective that bounds no distance to retraining.
     """
     if not certifiable(loss, regularization):
         raise PromiseError(

@@ -246,7 +246,7 @@ class TrainingRows:
             both = self._own_nodes[~gained]
             earlier = self._labels[torch.from_numpy(np.searchsorted(self._nodes, both)).to(labels.device)]
             other = earlier != labels[torch.from_numpy(np.flatnonzero(~gained)).to(labels.device)]
-            corrected = both[other.reshape(both.size, -1).any(dim=1).cpu().numpy()]
+            corrected = both[(other if other.dim() == 1 else other.any(dim=1)).cpu().numpy()]
             before[np.searchsorted(self._nodes, corrected)] = 0
             after[np.searchsorted(self._own_nodes, corrected)] = 0
         return before, after

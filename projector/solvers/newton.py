@@ -149,7 +149,9 @@ class Newton:
     def _searched(self, direction: Tensor, decrease: float) -> Point:
         """The point a whole step away, or as far as it takes for the slope along `direction` to fall enough."""
         whole = self._objective.at(self._point.W + direction)
-        if abs(float((whole.gradient * direction).sum())) <= _REMAINING_SLOPE * decrease:
+        # Of a quadratic F, what a whole step leaves of the slope is rounding.
+        quadratic = isinstance(self._objective.loss, Squared)
+        if quadratic or abs(float((whole.gradient * direction).sum())) <= _REMAINING_SLOPE * decrease:
             return whole
         length = step_length(self._objective, self._point, direction, _REMAINING_SLOPE)
         return whole if length == 1.0 else self._objective.at(self._point.W + length * direction)

@@ -32,7 +32,7 @@ LARGEST_MATRIX = 1 << 30
 #: H, of whose rows it is made, takes no more than this.
 LARGEST_ROWS = 2 << 30
 #: Rows that are added up at a time; fewer would round less and take longer.
-CHUNK = 4_096
+CHUNK = 1_024
 _EPSILON = torch.finfo(torch.float64).eps
 _WORD = 8
 
