@@ -191,7 +191,7 @@ class TrainingRows:
         making, self._making = self._making, None
         if making is None:
             if (partly := self._partly()) is not None:
-                self._take(partly)
+                self._take(partly, partly=True)
                 return False
             representation = self._graph.representation()
             making = representation.empty(), representation.column_chunks()
@@ -203,13 +203,13 @@ class TrainingRows:
         self._take(H)
         return False
 
-    def _take(self, H: Tensor) -> None:
+    def _take(self, H: Tensor, *, partly: bool = False) -> None:
         if self._graph.keeps_equations:
-            self._add_up(H)
+            self._add_up(H, partly=partly)
         self._H, self._nodes, self._is_known = H, self._own_nodes, True
         self._changed[:] = False
 
-    def _add_up(self, H: Tensor) -> None:
+    def _add_up(self, H: Tensor, *, partly: bool) -> None:
         """Takes the normal equations from the rows that are kept to `H` (n_own, p).
 
         What is subtracted later has to be what was added, so blocks that cannot have changed become those of before to
@@ -221,7 +221,9 @@ class TrainingRows:
         else:
             before, after = self._levels(labels)
             device, hops = H.device, self._hops
-            kept = np.flatnonzero((after > 0) & np.isin(self._own_nodes, self._nodes))
+            # Rows that were not computed this time are those of before anyway.
+            computed = after <= (max(hops) if partly else len(self._changed))
+            kept = np.flatnonzero(computed & (after > 0) & np.isin(self._own_nodes, self._nodes))
             places = np.searchsorted(self._nodes, self._own_nodes[kept])
             for columns, hop in zip(self._blocks, hops, strict=True):
                 same = after[kept] > hop
