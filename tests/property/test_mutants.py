@@ -23,6 +23,9 @@ GRAM = "projector/forgetting/gram.py"
 CERTIFICATE = "projector/forgetting/certificate.py"
 MECHANISM = "projector/certified/mechanism.py"
 NOISE = "projector/certified/noise.py"
+NORMAL_EQUATIONS = "projector/solvers/normal_equations.py"
+TRAINING_ROWS = "projector/forgetting/training_rows.py"
+SQUARED = "tests/property/test_normal_equations.py"
 PUBLISHED = "tests/property/test_published_weights.py"
 PUBLICATION = "tests/unit/projector/certified/test_mechanism.py"
 
@@ -51,6 +54,8 @@ _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=
 """
 
 _LARGE_ROW = "test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered[softmax]"
+_DRIFTED = "test_tau_is_at_least_what_sums_have_drifted_and_of_its_size"
+_BLOCKS = "test_every_kind_of_block_is_updated[row]"
 _OBSERVED = "test_an_observer_does_no_better_than_was_promised[small]"
 _SHARED_ROW = "test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered[softmax]"
 
@@ -148,6 +153,48 @@ MUTANTS = {
         (_SHARED_ROW,),
         BOUND,
     ),
+    "trusts sums that have drifted": Mutant(
+        NORMAL_EQUATIONS,
+        ("        return self.tau * size + self.target_tau\n", "\n    def factor("),
+        "        return 0.0\n",
+        ("test_the_bound_covers_what_long_rows_leave_behind",),
+        SQUARED,
+    ),
+    "counts the drift of the targets' sums as none": Mutant(
+        NORMAL_EQUATIONS,
+        ("        return math.sqrt(self.target_variances.sum())\n", "\n    def drift("),
+        "        return 0.0\n",
+        (_DRIFTED,),
+        SQUARED,
+    ),
+    "leaves the rows that were subtracted and added out of the drift": Mutant(
+        NORMAL_EQUATIONS,
+        ("            of_moved += ", "    if workers.count > 1:"),
+        "            of_moved += 0.0 * product\n",
+        (_DRIFTED,),
+        SQUARED,
+    ),
+    "adds rows that leave": Mutant(
+        NORMAL_EQUATIONS,
+        ("            changes = [(-1.0, was, ", "was.leading[by])"),
+        "            changes = [(1.0, was, ",
+        (_DRIFTED, _BLOCKS),
+        SQUARED,
+    ),
+    "solves the sums of before": Mutant(
+        TRAINING_ROWS,
+        ("            self._equations = self._equations.after(", "        self._labels = labels\n"),
+        "            assert was.H.shape[0] >= now.H.shape[0]\n",
+        (_BLOCKS,),
+        SQUARED,
+    ),
+    "updates the blocks of all hops from the rows of none": Mutant(
+        TRAINING_ROWS,
+        ("        levels.append(neighbourhood(", "    return np.stack(levels)\n"),
+        "        levels.append(levels[-1])\n",
+        (_BLOCKS,),
+        SQUARED,
+    ),
     "publishes with half of the noise": Mutant(
         MECHANISM,
         ("    steps += rounded_normal(", "    return torch.from_numpy"),
@@ -213,7 +260,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION], BOUND))
+@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, SQUARED, PUBLISHED, PUBLICATION], BOUND))
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}

@@ -100,13 +100,13 @@ def main() -> None:
         solved = again(model._held)
         times.append((weights, all_of_it, solved))
         print(
-            f"weights and certificate {weights:.3f} s, bound {bound:.1e}; whole {all_of_it:.2f} s; again {solved:.2f} s",
+            f"weights and certificate {weights:.3f} s ({bound:.1e}), whole {all_of_it:.2f} s, again {solved:.2f} s",
             flush=True,
         )
     weights, all_of_it, solved = (median(each) for each in zip(*times, strict=True))
     print(
-        f"medians: {weights:.3f} s, {all_of_it:.2f} s, {solved:.2f} s; solving again takes {solved / weights:.1f} times "
-        f"as long as weights and certificate, {solved / all_of_it:.1f} times as long as the whole deletion"
+        f"medians: {weights:.3f} s, {all_of_it:.2f} s, {solved:.2f} s; solving again takes {solved / weights:.1f} "
+        f"times as long as weights and certificate, {solved / all_of_it:.1f} times as long as the whole deletion"
     )
 
 
