@@ -294,21 +294,23 @@ class SearchResult(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
-class NodePrediction(msgspec.Struct, frozen=True):
-    """The class probabilities of one of several nodes."""
+class NodePrediction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The class probabilities of one of several nodes; of a regression the scores alone."""
 
     node: str
-    label: str
-    probabilities: dict[str, float]
+    label: str = ""
+    probabilities: dict[str, float] = {}
+    scores: dict[str, float] = {}
 
 
-class Prediction(msgspec.Struct, frozen=True):
-    """The class probabilities of one node, by one model version."""
+class Prediction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The class probabilities of one node, by one model version; of a regression the scores alone."""
 
     node: str
-    label: str
-    probabilities: dict[str, float]
     model_version: int
+    label: str = ""
+    probabilities: dict[str, float] = {}
+    scores: dict[str, float] = {}
 
 
 class Predictions(msgspec.Struct, frozen=True):

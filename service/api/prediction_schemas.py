@@ -28,6 +28,21 @@ class NodePrediction(BaseModel):
     )
 
 
+class NodeScores(BaseModel):
+    """The predicted targets of one node within an answer for several, of a regression."""
+
+    node: str
+    scores: dict[str, float] = Field(description="Predicted value by target, rounded as probabilities are.")
+
+
+class ScoresAnswer(NodeScores):
+    """The predicted targets of one node, by one model version, of a regression."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_version: int
+
+
 _PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}
 
 
@@ -52,7 +67,7 @@ class PredictionsAnswer(BaseModel):
     )
 
     model_version: int
-    predictions: list[NodePrediction] = Field(description="In the order asked.")
+    predictions: list[NodePrediction | NodeScores] = Field(description="In the order asked.")
     unknown: list[str] = Field(description="Ids of no live node; to keys without deletions:read also deleted ones.")
     deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
 
@@ -61,7 +76,7 @@ class PredictionsAnswer(BaseModel):
 #: graph, so a caller who has the data could test with them what was deleted.
 AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
-    *("repair_progress", "weights_sha256"),
+    *("repair_progress", "weights_sha256", "accuracy", "regression"),
 )
 _AUDIT = "Null to keys without audit:read."
 
@@ -107,6 +122,8 @@ class ModelAnswer(BaseModel):
                     "lambda": 0.0001,
                     "rank": 1431,
                     "condition_number": 157.0,
+                    "accuracy": {"train": 0.98, "val": 0.86, "test": 0.87},
+                    "regression": None,
                     "span_residual": 3e-15,
                     "distance_bound": 2e-9,
                     "distance_bound_relative": 1e-10,
@@ -135,6 +152,13 @@ class ModelAnswer(BaseModel):
     regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
     rank: int | None = Field(description=f"Dimension of the span of the live nodes' features. {_AUDIT}")
     condition_number: float | None = Field(description=f"Of the features at import, over the kept directions. {_AUDIT}")
+    accuracy: dict[str, float | None] | None = Field(
+        description="Shares of training, validation and test nodes predicted rightly at import; null for a regression. "
+        f"{_AUDIT}"
+    )
+    regression: dict[str, float | None] | None = Field(
+        description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
+    )
     span_residual: float | None = Field(
         description=f"How far the weights are from that span, measured last from disk. {_AUDIT}"
     )

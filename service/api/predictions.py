@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.auth import BearerKey, KeyedRoute, requires
-from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest
+from service.api.prediction_schemas import PredictionAnswer, PredictionsAnswer, PredictRequest, ScoresAnswer
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
@@ -17,7 +17,7 @@ from service.http.problem_responses import problems
 from service.http.replies import reply_record
 from service.http.routes import StrictRoute
 from service.offload import offload
-from service.publication.reader import Prediction
+from service.publication.reader import Prediction, Scores
 from service.services import Services, services_of
 
 Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
@@ -53,7 +53,7 @@ single = APIRouter(tags=["predictions"], route_class=PredictRoute)
 
 @single.get(
     "/predict/{node:path}",
-    response_model=PredictionAnswer,
+    response_model=PredictionAnswer | ScoresAnswer,
     responses=problems(401, 403, 404, 410, 503),
     summary="Predict one node",
 )
@@ -62,7 +62,7 @@ async def predict(
     node: Annotated[str, Path(description="External id of the node.", examples=["12"])],
     caller: Caller,
 ) -> Response:
-    """The class probabilities of a live node, by the committed model on the remaining graph.
+    """The class probabilities of a live node, or its scores, by the committed model on the remaining graph.
 
     In full to a key that also has predictions:exact, rounded to every other.
     A deleted node is 410 to a key that also has deletions:read, and 404 to every other.
@@ -108,12 +108,12 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
 
 async def _predictions(
     services: Services, caller: ApiKey, nodes: Sequence[str]
-) -> tuple[int, list[Prediction], list[str]]:
+) -> tuple[int, list[Prediction | Scores], list[str]]:
     """A version, its predictions as the caller may have them, and the ids that are not live nodes."""
     reader, count = services.reader, len(nodes)
     decimals = None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
 
-    def told() -> tuple[int, list[Prediction], list[str]]:
+    def told() -> tuple[int, list[Prediction | Scores], list[str]]:
         return reader.predict_many(nodes, decimals)
 
     if not services.allowance.is_limited:
@@ -127,15 +127,19 @@ async def _predictions(
             return found
 
 
+def _of_node(one: Prediction | Scores) -> dict[str, object]:
+    if isinstance(one, Scores):
+        return {"node": one.node, "scores": one.scores}
+    return {"node": one.node, "label": one.label, "probabilities": one.probabilities}
+
+
 def _listed(
-    version: int, predictions: Sequence[Prediction], missing: Sequence[str], deleted: Collection[str]
+    version: int, predictions: Sequence[Prediction | Scores], missing: Sequence[str], deleted: Collection[str]
 ) -> Response:
     return reply_record(
         {
             "model_version": version,
-            "predictions": [
-                {"node": one.node, "label": one.label, "probabilities": one.probabilities} for one in predictions
-            ],
+            "predictions": [_of_node(one) for one in predictions],
             "unknown": [node for node in missing if node not in deleted],
             "deleted": [node for node in missing if node in deleted],
         }

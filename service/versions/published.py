@@ -1,5 +1,7 @@
 """What is published of a model and its versions, from what the unlearner holds of them."""
 
+from dataclasses import asdict
+
 from model_store.manifest import Manifest
 from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState
@@ -24,6 +26,8 @@ def model_facts(manifest: Manifest) -> ModelFacts:
         loss=spec.loss.value,
         regularization=spec.regularization,
         condition_number=manifest.condition_number,
+        accuracy=None if manifest.regression is not None else asdict(manifest.accuracy),
+        regression=None if manifest.regression is None else asdict(manifest.regression),
     )
 
 

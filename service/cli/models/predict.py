@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from lethe_client.results import NodePrediction
 from service.cli.console import Json, note, print_result, table
 from service.cli.exit_status import ExitStatus
 from service.cli.server import Home, Key, Url, connect
@@ -25,8 +26,10 @@ def command(
     """
     with connect(url, key, home) as client:
         answer = client.predict_many(nodes)
-    rows = [(one.node, one.label, str(round(one.probabilities[one.label], 4))) for one in answer.predictions]
-    text = [table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows)] if rows else []
+    head, rows = ("node", "class", "probability"), [_row(one) for one in answer.predictions]
+    if any(one.scores for one in answer.predictions):
+        head = ("node", "target", "score")
+    text = [table(f"Model version {answer.model_version}", head, rows)] if rows else []
     print_result(answer, as_json, *text)
     for node in answer.deleted:
         note(f"{node}: deleted on request.")
@@ -34,3 +37,10 @@ def command(
         note(f"{node}: no such node.")
     if answer.deleted or answer.unknown:
         raise typer.Exit(ExitStatus.NOT_FOUND)
+
+
+def _row(one: NodePrediction) -> tuple[str, str, str]:
+    """What is shown of a node; of a regression all targets in one cell."""
+    if one.scores:
+        return one.node, ", ".join(one.scores), ", ".join(f"{value:.4g}" for value in one.scores.values())
+    return one.node, one.label, str(round(one.probabilities[one.label], 4))
