@@ -367,6 +367,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     lambda_: float = msgspec.field(name="lambda")
     propagation: str | None = None
     condition_number: float | None = None
+    #: At import: shares predicted rightly by `train`, `val` and `test`, or of a regression R^2 and mean squared error.
+    accuracy: dict[str, float | None] | None = None
+    regression: dict[str, float | None] | None = None
     span_residual: float | None = None
     #: The weights are at most this far from those of retraining on what remains; also as a share of them.
     distance_bound: float | None = None

@@ -1,6 +1,7 @@
 """Predictions from a publication: views, forgotten nodes, the head, and what is in the files."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from service.publication.checksums import BLOCK, PublicationDamaged
 from service.publication.heads import Head, Heads
 from service.publication.layout import Layout
 from service.publication.mapped import View
-from service.publication.reader import Found, Prediction, Reader
+from service.publication.reader import Found, Prediction, Reader, Scores
 from service.publication.writer import Publisher
 from tests.support.service import publications
 from tests.support.service.publications import admitted, have_edges, is_public, knows, predicted
@@ -382,3 +383,12 @@ def test_files_that_hold_anything_are_no_fault_once_another_version_is_shown(
         reader._answer(broken)
     assert reader._answer(broken) == 2
     assert asked == [1, 1, 2]
+
+
+def test_a_regression_answers_its_scores_and_names_no_class(tmp_path: Path) -> None:
+    shown = publications.snapshot(1, np.tile([-1.23456, 7.0], (len(IDS), 1)), EDGES, (3,))
+    model = publications.published_model(IDS, shown)
+    model = replace(model, facts=replace(model.facts, regression={"r_squared_test": 0.5}))
+    publications.load(Publisher(tmp_path, tmp_path / "share"), ref(1), model, shown)
+    version, found, missing = admitted(tmp_path).predict_many(["b", "d"], 2)
+    assert (version, found, missing) == (1, [Scores("b", {"red": -1.23, "green": 7.0}, 1)], ["d"])
