@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.forgetting.kept_rows import KeptRows
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.training_kernel import TrainingKernel
 from projector.network.image_rows import image_rows, neighbourhood
@@ -32,7 +33,7 @@ class TrainingRows:
         self._graph = live_graph
         representation = live_graph.representation()
         #: H, maybe of an earlier graph, and the nodes (n_own,) of its rows.
-        self._H: Tensor | None = None
+        self._H: KeptRows | None = None
         self._nodes = self._own_nodes = live_graph.training_rows[representation.own]
         #: For each number of hops, from 0, the mask (n,) of the nodes whose blocks of so many hops are no longer those
         #: of the graph.
@@ -76,7 +77,7 @@ class TrainingRows:
     @property
     def held_bytes(self) -> int:
         """What H takes already, and the sums over its rows."""
-        held = 0 if self._H is None else self._H.numel()
+        held = 0 if self._H is None else self._H.numel
         held += 0 if self._equations is None else self._equations.G.numel()
         return 8 * held + (0 if self._kernel is None else self._kernel.held_bytes)
 
@@ -85,10 +86,12 @@ class TrainingRows:
 
         For the squared loss by its normal equations, where these are kept.
         """
+        if self._graph.keeps_equations:
+            for _ in self.steps():
+                pass
+            return self._normal(self._graph.objective(regularization))
         objective = self.objective_by_rows(regularization)
-        if self._kernel is not None:
-            return self._kernel.objective(objective)
-        return self._normal(objective) if self._graph.keeps_equations else objective
+        return objective if self._kernel is None else self._kernel.objective(objective)
 
     def objective_by_rows(self, regularization: float) -> Objective:
         """The same with all products by the rows of H, or through its factors."""
@@ -127,7 +130,7 @@ class TrainingRows:
         """Forms the normal equations from all rows of H, which are known: what rounding has added up goes."""
         if self._H is None:
             raise RuntimeError("H was not computed")
-        self._equations = NormalEquations.of(self._H, self._targets(), self._blocks, self.workers)
+        self._equations = NormalEquations.of(self._H.whole(), self._targets(), self._blocks, self.workers)
 
     @together
     def _dense(self, representation: Representation) -> DenseRepresentation:
@@ -162,8 +165,8 @@ class TrainingRows:
             self._kernel.forget()
         if self._H is None:
             return
-        lost = self._changed[-1, self._nodes] | ~np.isin(self._nodes, self._own_nodes)
-        self._H[torch.from_numpy(np.flatnonzero(lost)).to(self._H.device)] = 0.0
+        used = ~self._changed[-1, self._nodes] & np.isin(self._nodes, self._own_nodes)
+        self._H.forget(torch.from_numpy(used).to(self._H.shared.device))
         if self._equations is not None and not self._is_known:
             self._equations.forget()
             self._equations = self._labels = None
@@ -174,7 +177,7 @@ class TrainingRows:
             pass
         if self._H is None:
             raise RuntimeError("H was not computed")
-        return self._H
+        return self._H.whole()
 
     def steps(self) -> Iterator[None]:
         """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do.
@@ -191,7 +194,7 @@ class TrainingRows:
         making, self._making = self._making, None
         if making is None:
             if (partly := self._partly()) is not None:
-                self._take(partly, partly=True)
+                self._take(*partly)
                 return False
             representation = self._graph.representation()
             making = representation.empty(), representation.column_chunks()
@@ -200,39 +203,53 @@ class TrainingRows:
             H[:, start : start + columns.shape[1]] = columns
             self._making = making
             return True
-        self._take(H)
+        self._take(np.arange(self._own_nodes.size), H)
         return False
 
-    def _take(self, H: Tensor, *, partly: bool = False) -> None:
-        if self._graph.keeps_equations:
-            self._add_up(H, partly=partly)
-        self._H, self._nodes, self._is_known = H, self._own_nodes, True
+    def _take(self, at: NDArray[np.int64], rows: Tensor) -> None:
+        """Has H with its rows `at` (k,) computed anew, `rows` (k, p), and all others as they were kept."""
+        before = self._H
+        whole, summed = before is None or at.size == self._own_nodes.size, self._graph.keeps_equations
+        updated = summed and before is not None and self._equations is not None and self._labels is not None
+        labels = self._graph.labels_of(self._own_nodes) if summed else None
+        levels = self._levels(labels) if updated and labels is not None else None
+        if before is not None and levels is not None:
+            self._keep_bits(before, at, rows, levels[1])
+        if before is None or whole:
+            self._H = KeptRows.of(rows)
+        else:
+            old = np.searchsorted(self._nodes, self._own_nodes).clip(max=self._nodes.size - 1)
+            places = [torch.from_numpy(each).to(rows.device) for each in (old, at)]
+            self._H = before.changed(*places, rows).settled(in_one=not summed)
+        if summed:
+            self._add_up(before, self._H, levels)
+        self._nodes, self._labels, self._is_known = self._own_nodes, labels, True
         self._changed[:] = False
 
-    def _add_up(self, H: Tensor, *, partly: bool) -> None:
-        """Takes the normal equations from the rows that are kept to `H` (n_own, p).
+    def _keep_bits(self, before: KeptRows, at: NDArray[np.int64], rows: Tensor, levels: NDArray[np.int64]) -> None:
+        """Gives those blocks of `rows` that cannot have changed the bits that they had, however they were computed.
 
-        What is subtracted later has to be what was added, so blocks that cannot have changed become those of before to
-        the bit, however they were computed this time.
+        What is subtracted from the normal equations later has to be what was added.
         """
-        labels, Y = self._graph.labels_of(self._own_nodes), self._targets()
-        if self._H is None or self._equations is None or self._labels is None:
-            self._equations = NormalEquations.of(H, Y, self._blocks, self.workers)
-        else:
-            before, after = self._levels(labels)
-            device, hops = H.device, self._hops
-            # Rows that were not computed this time are those of before anyway.
-            computed = after <= (max(hops) if partly else len(self._changed))
-            kept = np.flatnonzero(computed & (after > 0) & np.isin(self._own_nodes, self._nodes))
-            places = np.searchsorted(self._nodes, self._own_nodes[kept])
-            for columns, hop in zip(self._blocks, hops, strict=True):
-                same = after[kept] > hop
-                new, old = (torch.from_numpy(each[same]).to(device) for each in (kept, places))
-                H[new, columns] = self._H[old, columns]
-            earlier = targets_of(self._labels, Y.shape[1])
-            was, now = (_changed(*each, hops) for each in ((self._H, earlier, before), (H, Y, after)))
-            self._equations = self._equations.after(was, now, H, Y, self.workers)
-        self._labels = labels
+        kept = np.flatnonzero(levels[at] > 0)
+        places = np.searchsorted(self._nodes, self._own_nodes[at[kept]])
+        old = before.rows(torch.from_numpy(places).to(rows.device))
+        for columns, hop in zip(self._blocks, self._hops, strict=True):
+            same = levels[at[kept]] > hop
+            new, chosen = (torch.from_numpy(each).to(rows.device) for each in (kept[same], np.flatnonzero(same)))
+            rows[new, columns] = old[chosen, columns]
+
+    def _add_up(
+        self, before: KeptRows | None, H: KeptRows, levels: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    ) -> None:
+        """Takes the normal equations from the rows `before` to `H`, by the `levels` of both, or forms them anew."""
+        Y = self._targets()
+        if before is None or levels is None or self._equations is None or self._labels is None:
+            self._equations = NormalEquations.of(H.whole(), Y, self._blocks, self.workers)
+            return
+        earlier = targets_of(self._labels, Y.shape[1])
+        was, now = (_changed(*each, self._hops) for each in ((before, earlier, levels[0]), (H, Y, levels[1])))
+        self._equations = self._equations.after(was, now, H.whole, Y, self.workers)
 
     def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For the rows that are kept, and for those of this graph, from how many hops on a node's blocks differ.
@@ -269,9 +286,9 @@ class TrainingRows:
         widths = [each.rows.num_features for each in inputs for _ in each.operators.block_hops]
         return tuple(slice(stop - width, stop) for width, stop in zip(widths, accumulate(widths), strict=True))
 
-    def _partly(self) -> Tensor | None:
-        """H with only those rows computed that may have changed; None where for one worker all at once cost less."""
-        if self._H is None or self._H.device.type != "cpu":
+    def _partly(self) -> tuple[NDArray[np.int64], Tensor] | None:
+        """Which rows of H may have changed, and those rows; None where for one worker all at once cost less."""
+        if self._H is None or self._H.shared.device.type != "cpu":
             return None
         nodes, propagator = self._own_nodes, self._graph.propagator
         wanted = nodes[self._changed[-1, nodes] | ~np.isin(nodes, self._nodes)]
@@ -279,18 +296,16 @@ class TrainingRows:
         worth = self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64))
         if anew is None or int(worth) < self.workers.count:
             return None
-        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes).clip(max=self._nodes.size - 1))]
-        H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
-        return H
+        return np.searchsorted(nodes, wanted), anew
 
 
-def _changed(H: Tensor, Y: Tensor, levels: NDArray[np.int64], hops: Sequence[int]) -> ChangedRows:
+def _changed(H: KeptRows, Y: Tensor, levels: NDArray[np.int64], hops: Sequence[int]) -> ChangedRows:
     """Those of the rows H (n, p) with targets Y (n, C) that differ from some number of hops on, `levels` (n,)."""
     rows = np.flatnonzero(levels <= max(hops))
     rows = rows[np.argsort(levels[rows], kind="stable")]
-    chosen = torch.from_numpy(rows).to(H.device)
+    chosen = torch.from_numpy(rows).to(Y.device)
     leading = np.searchsorted(levels[rows], hops, side="right")
-    return ChangedRows(H[chosen], Y[chosen], tuple(leading.tolist()))
+    return ChangedRows(H.rows(chosen), Y[chosen], tuple(leading.tolist()))
 
 
 def _depth(graph: LiveGraph) -> int:

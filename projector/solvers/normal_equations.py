@@ -14,7 +14,7 @@ updates the gradient from G alone understates the true one 20 to 30 times.]
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,18 +91,18 @@ class NormalEquations:
         G, b = H.new_zeros((H.shape[1], H.shape[1])), H.new_zeros((H.shape[1], Y.shape[1]))
         empty = cls(G, b, blocks, np.zeros((len(blocks), len(blocks))), np.zeros(len(blocks)))
         nothing, every = ((0,) * len(blocks), (H.shape[0],) * len(blocks))
-        return empty.after(ChangedRows(H[:0], Y[:0], nothing), ChangedRows(H, Y, every), H, Y, workers)
+        return empty.after(ChangedRows(H[:0], Y[:0], nothing), ChangedRows(H, Y, every), lambda: H, Y, workers)
 
     def after(
-        self, was: ChangedRows, now: ChangedRows, H: Tensor, Y: Tensor, workers: Workers = ALONE
+        self, was: ChangedRows, now: ChangedRows, all_rows: Callable[[], Tensor], Y: Tensor, workers: Workers = ALONE
     ) -> "NormalEquations":
         """The equations once the rows `was` have become the rows `now`.
 
-        H (n, p) and Y (n, C) are all rows as they are: a pair of blocks in which as many rows or more were lost and
-        gained is formed anew from them. With several workers each gives its own rows.
+        `all_rows` gives H (n, p) as it is, and Y (n, C) are its targets: a pair of blocks in which as many rows or more
+        were lost and gained is formed anew from them. With several workers each gives its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
-        *moved, rows = workers.sum(torch.tensor([*moved, H.shape[0]], device=H.device)).tolist()
+        *moved, rows = workers.sum(torch.tensor([*moved, Y.shape[0]], device=Y.device)).tolist()
         G, b = self.G.clone(), self.b.clone()
         variances, target_variances = self.variances.copy(), self.target_variances.copy()
 
@@ -110,7 +110,11 @@ class NormalEquations:
             """The block of G, or of b without `right`, that changes in the rows in which the block `by` does."""
             changes = [(-1.0, was, was.leading[by]), (1.0, now, now.leading[by])]
             if moved[by] >= rows:
-                held, variance, changes = torch.zeros_like(held), 0.0, [(1.0, ChangedRows(H, Y, ()), H.shape[0])]
+                held, variance, changes = (
+                    torch.zeros_like(held),
+                    0.0,
+                    [(1.0, ChangedRows(all_rows(), Y, ()), Y.shape[0])],
+                )
             factors = [
                 (sign, each.H[:count, left], each.Y[:count] if right is None else each.H[:count, right])
                 for sign, each, count in changes

@@ -74,7 +74,7 @@ class Drifting:
         self.H = self.H.index_copy(0, chosen, rows)
         self.labels = self.labels.index_copy(0, chosen[:2], torch.from_numpy(random.integers(CLASSES, size=2)))
         now = ChangedRows(self.H[chosen], self.Y[chosen], sizes)
-        self.equations = self.equations.after(was, now, self.H, self.Y)
+        self.equations = self.equations.after(was, now, lambda: self.H, self.Y)
 
     def objective(self) -> NormalObjective:
         nodes = np.arange(ROWS)
@@ -137,7 +137,7 @@ def test_the_bound_covers_what_long_rows_leave_behind() -> None:
     for before, after in ((short, long), (long, short)):
         drifting.H = drifting.H.index_copy(0, chosen, after)
         was, now = (ChangedRows(each, drifting.Y[chosen], sizes) for each in (before, after))
-        drifting.equations = drifting.equations.after(was, now, drifting.H, drifting.Y)
+        drifting.equations = drifting.equations.after(was, now, lambda: drifting.H, drifting.Y)
     distance, bound, relative = distance_and_bound(drifting)
     assert distance <= bound
     assert relative <= 1e-3
@@ -164,10 +164,11 @@ def test_sums_are_formed_anew_where_as_many_rows_changed_and_their_drift_is_gone
         drifting.update()
     before, all_rows = drifting.equations, (ROWS, ROWS)
     whole = ChangedRows(drifting.H, drifting.Y, all_rows)
-    anew = before.after(whole, whole, drifting.H, drifting.Y)
+    anew = before.after(whole, whole, lambda: drifting.H, drifting.Y)
     fresh = NormalEquations.of(drifting.H, drifting.Y, before.blocks)
     assert (anew.tau, anew.target_tau) == (fresh.tau, fresh.target_tau)
-    later = before.after(replace(whole, leading=(1, ROWS)), replace(whole, leading=(1, ROWS)), drifting.H, drifting.Y)
+    partly = replace(whole, leading=(1, ROWS))
+    later = before.after(partly, partly, lambda: drifting.H, drifting.Y)
     assert later.variances[0, 0] > before.variances[0, 0]
     assert later.variances[:, 1].tolist() == fresh.variances[:, 1].tolist()
     torch.testing.assert_close(later.G[6:], fresh.G[6:], rtol=0, atol=0)
