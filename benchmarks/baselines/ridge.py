@@ -107,7 +107,7 @@ class GraphEditor:
 def _edited(graph: Graph, spec: ModelSpec, live: NDArray[np.bool_], editing: Editing, ridge: float) -> EditedModel:
     rows = np.flatnonzero(graph.train_mask)
     H = representation(graph, spec, rows)
-    inverse = np.linalg.inv(H.T @ H + ridge * np.eye(H.shape[1]))
+    inverse: Array = np.linalg.inv(H.T @ H + ridge * np.eye(H.shape[1])).astype(np.float64)
     correlation = H.T @ _signs(graph, rows)
     weights = _tuned(graph, spec, inverse @ correlation, editing)
     return EditedModel(graph, spec, live, blocks_of(weights, spec), editing, ridge, inverse, correlation)
@@ -122,8 +122,7 @@ def _tuned(graph: Graph, spec: ModelSpec, W: Array, editing: Editing) -> Array:
     weights = torch.from_numpy(W.copy()).requires_grad_()
     steps = torch.optim.Adam([weights], lr=_RATE)
     for _ in range(_STEPS):
-        steps.zero_grad()
-        cross_entropy(H @ weights, labels).backward()
+        (weights.grad,) = torch.autograd.grad(cross_entropy(H @ weights, labels), weights)
         steps.step()
     return weights.detach().numpy()
 

@@ -16,6 +16,7 @@ updates the gradient from G alone understates the true one 20 to 30 times.]
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -103,6 +104,7 @@ class NormalEquations:
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
         *moved, rows = workers.sum(torch.tensor([*moved, Y.shape[0]], device=Y.device)).tolist()
+        anew = cache(lambda: ChangedRows(all_rows(), Y, ()))
         G, b = self.G.clone(), self.b.clone()
         variances, target_variances = self.variances.copy(), self.target_variances.copy()
 
@@ -110,11 +112,7 @@ class NormalEquations:
             """The block of G, or of b without `right`, that changes in the rows in which the block `by` does."""
             changes = [(-1.0, was, was.leading[by]), (1.0, now, now.leading[by])]
             if moved[by] >= rows:
-                held, variance, changes = (
-                    torch.zeros_like(held),
-                    0.0,
-                    [(1.0, ChangedRows(all_rows(), Y, ()), Y.shape[0])],
-                )
+                held, variance, changes = torch.zeros_like(held), 0.0, [(1.0, anew(), Y.shape[0])]
             factors = [
                 (sign, each.H[:count, left], each.Y[:count] if right is None else each.H[:count, right])
                 for sign, each, count in changes
@@ -251,7 +249,7 @@ class NormalObjective(Objective):
         rows = representation.row_bounds
         of_logits = math.sqrt(1 / 6) * representation.logit_rounding(rows) * size
         of_residual = math.sqrt(representation.terms / 6) * representation.norm(rows) * residual
-        return float(_EPSILON * (of_logits + of_residual) / self.weighted_rows)
+        return float(_EPSILON) * (of_logits + of_residual) / self.weighted_rows
 
     def _missed(self, W: Tensor, product: Tensor) -> float:
         """|H W - Y|_F^2 from `product` = G W."""

@@ -183,8 +183,8 @@ MUTANTS = {
     ),
     "solves the sums of before": Mutant(
         TRAINING_ROWS,
-        ("            self._equations = self._equations.after(", "        self._labels = labels\n"),
-        "            assert was.H.shape[0] >= now.H.shape[0]\n",
+        ("        self._equations = self._equations.after(", "    def _levels("),
+        "",
         (_BLOCKS,),
         SQUARED,
     ),

@@ -15,6 +15,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind
 from projector.training.fit import train
 from projector.training.temperature import LARGEST, SMALLEST, fitted_temperature
+from tests.support.models.small_graphs import dense
 
 SQUARED = ModelSpec(loss=LossKind.SQUARED, regularization=1e-3)
 EDGES = np.array([[0, 1, 2], [1, 2, 3]])
@@ -87,7 +88,7 @@ def test_targets_that_are_none_are_refused(targets: Any, said: str) -> None:
 
 
 def test_a_stored_regression_keeps_its_targets_and_says_how_well_it_predicts(small: Graph, tmp_path: Any) -> None:
-    values = np.asarray(small.features[:, :2].toarray(), dtype=np.float64) * 3 + 1
+    values = dense(small.features)[:, :2] * 3 + 1
     values[5] = np.nan
     labels = np.where(np.isnan(values[:, 0]), -1, 0)
     graph = replace(
