@@ -13,9 +13,9 @@ remaining rows' coefficients say, B + M T, and the certificate is taken of that 
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -29,11 +29,10 @@ from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
-from projector.solvers.kernel import KernelFactor, KernelObjective
 from projector.solvers.newton import Newton
 from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, Point
-from projector.solvers.preconditioners import Inverse, preconditioner_steps
+from projector.solvers.preconditioners import preconditioner_steps, solution
 from projector.solvers.single_precision import SinglePrecision, single_precision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
@@ -317,20 +316,12 @@ class RepairRun:
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._preconditioner is None:
             raise RuntimeError("a descent without a preconditioner asks for it")
-        solve = self._solve(self._preconditioner.inverse)
+        solve = solution(self._preconditioner.inverse, self._objective)
         if all(span.gram.is_full for span in self._state.spans):
             return solve(gradient)
         strong = self._strong(gradient)
         along = self._strong(solve(strong))
         return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
-
-    def _solve(self, inverse: Inverse) -> Callable[[Tensor], Tensor]:
-        """`inverse` as a map of (p, C)."""
-        if not isinstance(inverse, KernelFactor):
-            return inverse.solve
-        if not isinstance(self._objective, KernelObjective):
-            raise RuntimeError("a kernel's factor needs the kernel")
-        return partial(self._objective.solve, inverse)
 
     def _strong(self, W: Tensor) -> Tensor:
         """Pi applied to each block of stacked weights or a gradient (p, C)."""

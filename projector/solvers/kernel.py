@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.network.representation import Representation
-from projector.solvers.normal_equations import LARGEST_MATRIX
+from projector.solvers.normal_equations import LARGEST_MATRIX, takes_normal_equations
 from projector.solvers.objective import Objective
 
 #: Share of the right-hand side that is left, and steps at most.
@@ -25,6 +25,11 @@ _WORD = 8
 def takes_kernel(rows: int, columns: int) -> bool:
     """Whether K is kept for H (rows, columns): there are fewer rows than columns, and it is not too large."""
     return 0 < rows < columns and rows**2 * _WORD <= LARGEST_MATRIX
+
+
+def factorises(rows: int, columns: int) -> bool:
+    """Whether the squared loss is trained by one factorisation, of its normal equations or of its kernel."""
+    return takes_normal_equations(rows, columns) or takes_kernel(rows, columns)
 
 
 def kernel_of(representation: Representation) -> Tensor:

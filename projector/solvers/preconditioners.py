@@ -16,6 +16,7 @@ drawn alike for all classes 35, at four times the time.]
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import torch
@@ -94,6 +95,15 @@ def takes_whole(representation: Representation, classes: int, loss: Loss) -> boo
     if not loss.coupled or order > _LARGEST_ORDER:
         return False
     return 4 * order**2 <= _WORTH_WHOLE * representation.bytes_of_product(classes)
+
+
+def solution(inverse: Inverse, objective: Objective) -> LinearMap:
+    """`inverse` as a map of (p, C); that of a kernel's factor needs the kernel of `objective`."""
+    if not isinstance(inverse, KernelFactor):
+        return inverse.solve
+    if not isinstance(objective, KernelObjective):
+        raise RuntimeError("a kernel's factor was given to an objective without a kernel")
+    return partial(objective.solve, inverse)
 
 
 class RowsOfH(Protocol):
