@@ -15,7 +15,7 @@ from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.heads import Head
 from service.publication.mapped import View, open_view
-from service.publication.reader import Prediction, Reader
+from service.publication.reader import Prediction, Reader, Scores
 from service.publication.writer import PublishedModel, Publisher
 
 CLASSES = ("red", "green")
@@ -123,5 +123,7 @@ def reader_of(
 
 
 def predicted(reader: Reader, node: str) -> Prediction | None:
-    """What a reader predicts of one node; None for one that it does not know."""
-    return next(iter(reader.predict_many([node])[1]), None)
+    """The class probabilities that a reader has of one node; None for one that it does not know."""
+    found = next(iter(reader.predict_many([node])[1]), None)
+    assert not isinstance(found, Scores)
+    return found

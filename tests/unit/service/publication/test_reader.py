@@ -337,7 +337,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     versions = 40
     write(publisher, snapshot(2, fill=0.002))
     show(publisher, 2)
-    wrong: list[Prediction] = []
+    wrong: list[Prediction | Scores] = []
     done = threading.Event()
 
     def read() -> None:
