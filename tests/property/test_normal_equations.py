@@ -5,6 +5,7 @@ The weights of the drifted sums are compared with those of a solve in extended p
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,7 +271,7 @@ def test_an_update_goes_from_the_rows_as_they_were_and_forms_nothing_anew(monkey
     counted = []
     after = NormalEquations.after
 
-    def watched(self: NormalEquations, was: ChangedRows, now: ChangedRows, *others: object) -> NormalEquations:
+    def watched(self: NormalEquations, was: ChangedRows, now: ChangedRows, *others: Any) -> NormalEquations:
         counted.append((was.leading, now.leading))
         return after(self, was, now, *others)
 
