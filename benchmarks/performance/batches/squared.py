@@ -7,6 +7,8 @@ nodes, one after another, three things are timed on the graph that is left:
 * the whole deletion, with coefficients, and predictions of all nodes;
 * solving again: rows of H, sums, factor, weights and certificate from the remaining graph alone.
 
+Seconds are of the processor, all threads together: other work on the machine changes them less than those of the clock.
+
     python -m benchmarks.performance.batches.squared [--data DIR] [--nodes N] [--batch M] [--hops L]
 """
 
@@ -37,7 +39,7 @@ _LAMBDA = 1e-3
 
 def updated(held: HeldModel, nodes: np.ndarray) -> tuple[float, float]:
     """Seconds until weights and certificate of the graph without `nodes` are there by updates, and that bound."""
-    began = time.perf_counter()
+    began = time.process_time()
     projection = project_batch(held.state, held.features, held.labels, [Removal(nodes=nodes)])
     empty = np.empty((0, 2), dtype=np.int64)
     live_graph = held.live_graph.without(nodes, empty, empty[:, 0])
@@ -45,12 +47,12 @@ def updated(held: HeldModel, nodes: np.ndarray) -> tuple[float, float]:
     run = RepairRun(projection.state, live_graph.objective(held.regularization), rows, held.preconditioner)
     run.advance()
     bound = run.progress.bound_relative
-    return time.perf_counter() - began, float("nan") if bound is None else bound
+    return time.process_time() - began, float("nan") if bound is None else bound
 
 
 def again(left: HeldModel) -> float:
     """Seconds of solving on the graph of `left` with nothing kept from before."""
-    began = time.perf_counter()
+    began = time.process_time()
     objective = TrainingRows.of(left.live_graph).objective(left.regularization)
     assert isinstance(objective, NormalObjective)
     n, equations = objective.weighted_rows, objective.equations
@@ -58,15 +60,15 @@ def again(left: HeldModel) -> float:
     found = certify(objective, objective.at(W))
     assert found.relative is not None
     assert found.relative <= 1e-6
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def whole(model: Model, nodes: np.ndarray) -> tuple[Model, float]:
     """The model without `nodes`, and seconds with the predictions of all that are left."""
-    began = time.perf_counter()
+    began = time.process_time()
     left, report = model.forget(nodes=nodes)
     left.predict()
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert report.bound_after is not None
     assert report.bound_after.retrained
     return left, seconds
@@ -87,9 +89,9 @@ def main() -> None:
     spec = ModelSpec(
         loss=LossKind.SQUARED, hops=options.hops, combine=Combine.CONCAT, regularization=_LAMBDA, tolerance=1e-10
     )
-    began = time.perf_counter()
+    began = time.process_time()
     model = fit(load_dataset(str(dataset), data_dirs=[]), spec)
-    print(f"fit: {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"fit: {time.process_time() - began:.1f} s", flush=True)
     random = np.random.default_rng(0)
     model, _ = whole(model, random.choice(np.flatnonzero(model.live), size=1))
     times = []
