@@ -218,6 +218,10 @@ EXCLUDED = (
         "regularization and Theorem 1 on the arXiv graph; regularization by other methods than five",
         "For want of time: fine-tuning, with as many steps of descent, did not end within 20 minutes there.",
     ),
+    (
+        "U-LiRA of GraphEditor and closed-form SGC",
+        "For want of time; GraphEditor's targets and ridge would need shadow models of their own.",
+    ),
     ("edges deleted by other methods than retraining and Lethe", "No other here deletes edges but certified removal."),
     ("Flickr, Reddit and ogbn-products; ogbn-arxiv's own features", "The data cannot be reached here."),
 )

@@ -219,8 +219,8 @@ class TrainingRows:
             self._H = KeptRows.of(rows)
         else:
             old = np.searchsorted(self._nodes, self._own_nodes).clip(max=self._nodes.size - 1)
-            places = [torch.from_numpy(each).to(rows.device) for each in (old, at)]
-            self._H = before.changed(*places, rows).settled(in_one=not summed)
+            was, changed = (torch.from_numpy(each).to(rows.device) for each in (old, at))
+            self._H = before.changed(was, changed, rows).settled(in_one=not summed)
         if summed:
             self._add_up(before, self._H, levels)
         self._nodes, self._labels, self._is_known = self._own_nodes, labels, True

@@ -34,7 +34,7 @@ LARGEST_MATRIX = 1 << 30
 LARGEST_ROWS = 2 << 30
 #: Rows that are added up at a time; fewer would round less and take longer.
 CHUNK = 1_024
-_EPSILON = torch.finfo(torch.float64).eps
+_EPSILON = float(torch.finfo(torch.float64).eps)
 _WORD = 8
 
 
@@ -240,7 +240,8 @@ class NormalObjective(Objective):
         p = equations.G.shape[0]
         products = _square(equations.G) ** 0.5 * size + float(torch.linalg.norm(equations.b))
         of_product = _EPSILON * (math.sqrt((p + 1) / 6) * products / self.weighted_rows + self.regularization * size)
-        return equations.drift(size) / self.weighted_rows + of_product + self.rounding_of_rows(size, residual)
+        of_rows: float = self.rounding_of_rows(size, residual)
+        return equations.drift(size) / self.weighted_rows + of_product + of_rows
 
     @together
     def rounding_of_rows(self, size: float, residual: float) -> float:
@@ -249,7 +250,7 @@ class NormalObjective(Objective):
         rows = representation.row_bounds
         of_logits = math.sqrt(1 / 6) * representation.logit_rounding(rows) * size
         of_residual = math.sqrt(representation.terms / 6) * representation.norm(rows) * residual
-        return float(_EPSILON) * (of_logits + of_residual) / self.weighted_rows
+        return _EPSILON * (of_logits + of_residual) / self.weighted_rows
 
     def _missed(self, W: Tensor, product: Tensor) -> float:
         """|H W - Y|_F^2 from `product` = G W."""

@@ -167,10 +167,10 @@ MUTANTS = {
         (_DRIFTED,),
         SQUARED,
     ),
-    "leaves the rows that were subtracted and added out of the drift": Mutant(
+    "counts no rounding of updates": Mutant(
         NORMAL_EQUATIONS,
-        ("            of_moved += ", "    if workers.count > 1:"),
-        "            of_moved += 0.0 * product\n",
+        ("    return total, variance + of_moved", "\n\ndef _square("),
+        "    return total, variance\n",
         (_DRIFTED,),
         SQUARED,
     ),

@@ -62,7 +62,7 @@ def test_graph_editor_is_the_ridge_solution_of_what_remains_with_the_ridge_of_be
 
 def test_rows_leave_and_join_an_inverse_as_the_matrix_without_and_with_them_is_inverted() -> None:
     random = np.random.default_rng(0)
-    H, A, B = (random.normal(size=(rows, 6)) for rows in (20, 3, 9))
+    H, A, B = (random.standard_normal((rows, 6)) for rows in (20, 3, 9))
     M = H.T @ H + A.T @ A + np.eye(6)
     S = inverted(M)
     np.testing.assert_allclose(without_rows(S, A), inverted(M - A.T @ A), atol=1e-12)
