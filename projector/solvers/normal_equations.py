@@ -238,10 +238,9 @@ class NormalObjective(Objective):
         size, equations = float(torch.linalg.norm(point.W)), self.equations
         residual = math.sqrt(max(self._missed(point.W, equations.G @ point.W), 0.0))
         p = equations.G.shape[0]
-        products = _square(equations.G) ** 0.5 * size + float(torch.linalg.norm(equations.b))
+        products = float(torch.linalg.norm(equations.G)) * size + float(torch.linalg.norm(equations.b))
         of_product = _EPSILON * (math.sqrt((p + 1) / 6) * products / self.weighted_rows + self.regularization * size)
-        of_rows: float = self.rounding_of_rows(size, residual)
-        return equations.drift(size) / self.weighted_rows + of_product + of_rows
+        return equations.drift(size) / self.weighted_rows + of_product + self.rounding_of_rows(size, residual)
 
     @together
     def rounding_of_rows(self, size: float, residual: float) -> float:
