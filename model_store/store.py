@@ -94,7 +94,9 @@ class Store:
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise NotAStore(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
+            raise NotAStore(
+                f"{path} exists and is not an empty folder.", "Choose another folder, or remove this one first."
+            )
         unfinished = path.parent / f".{path.name}.creating"
         make_folders(path.parent)
         if unfinished.exists():
@@ -120,7 +122,7 @@ class Store:
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
             raise NoModel(
-                f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
+                f"{path} contains no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = read_checksummed(manifest_path, Manifest)
         manifest.check(manifest_path)
@@ -184,7 +186,7 @@ class Store:
         state = self._versions.read(ref, digest=digest)
         if wrong := unfit(self.manifest, state):
             raise NotAStore(
-                f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
+                f"{self.folder_of(ref)} holds {wrong}, which does not belong to a version of {self.manifest.name}.",
                 f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
             )
         return state
@@ -239,7 +241,7 @@ class Store:
         if (self.path / _CURRENT).exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
-                "Another unlearner has gone on; read the database's pointer again.",
+                "Another unlearner has continued; read the pointer in the database again.",
             )
         return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
@@ -386,5 +388,5 @@ class Store:
 def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
     return StoreConflict(
         f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
-        "Another unlearner has gone on; read the database's pointer again.",
+        "Another unlearner has continued; read the pointer in the database again.",
     )

@@ -184,6 +184,6 @@ class StateMismatch(LetheError):
 
     #: What to do when the two are not of the same moment.
     RECOVER: ClassVar[str] = (
-        "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that "
-        "this database knows was deleted, and says what it cannot know."
+        "If there is no such backup, `./lethe recover` continues from what is left: it repeats all deletions "
+        "that this database records, and names what is unknown."
     )

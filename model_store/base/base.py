@@ -254,7 +254,7 @@ class BaseStore:
         if index.manifest_sha256 != self._manifest_sha256:
             raise NotAStore(
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
-                "Put back the model's own files.",
+                "Restore the model's own files.",
             )
         check_index(index, self._manifest, self.folder / index.file_name)
         return index

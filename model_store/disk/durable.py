@@ -32,7 +32,7 @@ _SPAN_BYTES = 4096
 #: What to do about a folder that cannot be read, and for which there is no backup.
 TRAIN_AGAIN = (
     "train the model again, with the same `--name`; where this folder was served, put the new one in its place and run "
-    "`./lethe recover`, which deletes from it what was deleted before."
+    "`./lethe recover`, which repeats all deletions."
 )
 _RESTORE = f"Restore the model's folder and the database from the same backup, or {TRAIN_AGAIN}"
 
@@ -52,10 +52,10 @@ def open_plain(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno not in _NOT_PLAIN:
             raise
-        raise damaged(path, "is no regular file") from error
+        raise damaged(path, "is not a regular file") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise damaged(path, "is no regular file")
+        raise damaged(path, "is not a regular file")
     return descriptor
 
 

@@ -112,7 +112,7 @@ class Projection:
     emptied_columns: tuple[tuple[int, ...], ...]
 
     def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
-        """What was measured, with the figures that are read from the weights after the batch read from `state`.
+        """Measurements, with the figures that are read from the weights after the batch read from `state`.
 
         `state` has the same span and other weights; `before` is the state before the batch.
         """

@@ -75,7 +75,7 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             if await keys.find_by_hash(chosen_hash) is not None:
                 return None
             raise ConfigurationError(
-                "LETHE_ADMIN_KEY is a key that was revoked.", "Set it to another, or unset it and use a valid key."
+                "LETHE_ADMIN_KEY is a revoked key.", "Set it to another key, or unset it and use a valid key."
             ) from None
     return None
 

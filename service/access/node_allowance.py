@@ -69,9 +69,10 @@ class NodeAllowance:
             raise refusal(error, name) from error
         if not counted:
             raise NodeLimitReached(
-                f"An API key is told predictions of at most {self._most} nodes for each version of the model; of "
-                f"version {version} this one was told {told}, and this asks for more than are left.",
-                "Ask for nodes that it was told of before, or wait for the next version: the next deletion makes it.",
+                f"An API key may request predictions of at most {self._most} nodes per version of the model. For "
+                f"version {version}, this key has used {told}, and this request exceeds the rest.",
+                "Request nodes that it has requested before, or wait for the next version, which the next "
+                "deletion makes.",
                 max_predicted_nodes=self._most,
                 told=told,
                 model_version=version,

@@ -14,19 +14,19 @@ from service.observability.access import AccessLog
 from service.version import VERSION
 
 _DESCRIPTION = """\
-Lethe makes a trained graph model forget nodes, and keeps evidence of it.
+Lethe makes a trained graph model forget nodes, and proves it.
 
-Every request but the health checks carries an API key: `Authorization: Bearer lethe_…`. Errors are problem documents
+Every request except health checks needs an API key: `Authorization: Bearer lethe_…`. Errors are problem documents
 (RFC 9457) whose `remedy` says what to do. Times are UTC.
 """
 _TAGS = [
-    {"name": "predictions", "description": "What the model says of the nodes that are left."},
-    {"name": "deletions", "description": "Ask to forget, and follow what was done."},
-    {"name": "drills", "description": "Delete canaries, and read from the weights that they are forgotten."},
-    {"name": "events", "description": "What happened to requests, in order, and the webhooks that told of it."},
-    {"name": "audit", "description": "The audit as a whole, for keys with audit:read."},
+    {"name": "predictions", "description": "Predictions of the live nodes."},
+    {"name": "deletions", "description": "Request deletions and follow them."},
+    {"name": "drills", "description": "Delete canaries and measure that the weights forgot them."},
+    {"name": "events", "description": "Events of requests in order, and deliveries of webhooks."},
+    {"name": "audit", "description": "The whole audit, for keys with audit:read."},
     {"name": "log", "description": "The transparency log: checkpoints and proofs."},
-    {"name": "model", "description": "The model that is served."},
+    {"name": "model", "description": "The served model."},
     {"name": "operation", "description": "Health and metrics."},
 ]
 

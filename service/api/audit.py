@@ -35,24 +35,24 @@ MAX_POINTS = 744
 class SummaryWindow(Window, Known):
     """The days that are counted."""
 
-    since: Day | None = Field(None, description="First day (UTC); from the beginning.")
-    until: Day | None = Field(None, description="The day after the last (UTC); to the end.")
+    since: Day | None = Field(None, description="First day (UTC); default: the beginning.")
+    until: Day | None = Field(None, description="Day after the last day (UTC); default: the end.")
 
 
 class SeriesWindow(Window, Known):
     """The hours or days that are shown."""
 
-    step: SeriesStep = Field(SeriesStep.DAY, description="How much time one point covers.")
+    step: SeriesStep = Field(SeriesStep.DAY, description="Time covered by one point.")
     since: Moment | None = Field(
-        None, description="A moment in the first hour or day; 30 points before `until` by default."
+        None, description="A moment in the first hour or day; default: 30 points before `until`."
     )
-    until: Moment | None = Field(None, description="Excluded; now by default.")
+    until: Moment | None = Field(None, description="Exclusive; default: now.")
 
 
 class ExportFilters(RecordFilters, Known):
     """Which requests are exported, and how."""
 
-    format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document a line, or a table.")
+    format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document per line, or a table.")
 
 
 #: They are read from the database as they are answered.
@@ -60,7 +60,7 @@ _SUMMARY, _SERIES = TypeAdapter(Summary), TypeAdapter(Series)
 #: What /docs says of an answer that is not one JSON document.
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A line for every request, newest first",
+        "description": "One line per request, newest first",
         "content": {media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()},
     }
 }
@@ -96,7 +96,7 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
         raise InvalidRequest("The window is empty.", "Give a `since` before `until`.")
     if until - since > MAX_POINTS * width:
         raise InvalidRequest(
-            f"That is more than {MAX_POINTS} points.", "Ask for less time at once, or for days instead of hours."
+            f"This exceeds {MAX_POINTS} points.", "Request a shorter period, or days instead of hours."
         )
     async with transaction(services.engine) as connection:
         points = await series(connection, services.model, since, until, window.step)

@@ -27,7 +27,7 @@ class BearerKey(SecurityBase):
 
     def __init__(self, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:
         """`enough` is `all` when every one of `scopes` is needed, `any` when one will do."""
-        self.model = HTTPBearer(description="An API key, `lethe_…`, made with `./lethe keys create`.")
+        self.model = HTTPBearer(description="An API key, `lethe_…`, created with `./lethe keys create`.")
         self.scheme_name = "ApiKey"
         self._scopes = tuple(scopes)
         self._enough = enough

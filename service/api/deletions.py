@@ -60,7 +60,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
-        description="Repeating a request with the same key and body gives the same answer, and deletes once.",
+        description="A repeated request with the same key and body gets the same answer and deletes only once.",
     ),
 ]
 
@@ -121,7 +121,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     filters = replace(audit_filters(body, caller), reference=body.reference)
     if body.nodes is not None:
         if body.cursor is not None:
-            raise InvalidRequest("A search by nodes has no pages.", "Leave out `cursor`.")
+            raise InvalidRequest("A search by nodes has no pages.", "Omit `cursor`.")
         found = await found_by_node(deletions, body.nodes, filters, caller)
         return await offload(len(body.nodes), lambda: reply(found))
     entries, next_cursor = await found_page(deletions, body, filters, caller)
@@ -151,7 +151,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     summary="Cancel a deletion request",
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
-    """Withdraw a request that is still queued; 409 once the unlearner has taken it up."""
+    """Cancel a request that is still queued; 409 once the unlearner has taken it up."""
     try:
         cancelled = await services_of(request).deletions.intake.cancel(
             request_id, caller.id, own_only=visible_to(caller) is not None
@@ -160,8 +160,8 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
         if Scope.DELETIONS_READ in caller.scopes:
             raise
         raise Conflict(
-            f"Request {request_id} cannot be cancelled any more.",
-            "A key with deletions:read is told how far it has come.",
+            f"Request {request_id} can no longer be cancelled.",
+            "A key with deletions:read can see its progress.",
         ) from None
     return reply(deletion_answer(cancelled, None, reads_audit=reads_audit(caller)))
 
@@ -170,7 +170,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
     "/{request_id}/retry",
     response_model=DeletionAnswer,
     responses=problems(401, 403, 404, 409, 503),
-    summary="Try a failed deletion request again",
+    summary="Retry a failed deletion request",
 )
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
     """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
@@ -182,7 +182,7 @@ async def retry_deletion(request: Request, request_id: RequestId, caller: Operat
     "/{request_id}/handle",
     response_model=DeletionAnswer,
     responses=problems(401, 403, 404, 409, 413, 503),
-    summary="Say that a failed deletion request is handled",
+    summary="Record that a failed deletion request was handled",
 )
 async def handle_deletion(request: Request, request_id: RequestId, body: HandledBody, caller: Operator) -> Response:
     """End a request that failed, for a reason that becomes an event of the log; what it names is then forgotten.
@@ -198,7 +198,7 @@ async def handle_deletion(request: Request, request_id: RequestId, body: Handled
     "/{request_id}/extend",
     response_model=DeletionAnswer,
     responses=problems(401, 403, 404, 409, 413, 503),
-    summary="Give a deletion request more time",
+    summary="Extend the deadline of a deletion request",
 )
 async def extend_deletion(request: Request, request_id: RequestId, body: ExtendedBody, caller: Operator) -> Response:
     """Move the deadline of an open request that is not late, for a reason that becomes an event of the log."""

@@ -11,7 +11,6 @@ from service.api.auth import KeyedRoute, requires, requires_any
 from service.api.deletions import IdempotencyKey
 from service.db.transactions import transaction
 from service.deletions.answers import links_of
-from service.domain.drills import DrillTrigger
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.drills.repository import DrillRepository
@@ -30,7 +29,7 @@ Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)
 class DrillFilters(Known):
     """How many drills are listed."""
 
-    limit: int = Field(50, ge=1, le=200, description="Most drills in the answer.")
+    limit: int = Field(50, ge=1, le=200, description="Maximum number of drills.")
 
 
 @router.post(
@@ -47,7 +46,7 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     """
     services = services_of(request)
     newest = await services.drills.newest()
-    started = await services.drills.start(caller, DrillTrigger.MANUAL, newest=newest, idempotency_key=idempotency_key)
+    started = await services.drills.start(caller, newest=newest, idempotency_key=idempotency_key)
     answer = accepted_drill(started, with_result=_may_know(services, caller))
     return reply(answer, 202, {"Location": links_of(started.drill.request_id).self})
 
@@ -66,7 +65,6 @@ async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()
     return reply(
         DrillsAnswer(
             model=services.model,
-            every_days=services.settings.drill_every,
             cohorts=cohorts_answer(await services.drills.cohorts(), next(iter(drills), None)),
             drills=[drill_answer(drill, with_result=_may_know(services, caller)) for drill in drills],
         )

@@ -32,23 +32,23 @@ Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 class FeedWindow(Known):
     """From where the feed is read on."""
 
-    after: UUID | None = Field(None, description="Id of the last event seen; from the first by default.")
-    limit: int = Field(100, ge=1, le=200, description="Most events in the answer.")
+    after: UUID | None = Field(None, description="Id of the last event seen; default: from the first event.")
+    limit: int = Field(100, ge=1, le=200, description="Maximum number of events.")
 
 
 class DeliveryFilters(Known):
     """Which deliveries are listed."""
 
-    state: DeliveryState | None = Field(None, description="Those in this state only.")
-    cursor: str | None = Field(None, min_length=1, max_length=256, description="`next_cursor` of the page before.")
-    limit: int = Field(50, ge=1, le=200, description="Most deliveries in the answer.")
+    state: DeliveryState | None = Field(None, description="Only deliveries in this state.")
+    cursor: str | None = Field(None, min_length=1, max_length=256, description="`next_cursor` of the previous page.")
+    limit: int = Field(50, ge=1, le=200, description="Maximum number of deliveries.")
 
 
 @router.get(
     "/events",
     response_model=FeedPage,
     responses=problems(401, 403, 503),
-    summary="Read what happened to requests",
+    summary="Read the events of requests",
 )
 async def list_events(request: Request, window: Annotated[FeedWindow, Query()], caller: Reader) -> Response:
     """Events after the one given, oldest first: of all requests for a key with audit:read, of its own for any other.

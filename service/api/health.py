@@ -44,7 +44,7 @@ _REDIS_CHECK: dict[str, Any] = {
     "name": "redis",
     "ok": False,
     "detail": "Redis does not answer.",
-    "remedy": "Start it; what was accepted meanwhile is applied then.",
+    "remedy": "Start it. Requests accepted meanwhile will be applied then.",
 }
 
 
@@ -60,8 +60,8 @@ class Ready(BaseModel):
 _PREDICTIONS_CHECK: dict[str, Any] = {
     "name": "predictions",
     "ok": False,
-    "detail": "The model is still being loaded.",
-    "remedy": "Try again in a moment; /readyz says when it is.",
+    "detail": "The model is loading.",
+    "remedy": "Try again in a moment; /readyz shows when it is ready.",
 }
 
 
@@ -76,10 +76,10 @@ def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | s
         checks=[*others, failing],
     )
     content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example.model_dump()}
-    return {503: {"description": "Not ready; `checks` names what fails", "content": {MEDIA_TYPE: content}}}
+    return {503: {"description": "Not ready; `checks` lists the failing checks", "content": {MEDIA_TYPE: content}}}
 
 
-@router.get("/healthz", response_model=Alive, responses=problems(), summary="Is the process alive?")
+@router.get("/healthz", response_model=Alive, responses=problems(), summary="Liveness")
 async def healthz() -> Response:
     """Answers as long as the process does; it asks nothing of Postgres, Redis or the model."""
     return reply(Alive())
@@ -89,7 +89,7 @@ async def healthz() -> Response:
     "/readyz",
     response_model=Ready,
     responses={**problems(), **_not_ready(_REDIS_CHECK, _POSTGRES_CHECK)},
-    summary="Can it do its work?",
+    summary="Readiness",
 )
 async def readyz(request: Request) -> Response:
     """200 when deletions and predictions are really served; else 503, naming what fails and what to do."""
@@ -100,7 +100,7 @@ async def readyz(request: Request) -> Response:
     "/readyz/predictions",
     response_model=Ready,
     responses={**problems(), **_not_ready(_PREDICTIONS_CHECK)},
-    summary="Can it predict?",
+    summary="Readiness for predictions",
 )
 async def readyz_predictions(request: Request) -> Response:
     """200 when this process can answer a prediction now; else 503, for a load balancer that chooses who predicts.

@@ -46,7 +46,7 @@ class ConsistencyAnswer(BaseModel):
 
     from_: int = Field(alias="from")
     to: int
-    proof: list[str] = Field(description="Hashes in hex, lowest first; empty when both sizes are the same.")
+    proof: list[str] = Field(description="Hashes in hex, lowest first; empty if both sizes are equal.")
 
 
 class InclusionAnswer(BaseModel):
@@ -67,8 +67,8 @@ class ExtentBody(Known):
 
     model_config = ConfigDict(strict=True)
 
-    size: int = Field(ge=1, le=_LARGEST, description="How many leaves.")
-    root: str = Field(pattern="^[0-9a-f]{64}$", description="Their root, hex.")
+    size: int = Field(ge=1, le=_LARGEST, description="Number of leaves.")
+    root: str = Field(pattern="^[0-9a-f]{64}$", description="Root hash, in hex.")
 
     @property
     def extent(self) -> Extent:
@@ -84,7 +84,7 @@ class LogCheckBody(ExtentBody):
         json_schema_extra={"examples": [{"size": 12, "root": _HASH, "against": {"size": 3, "root": _HASH}}]},
     )
 
-    against: ExtentBody = Field(description="The earlier checkpoint that it was compared with; it has fewer leaves.")
+    against: ExtentBody = Field(description="The earlier, smaller checkpoint that it was compared with.")
 
 
 #: What /docs says of an answer that is no JSON.
@@ -117,7 +117,8 @@ async def consistency(
     caller: Caller,
     old: Annotated[int, Query(alias="from", ge=1, le=_LARGEST, description="Size of the earlier checkpoint.")],
     new: Annotated[
-        int | None, Query(alias="to", ge=1, le=_LARGEST, description="Size of the later one; the newest by default.")
+        int | None,
+        Query(alias="to", ge=1, le=_LARGEST, description="Size of the later checkpoint; default: the newest."),
     ] = None,
 ) -> Response:
     """The hashes by which the root of the first `from` leaves leads to the root of the first `to`."""
@@ -128,7 +129,7 @@ async def consistency(
         if old > size:
             raise InvalidRequest(
                 f"The log cannot have grown from {old} leaves to {size}.",
-                "Give sizes of checkpoints, the earlier first.",
+                "Give the size of the earlier checkpoint first.",
             )
         proof = await log.consistency(old, size)
     return reply(ConsistencyAnswer(**{"from": old}, to=size, proof=[digest.hex() for digest in proof]))
@@ -145,7 +146,7 @@ async def inclusion(
     caller: Caller,
     index: Annotated[int, Path(ge=0, le=_LARGEST, description="Index of the leaf, counted from 0.")],
     size: Annotated[
-        int | None, Query(ge=1, le=_LARGEST, description="Size of the checkpoint; the newest by default.")
+        int | None, Query(ge=1, le=_LARGEST, description="Size of the checkpoint; default: the newest.")
     ] = None,
 ) -> Response:
     """The hash of a leaf, and the hashes by which it leads to the root of the first `size` leaves."""

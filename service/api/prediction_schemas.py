@@ -14,17 +14,17 @@ class PredictRequest(Known):
 
     model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"nodes": ["12", "57"]}]})
 
-    nodes: NodeIds = Field(description="External ids; each is answered once per mention.")
+    nodes: NodeIds = Field(description="Ids of nodes; repeated ids get repeated answers.")
 
 
 class NodePrediction(BaseModel):
     """The class probabilities of one node within an answer for several."""
 
     node: str
-    label: str = Field(description="The most probable class, by the exact probabilities.")
+    label: str = Field(description="The class with the highest exact probability.")
     probabilities: dict[str, float] = Field(
-        description="Probability by class. To keys with predictions:exact in full: they sum to 1. To others rounded to "
-        "LETHE_PREDICTION_DECIMALS, each by itself."
+        description="Probability by class. Exact with the scope predictions:exact; otherwise each is rounded to "
+        "LETHE_PREDICTION_DECIMALS, so they may not sum to 1."
     )
 
 
@@ -53,7 +53,7 @@ class PredictionAnswer(NodePrediction):
         protected_namespaces=(), json_schema_extra={"examples": [{**_PREDICTION, "model_version": 7}]}
     )
 
-    model_version: int = Field(description="Grows with each update; the remaining graph of this version was read.")
+    model_version: int = Field(description="Increases with each update of the model.")
 
 
 class PredictionsAnswer(BaseModel):
@@ -67,9 +67,9 @@ class PredictionsAnswer(BaseModel):
     )
 
     model_version: int
-    predictions: list[NodePrediction | NodeScores] = Field(description="In the order asked.")
-    unknown: list[str] = Field(description="Ids of no live node; to keys without deletions:read also deleted ones.")
-    deleted: list[str] = Field(description="Ids of nodes deleted on request; always empty without deletions:read.")
+    predictions: list[NodePrediction | NodeScores] = Field(description="In the order of the request.")
+    unknown: list[str] = Field(description="Unknown ids; without deletions:read, deleted ids too.")
+    deleted: list[str] = Field(description="Deleted ids; always empty without deletions:read.")
 
 
 #: Members of a model that are null to keys without audit:read. They are computed from the exact weights, features or
@@ -78,7 +78,7 @@ AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
     *("repair_progress", "weights_sha256", "accuracy", "regression"),
 )
-_AUDIT = "Null to keys without audit:read."
+_AUDIT = "Null without audit:read."
 
 
 class RepairProgressAnswer(BaseModel):
@@ -94,10 +94,10 @@ class NoiseAnswer(BaseModel):
 
     epsilon: float
     delta: float
-    planned: int = Field(description="Versions after a deletion for which the promise holds together.")
-    used: float = Field(description="How many of them are used up for whoever was deleted first.")
+    planned: int = Field(description="Number of versions after a deletion that the promise covers together.")
+    used: float = Field(description="How many of them are used, for the first deletion.")
     sigma: float = Field(description="Standard deviation of the noise in each weight.")
-    meaning: str = Field(description="What it hides, and what it does not.")
+    meaning: str = Field(description="What the noise hides and what it does not.")
 
 
 class ModelAnswer(BaseModel):
@@ -140,7 +140,7 @@ class ModelAnswer(BaseModel):
 
     name: str
     version: int
-    nodes: int = Field(description="Nodes the model was trained with.")
+    nodes: int = Field(description="Nodes that the model was trained on.")
     live_nodes: int = Field(description="Nodes that are not deleted.")
     edges: int | None = Field(description=f"Undirected edges between live nodes. {_AUDIT}")
     features: int
@@ -160,11 +160,11 @@ class ModelAnswer(BaseModel):
         description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
     )
     span_residual: float | None = Field(
-        description=f"How far the weights are from that span, measured last from disk. {_AUDIT}"
+        description=f"Distance of the weights from that span, last measured from disk. {_AUDIT}"
     )
     distance_bound: float | None = Field(
-        description="The weights are at most this far from those of retraining on what remains; null if not known, and "
-        f"for weights that are published with noise. {_AUDIT}"
+        description="Maximum distance of the weights from those of retraining on the remaining graph; null if "
+        f"unknown, and for weights published with noise. {_AUDIT}"
     )
     distance_bound_relative: float | None = Field(
         description=f"The same, relative to the size of the weights. {_AUDIT}"
@@ -173,5 +173,5 @@ class ModelAnswer(BaseModel):
     repair_progress: RepairProgressAnswer | None = Field(description=f"While `repair` is pending. {_AUDIT}")
     guarantee: Guarantee
     device: str
-    weights_sha256: str | None = Field(description=f"Of weights that are published with noise, salted. {_AUDIT}")
-    noise: NoiseAnswer | None = Field(description="Null where the weights are published as they are.")
+    weights_sha256: str | None = Field(description=f"Salted if the weights are published with noise. {_AUDIT}")
+    noise: NoiseAnswer | None = Field(description="Null if the weights are published without noise.")

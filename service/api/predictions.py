@@ -59,7 +59,7 @@ single = APIRouter(tags=["predictions"], route_class=PredictRoute)
 )
 async def predict(
     request: Request,
-    node: Annotated[str, Path(description="External id of the node.", examples=["12"])],
+    node: Annotated[str, Path(description="Id of the node.", examples=["12"])],
     caller: Caller,
 ) -> Response:
     """The class probabilities of a live node, or its scores, by the committed model on the remaining graph.
@@ -74,9 +74,9 @@ async def predict(
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
         raise NodeDeleted(
             "The node was deleted on request.",
-            "Stop asking for it: its data is gone. A person who comes back needs a new id.",
+            "Do not request it again: its data is gone. A person who returns needs a new id.",
         )
-    raise NotFound("No node of the model has this id.", "Check the id; `GET /model` names the model that is served.")
+    raise NotFound("The model has no node with this id.", "Check the id; `GET /model` names the served model.")
 
 
 @router.post(
@@ -95,8 +95,8 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
     limit = services.settings.max_nodes_per_request
     if len(body.nodes) > limit:
         raise BodyTooLarge(
-            f"{len(body.nodes)} nodes are more than the {limit} that one request may name.",
-            "Ask for them in several requests.",
+            f"{len(body.nodes)} nodes exceed the limit of {limit} per request.",
+            "Split them into several requests.",
             max_nodes=limit,
         )
     version, predictions, missing = await _predictions(services, caller, body.nodes)

@@ -28,8 +28,10 @@ Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
 class ReceiptEntry(BaseModel):
     """One event of the request, as the log has it."""
 
-    leaf: dict[str, Any] = Field(description="What was hashed, in canonical JSON (RFC 8785).")
-    inclusion_proof: list[str] = Field(description="Hashes in hex by which the leaf leads to the checkpoint's root.")
+    leaf: dict[str, Any] = Field(description="The hashed text, in canonical JSON (RFC 8785).")
+    inclusion_proof: list[str] = Field(
+        description="Inclusion proof from the leaf to the root of the checkpoint: hashes in hex."
+    )
 
 
 class ReceiptAnswer(BaseModel):
@@ -39,14 +41,13 @@ class ReceiptAnswer(BaseModel):
 
     format: str
     request_id: UUID
-    summary: dict[str, Any] = Field(description="What the leaves say together, for people; derived from them alone.")
+    summary: dict[str, Any] = Field(description="Summary of the leaves, for people; derived only from them.")
     entries: list[ReceiptEntry]
-    since: list[ReceiptEntry] = Field(
-        description="What befell the model after the first of these and no request asked for: imports, recoveries."
-    )
-    checkpoint: str = Field(description="The signed note that the proofs lead to.")
+    since: list[ReceiptEntry] = Field(description="Imports and recoveries of the model since the first leaf.")
+    checkpoint: str = Field(description="The signed note that the proofs end in.")
     public_keys: list[str] = Field(
-        description="Keys that signed the checkpoint, as the server says: trust those you have from elsewhere."
+        description="Keys that signed the checkpoint, according to the server. Trust only keys that you have "
+        "from elsewhere."
     )
 
 
@@ -63,9 +64,7 @@ async def get_receipt(
     request: Request,
     request_id: RequestId,
     caller: Follower,
-    form: Annotated[
-        Literal["json", "html"], Query(alias="format", description="`html` is a page to read and to print.")
-    ] = "json",
+    form: Annotated[Literal["json", "html"], Query(alias="format", description="`html`: a printable page.")] = "json",
 ) -> Response:
     """What was asked, what was done and what is guaranteed, with proofs that the signed log says so.
 

@@ -37,9 +37,9 @@ def parse_canonical(text: bytes) -> Document:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise NotCanonical("It is not JSON.", "It was changed after it was written.") from None
+        raise NotCanonical("The text is not JSON.", "It was changed after Lethe wrote it.") from None
     if not isinstance(value, dict) or canonical(value) != text:
-        raise NotCanonical("It is not an object in canonical JSON.", "It was changed after it was written.")
+        raise NotCanonical("The text is not a canonical JSON object.", "It was changed after Lethe wrote it.")
     return value
 
 
@@ -58,7 +58,7 @@ def _ordered(value: Any) -> Any:
         return orjson.Fragment(_number(float(value)))
     if value is None or isinstance(value, str | int):
         return value
-    raise TypeError(f"{type(value).__name__} is no type of JSON")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _utf_16(name: str) -> bytes:
@@ -69,7 +69,7 @@ def _utf_16(name: str) -> bytes:
 def _number(value: float) -> bytes:
     """As ECMAScript writes it, `Number::toString`. The figures of a batch are in the leaves of all its requests."""
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no number in JSON")
+        raise ValueError(f"{value} is not a JSON number")
     if value == 0:
         return b"0"
     # The fewest digits that give this number are the same there as here.

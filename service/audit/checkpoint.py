@@ -24,7 +24,7 @@ _DASH = "\N{EM DASH}"
 
 
 class NotVerified(LetheError):
-    """A checkpoint is malformed, or not signed by a key that is trusted."""
+    """A checkpoint is malformed, or not signed by a trusted key."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class VerifierKey:
         key = cls(name, raw[1:])
         if not _NAME.fullmatch(name) or raw[:1] != _ED25519 or len(key.key) != 32 or key.id.hex() != key_id:
             raise ConfigurationError(
-                "That is not the public key of a log.",
-                "It is a line like lethe/0123+89abcdef+AbCd…; `./lethe audit key` prints it.",
+                "The text is not the public key of a log.",
+                "Give a line such as lethe/0123+89abcdef+AbCd…; `./lethe audit key` prints it.",
             )
         return key
 
@@ -137,8 +137,9 @@ def verify(note: str, keys: Collection[VerifierKey]) -> Checkpoint:
         signed |= checkpoint.origin == name
     if not signed:
         raise NotVerified(
-            f"The checkpoint of size {checkpoint.size} is not signed by a key that is trusted here.",
-            "It is of another log, or was signed anew with another key; if the operator changed keys, ask for the new.",
+            f"The checkpoint of size {checkpoint.size} is not signed by a trusted key.",
+            "It belongs to another log, or was signed again with another key. If the operator changed keys, ask "
+            "for the new one.",
         )
     return checkpoint
 
@@ -171,7 +172,7 @@ def _read(text: str) -> Checkpoint:
 
 
 def _malformed() -> NotVerified:
-    return NotVerified("That is not a signed checkpoint.", "Give what `GET /log/checkpoint` answered, unchanged.")
+    return NotVerified("The text is not a signed checkpoint.", "Give the unchanged answer of `GET /log/checkpoint`.")
 
 
 def _text(raw: bytes) -> str:

@@ -99,7 +99,7 @@ def inclusion_ranges(index: int, size: int) -> tuple[Range, ...]:
     Raises ValueError unless 0 <= index < size.
     """
     if not 0 <= index < size:
-        raise ValueError("there is no such leaf in a tree of this size")
+        raise ValueError("a tree of this size has no such leaf")
     start, end = 0, size
     found: list[Range] = []
     while end - start > 1:
@@ -119,7 +119,7 @@ def consistency_ranges(old: int, new: int) -> tuple[Range, ...]:
     Raises ValueError unless 0 < old <= new. Equal sizes need no proof: it is empty.
     """
     if not 0 < old <= new:
-        raise ValueError("a consistency proof leads from a tree with leaves to one that is no smaller")
+        raise ValueError("a consistency proof needs a non-empty tree and one that is at least as large")
     start, end = 0, new
     found: list[Range] = []
     while old != end:

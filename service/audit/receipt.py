@@ -17,6 +17,9 @@ from service.domain.states import EventType, Guarantee
 
 #: The first member of every receipt.
 FORMAT = "lethe-receipt/1"
+#: Only leaves are signed. An unknown member would look signed: verifiers refuse it.
+MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
+ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
 #: Events that end a request, or its way through the model.
 _ENDS = frozenset({EventType.APPLIED, EventType.COMPLETED, EventType.FAILED})
 

@@ -19,9 +19,9 @@ def overstated(details: Mapping[str, Any]) -> str | None:
         return None
     bound, tolerance = details.get("distance_bound_after_relative"), details.get("repair_tolerance")
     if bound is None or tolerance is None:
-        return "it tells of weights as retrained and states no bound on their distance, or none that was to be reached"
+        return "it claims retraining but states no bound on the distance, or no tolerance"
     if not 0.0 < tolerance <= LARGEST_TOLERANCE:
-        return f"its tolerance is {tolerance:g}; none above {LARGEST_TOLERANCE:g} counts as retrained"
+        return f"its tolerance is {tolerance:g}; tolerances above {LARGEST_TOLERANCE:g} do not count as retrained"
     if not bound <= tolerance:
-        return f"it tells of weights as retrained whose bound, {bound:g}, is above the tolerance, {tolerance:g}"
+        return f"it claims retraining, but its bound {bound:g} is above the tolerance {tolerance:g}"
     return None

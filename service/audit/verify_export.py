@@ -41,7 +41,7 @@ def verify_export(
             verification.take(record)
         except (KeyError, TypeError, ValueError, AttributeError):
             at = verification.size
-            verification.report.find(None, f"a line after leaf {at - 1} does not have the form of an export's")
+            verification.report.find(None, f"a line after leaf {at - 1} is not a line of an export")
     return verification.finish()
 
 
@@ -73,7 +73,7 @@ class _Verification:
         if not self._begun:
             self._begun = True
             if record.get("format") != FORMAT:
-                self.report.find(None, f"the export is not of the form {FORMAT}")
+                self.report.find(None, f"the export does not have the format {FORMAT}")
             return
         if self._ended:
             self.report.find(None, "there are lines after the end of the export")
@@ -90,7 +90,7 @@ class _Verification:
                 if type(record[name]) is not int or record[name] != found:
                     self.report.find(None, f"the export had {record[name]} {name}, {found} are left")
         else:
-            self.report.find(None, f"a line after leaf {self.size - 1} is none of an export's")
+            self.report.find(None, f"a line after leaf {self.size - 1} is not a line of an export")
 
     def finish(self) -> Report:
         """The report, once every line was taken."""
@@ -98,17 +98,20 @@ class _Verification:
         if not self._ended:
             report.find(None, "the export is cut off: its last line is missing")
         if report.checkpoint is None:
-            report.find(None, "there is no checkpoint that a trusted key signed")
+            report.find(None, "no checkpoint is signed by a trusted key")
         elif report.checkpoint.size < self.size:
-            report.find(report.checkpoint.size, "no checkpoint covers it and what follows: it is not signed")
+            report.find(report.checkpoint.size, "no checkpoint covers it and the following leaves: they are not signed")
         if against is not None:
             if report.checkpoint is not None and report.checkpoint.origin != against.origin:
-                report.find(None, f"this is the log {report.checkpoint.origin}, compared with one of {against.origin}")
+                report.find(
+                    None,
+                    f"this is the log {report.checkpoint.origin}, but the earlier checkpoint is of {against.origin}",
+                )
             if against.size > self.size:
                 report.find(
                     self.size,
-                    f"it and what followed are gone: the log had {against.size} leaves when the checkpoint compared "
-                    "with was signed; it was truncated or rolled back",
+                    f"it and the following leaves are gone: the log had {against.size} leaves at the earlier "
+                    "checkpoint, so it was truncated or rolled back",
                 )
         return report
 
@@ -134,7 +137,7 @@ class _Verification:
         try:
             leaf = parse_canonical(record["leaf"].encode())
         except (NotCanonical, UnicodeEncodeError):
-            self.report.find(index, "its text was changed: it is not canonical JSON any more")
+            self.report.find(index, "its text was changed: it is no longer canonical JSON")
             return None
         if leaf.get("request_id") is None:
             self.report.unrequested.append((index, in_words(leaf["type"], leaf["details"])))
@@ -148,7 +151,7 @@ class _Verification:
             self.report.find(index, f"its event has a member that was not logged: {name!r}")
         for member in _EVENT_MEMBERS:
             if not _same(leaf.get(member), event.get(member)):
-                self.report.find(index, f"its event does not say what was logged: `{member}` was changed")
+                self.report.find(index, f"its event differs from the logged one: `{member}` was changed")
         return leaf
 
     def _follow(self, index: int, leaf: Document, opening: Document | None) -> None:
@@ -173,13 +176,15 @@ class _Verification:
         """The tree with this leaf, which must be the one that was recorded when the leaf was added."""
         digest, recorded = leaf_hash(record["leaf"].encode("utf-8", "surrogatepass")), bytes.fromhex(record["hash"])
         if digest != recorded:
-            self.report.find(index, "its text is not the one whose hash was recorded: one of the two was changed")
+            self.report.find(index, "its text does not match the recorded hash: one of them was changed")
         if self._sound is not None:
             return
         # By the recorded hash, the leaves after one whose text was changed can still be told to be right.
         self._tree.append(recorded)
         if self._tree.root.hex() != record["root"]:
-            self.report.find(index, "the tree is another than when it was added: it was rewritten with its hash")
+            self.report.find(
+                index, "the tree differs from the one at its addition: the leaf was rewritten with its hash"
+            )
             self._break(index)
 
     def _take_checkpoint(self, note: str) -> None:
@@ -212,8 +217,8 @@ class _Verification:
             # Its own checkpoints may fit it, so they do not tell where it began to differ.
             self.report.find(
                 None,
-                f"its first {against.size} leaves are not those of the checkpoint compared with: the log was "
-                "rewritten, or rolled back and continued, and signed anew",
+                f"its first {against.size} leaves differ from the earlier checkpoint: the log was rewritten, or "
+                "rolled back and continued, and signed again",
             )
             self._break(self._agreed)
 

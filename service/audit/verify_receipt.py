@@ -8,15 +8,11 @@ from service.audit.checkpoint import Checkpoint, NotVerified, VerifierKey, verif
 from service.audit.commitments import SALT_BYTES, commitment
 from service.audit.leaf import FORMAT as LEAF_FORMAT
 from service.audit.merkle import leaf_hash, root_by_inclusion
-from service.audit.receipt import FORMAT, fingerprint, summary
+from service.audit.receipt import ENTRY_MEMBERS, FORMAT, MEMBERS, fingerprint, summary
 from service.audit.report import Report
 from service.audit.tolerance import overstated
 from service.audit.unrequested import in_words
 from service.errors import ConfigurationError
-
-#: Only leaves are signed. An unknown member would look signed, and is refused.
-_MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
-_ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
 
 
 def verify_receipt(
@@ -32,25 +28,25 @@ def verify_receipt(
         _verify(document, keys, report)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotCanonical):
         # Whoever wrote it, it does not have the members of a receipt.
-        report.find(None, "the receipt does not have the form of one: it was changed, or is not Lethe's")
+        report.find(None, "the file is not a receipt of Lethe, or was changed")
     checkpoint = report.checkpoint
     if against is not None and checkpoint is not None:
         if against.size != checkpoint.size:
             raise ConfigurationError(
                 f"The receipt's checkpoint is of size {checkpoint.size}, the one to compare with of size "
-                f"{against.size}: a receipt proves nothing about another size.",
+                f"{against.size}. A receipt proves only its own size.",
                 "Verify an export against it, or keep a checkpoint up to date with `./lethe audit watch`.",
             )
         if against != checkpoint:
-            report.find(None, "the log that the receipt proves is another than that of the checkpoint compared with")
+            report.find(None, "the receipt and the checkpoint belong to different logs")
     return report
 
 
 def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: Report) -> None:
     if document["format"] != FORMAT:
-        report.find(None, f"the receipt is not of the form {FORMAT}")
+        report.find(None, f"the receipt does not have the format {FORMAT}")
         return
-    for name in sorted(document.keys() - _MEMBERS):
+    for name in sorted(document.keys() - MEMBERS):
         report.find(None, f"the receipt has an unknown member: {name!r}")
     entries: Sequence[Mapping[str, Any]] = document["entries"]
     leaves: list[Document] = [entry["leaf"] for entry in entries]
@@ -74,36 +70,36 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
         if places != sorted(set(places)):
             report.find(None, "the leaves are not in their order")
     if any(leaf["details"]["model"] != leaves[0]["request"]["model"] for leaf in since):
-        report.find(None, "it tells what befell another model")
+        report.find(None, "it is about another model")
     report.unrequested = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
     # As JSON: to Python, true is 1.
     if canonical(document["summary"]) != canonical(summary(leaves, since)):
-        report.find(None, "the summary does not say what the leaves say")
+        report.find(None, "the summary contradicts the leaves")
 
 
 def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: Checkpoint, report: Report) -> None:
     leaf = entry["leaf"]
     index = leaf["index"]
-    for name in sorted(entry.keys() - _ENTRY_MEMBERS):
+    for name in sorted(entry.keys() - ENTRY_MEMBERS):
         report.find(None, f"an entry has an unknown member: {name!r}")
     if type(index) is not int:
         report.find(None, "a leaf has no index")
         return
     report.leaves += 1
     if leaf["format"] != LEAF_FORMAT:
-        report.find(index, f"it is not of the form {LEAF_FORMAT}")
+        report.find(index, f"it does not have the format {LEAF_FORMAT}")
     if leaf["request_id"] != request_id:
         report.find(index, "it is about another request")
     try:
         digest = leaf_hash(canonical(leaf))
     except NotCanonical:
-        report.find(index, "it cannot be what was logged")
+        report.find(index, "it cannot have been logged")
         return
     if (wrong := overstated(leaf["details"])) is not None:
         report.find(index, wrong)
     proof = [bytes.fromhex(step) for step in entry["inclusion_proof"]]
     if root_by_inclusion(index, checkpoint.size, digest, proof) != checkpoint.root:
-        report.find(index, "it is not in the log that was signed: the leaf or its proof was changed")
+        report.find(index, "it is not in the signed log: the leaf or its proof was changed")
 
 
 def linked(

@@ -104,7 +104,7 @@ class Watcher:
 
     def _compare(self, before: Checkpoint, now: Checkpoint, note: str) -> None:
         if now.origin != before.origin:
-            raise Contradiction(f"This is the log {now.origin}; watched before was {before.origin}.", note)
+            raise Contradiction(f"This is the log {now.origin}; the watched log was {before.origin}.", note)
         if now.size < before.size:
             raise Contradiction(
                 f"The log has shrunk from {before.size} leaves to {now.size}: it was rolled back.", note
@@ -114,8 +114,8 @@ class Watcher:
             path = _hashes(self._log.log_consistency(before.size, now.size).proof, note)
         if not is_consistent(before.size, now.size, before.root, now.root, path):
             raise Contradiction(
-                f"The log of {now.size} leaves does not begin with the {before.size} that were signed before: what had "
-                "been logged was changed.",
+                f"The log of {now.size} leaves does not begin with the {before.size} leaves signed before: "
+                "logged events were changed.",
                 note,
             )
 
@@ -123,7 +123,7 @@ class Watcher:
         answer = self._log.log_proof(index, checkpoint.size)
         [digest] = _hashes([answer.leaf_hash], note)
         if root_by_inclusion(index, checkpoint.size, digest, _hashes(answer.proof, note)) != checkpoint.root:
-            raise Contradiction(f"Leaf {index} is not in the log of {checkpoint.size} leaves that was signed.", note)
+            raise Contradiction(f"Leaf {index} is not in the log of {checkpoint.size} signed leaves.", note)
 
     def _places(self, size: int) -> list[int]:
         """Leaves to sample: the newest, and as many as wanted of all."""
@@ -137,4 +137,4 @@ def _hashes(texts: Sequence[str], note: str) -> list[bytes]:
     try:
         return [bytes.fromhex(text) for text in texts]
     except ValueError:
-        raise Contradiction("The server answered a proof that is none.", note) from None
+        raise Contradiction("The server returned an invalid proof.", note) from None

@@ -90,7 +90,7 @@ class _Reported:
         # One with noise may pass over numbers that a restored log does not know.
         follows = before is not None and after.number == before.number + 1
         if not follows and (before is None or event is not EventType.CERTIFIED or after.number <= before.number):
-            raise ValueError(f"it tells of version {after.number} and not of the one before it")
+            raise ValueError(f"it names version {after.number} but not the one before it")
         return cls(event, before, after, _Version.read(details, _REPAIRED))
 
 
@@ -125,7 +125,7 @@ class _Chain:
             assert reported.before is not None
             yield from self._make(reported.before.number, number, late=reported.event is EventType.APPLIED)
         elif number not in self._digests:
-            yield f"no leaf before it tells that version {number} of {self._model} was applied"
+            yield f"no earlier leaf records that version {number} of {self._model} was applied"
         if (
             reported.repaired is not None
             and reported.repaired.number != number
@@ -146,7 +146,7 @@ class _Chain:
         if number > self._newest:
             if before > self._newest:
                 yield (
-                    f"it goes on from version {before} of {self._model}, and no leaf tells what made that of "
+                    f"it goes on from version {before} of {self._model}, and no leaf explains how it followed "
                     f"version {self._newest}"
                 )
             self._newest = number
@@ -158,7 +158,7 @@ class _Chain:
         digest, at = self._digests.setdefault(version.number, (version.digest, index))
         if digest != version.digest and version.number not in self._contradicted:
             self._contradicted.add(version.number)
-            yield f"it gives version {version.number} of {self._model} other weights than leaf {at} does"
+            yield f"it gives version {version.number} of {self._model} different weights than leaf {at}"
 
     def _not_grown(self, number: int) -> str:
-        return f"it makes version {number} of {self._model} after version {self._newest}: it was moved, or made up"
+        return f"it makes version {number} of {self._model} after version {self._newest}: it was moved or invented"

@@ -19,6 +19,7 @@ from service.domain.states import EventType, RequestStatus
 
 #: Most of each that are named.
 MOST_NAMED = 20
+_NO_DRILL = RequestRow.id.not_in(select(DRILLS.c.request_id))
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Failures:
     """How many requests failed, and how many of them have ended how."""
 
     all: int
-    #: A later request deleted the same; somebody marked it as handled; it was tried again, and completed or withdrawn.
+    #: A later request deleted the same; somebody marked it as handled; it was retried, and completed or cancelled.
     superseded: int
     marked: int
     retried: int
-    withdrawn: int
+    cancelled: int
     open: int
 
 
@@ -67,13 +68,17 @@ class Notable:
 
 
 async def notable(conn: AsyncConnection, model: str, since: datetime, until: datetime) -> Notable:
-    """What was received from `since` on and before `until` and is late, or failed; what failed or was extended then."""
+    """What was received from `since` on and before `until` and is late, or failed; what failed or was extended then.
+
+    Drills are left out.
+    """
     late_open, late = await _late(conn, model, since, until)
     received_then = and_(RequestRow.received_at >= since, RequestRow.received_at < until)
     failures = (
         select(EventRow.request_id, func.min(EventRow.created_at).label("first_failed_at"))
         .join(RequestRow, RequestRow.id == EventRow.request_id)
         .where(EventRow.type == EventType.FAILED, EventRow.created_at >= since, RequestRow.model == model)
+        .where(_NO_DRILL)
         # Those too that were received then and failed later: they are counted as failed among those received.
         .where(or_(EventRow.created_at < until, received_then))
         .group_by(EventRow.request_id)
@@ -85,7 +90,7 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
         func.count().filter(RequestRow.handled_by.is_not(None)).label("superseded"),
         func.count().filter(RequestRow.handled_at.is_not(None), RequestRow.handled_by.is_(None)).label("marked"),
         func.count().filter(RequestRow.status == RequestStatus.COMPLETED).label("retried"),
-        func.count().filter(RequestRow.status == RequestStatus.CANCELLED).label("withdrawn"),
+        func.count().filter(RequestRow.status == RequestStatus.CANCELLED).label("cancelled"),
         func.count().filter(RequestRow.ended_at.is_(None)).label("open"),
     )
     failed = (
@@ -94,7 +99,7 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
         .limit(MOST_NAMED)
     )
     decided = select(func.count()).select_from(RequestRow).join(DecisionRow, DecisionRow.request_id == RequestRow.id)
-    decided = decided.where(RequestRow.model == model, DecisionRow.type == EventType.EXTENDED)
+    decided = decided.where(_NO_DRILL, RequestRow.model == model, DecisionRow.type == EventType.EXTENDED)
     decided = decided.where(DecisionRow.decided_at >= since, DecisionRow.decided_at < until)
     extended = (
         decided.with_only_columns(*REQUEST_COLUMNS, DecisionRow.reason, DecisionRow.decided_at)
@@ -114,13 +119,13 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
 async def _late(
     conn: AsyncConnection, model: str, since: datetime, until: datetime
 ) -> tuple[int, list[DeletionRequest]]:
-    """How many that were received then are open and late, and the first of all that are late; no drills."""
+    """How many that were received then are open and late, and the first of all that are late."""
     is_open = (
         select(func.count())
         .select_from(RequestRow)
         .where(RequestRow.model == model, RequestRow.received_at >= since, RequestRow.received_at < until)
         .where(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now())
-        .where(RequestRow.id.not_in(select(DRILLS.c.request_id)))
+        .where(_NO_DRILL)
     )
     rows = await conn.execute(
         is_open.with_only_columns(*REQUEST_COLUMNS).order_by(RequestRow.due_at.desc()).limit(MOST_NAMED)

@@ -36,7 +36,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class Month:
-    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+    """How many requests received in one month (UTC) ended in time."""
 
     month: Annotated[date, Field(description="Its first day.")]
     on_time: int
@@ -48,8 +48,8 @@ class Month:
 class Summary:
     """The audit of the served model in figures.
 
-    Counts are of requests received in the window, percentiles and the share of applications and completions in it. What
-    is open and what is served is so now, whatever the window.
+    Drills are in none of the figures. Counts are of requests received in the window, percentiles and the share of
+    applications and completions in it. What is open and what is served is so now, whatever the window.
     """
 
     model: str
@@ -60,14 +60,19 @@ class Summary:
     by_kind: Mapping[RequestKind, int]
     by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Of the requests that were applied.")]
     by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Of the requests that were applied.")]
+    completed_retrained: Annotated[
+        int,
+        Field(description="Completed requests with a proven bound within which the weights are those of retraining."),
+    ]
+    completed_without_work: Annotated[
+        int, Field(description="Completed requests for which nothing was left to delete: earlier ones had done so.")
+    ]
     refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
-    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and not handled.")]
+    open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
     oldest_open: OpenRequest | None
     open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
-    open_near_deadline: Annotated[
-        int, Field(description="Open requests to which a fifth of their time or less is left.")
-    ]
-    open_failed: Annotated[int, Field(description="Requests that failed and are not handled.")]
+    open_near_deadline: Annotated[int, Field(description="Open requests in the last fifth of their time.")]
+    open_failed: Annotated[int, Field(description="Failed, unhandled requests.")]
     deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
     months: Annotated[
         Sequence[Month], Field(description="Of the window's months that had such requests, oldest first.")
@@ -100,6 +105,8 @@ class Summary:
                     "by_kind": {"node": 100, "edge": 12, "features": 8},
                     "by_guarantee": {"span": 0, "retrained": 117, "graph_only": 0},
                     "by_repair": {"none": 0, "pending": 0, "converged": 117, "not_converged": 0},
+                    "completed_retrained": 117,
+                    "completed_without_work": 0,
                     "refused": 2,
                     "open": 1,
                     "oldest_open": {

@@ -1,22 +1,18 @@
 """Requests with their audits: found by what they are and what was measured, newest first.
 
-What a search filters by is in the narrow table `request_search`. States alone are looked for in the days that have such
-requests, as the totals by day tell. With thresholds, the newest rows are looked at first, which is enough where many
-requests match; where few or none do, the whole table is read once, in any order. So no combination of filters, however
-it contradicts itself, costs more than one pass over that table.
+What a search filters by is in the narrow table `request_search`, which is read in the order of the page until the page
+is full. So no combination of filters, however it contradicts itself, costs more than one pass over that table.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
-    DateTime,
     Row,
-    Select,
     Uuid,
     and_,
     func,
@@ -24,17 +20,14 @@ from sqlalchemy import (
     or_,
     select,
     table,
-    true,
     tuple_,
 )
 from sqlalchemy import column as named
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.orm import aliased
 
 from service.audit_records.queries import AuditEntry, AuditFilters, Norms, Order, Searched, Threshold
 from service.audit_records.search_row import RequestSearchRow
-from service.audit_records.totals import AuditCountRow
-from service.db.arrays import any_of, unnested
+from service.db.arrays import any_of
 from service.db.rows import NORM_COLUMNS, REQUEST_COLUMNS, deletion_request, request_norms
 from service.db.tables import RequestAuditRow, RequestRow
 from service.db.transactions import transaction
@@ -46,16 +39,12 @@ from service.versions.versions import VersionRow
 
 #: Requests read at a time by an export.
 EXPORT_PAGE = 500
-#: How many of the newest requests a search looks through before it looks through all.
-_CANDIDATES = 5000
 
 #: Their repository is a layer above.
 DRILLS = table("drills", named("request_id", Uuid()))
 
 #: Requests that are counted; of more it is told that there are more.
 MOST_COUNTED = 1_000_000
-
-_Searched = type[RequestSearchRow]
 
 
 @dataclass(frozen=True)
@@ -95,29 +84,18 @@ async def _ids(
     conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int, order: Order
 ) -> Sequence[UUID]:
     """The first `limit` requests that `filters` keep and that come after `cursor`, in that order."""
-    ids: Sequence[UUID] = ()
-    if order is not Order.NEWEST:
-        kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, cursor, order))
-        kept = _first(kept.where(*_kept(RequestSearchRow, filters)), RequestSearchRow, limit, order)
-        return (await conn.execute(kept)).scalars().all()
-    if _by_state(filters):
-        days = await _days(conn, filters, cursor)
-        if not days:
-            return ids
-        if _keeps_whole_states(filters):
-            return await _by_day(conn, days, filters, cursor, limit)
-    # A reference has an index of its own.
-    if filters.reference is None and filters.part_of_reference is None:
-        ids = (await conn.execute(_newest(filters, cursor, limit))).scalars().all()
-    if len(ids) < limit and _may_keep_few(filters):
-        ids = (await conn.execute(_all(filters, cursor, limit))).scalars().all()
-    return ids
+    rows = RequestSearchRow
+    query = select(rows.request_id).where(*_kept(filters))
+    if cursor is not None:
+        last, here = tuple_(literal(cursor.at), literal(cursor.id)), tuple_(getattr(rows, order.by), rows.request_id)
+        query = query.where(last > here if order.descends else last < here)
+    query = query.order_by(*_ordered(getattr(rows, order.by), rows.request_id, order)).limit(limit)
+    return (await conn.execute(query)).scalars().all()
 
 
 async def count(conn: AsyncConnection, filters: AuditFilters) -> int:
     """Return how many requests `filters` keep, counted up to one more than `MOST_COUNTED`."""
-    kept = select(RequestSearchRow.request_id).where(*_placed(RequestSearchRow, filters, None))
-    kept = kept.where(*_kept(RequestSearchRow, filters)).limit(MOST_COUNTED + 1)
+    kept = select(RequestSearchRow.request_id).where(*_kept(filters)).limit(MOST_COUNTED + 1)
     return int(await conn.scalar(select(func.count()).select_from(kept.subquery())) or 0)
 
 
@@ -152,143 +130,14 @@ async def _page(conn: AsyncConnection, ids: Sequence[UUID], limit: int, order: O
     return Page(shown, None if last is None else PageCursor(getattr(last, order.by), last.id))
 
 
-def _by_state(filters: AuditFilters) -> bool:
-    """Whether the totals by day can tell where to look, or that there is nothing."""
-    if filters.reference is not None or filters.part_of_reference is not None or filters.ids is not None:
-        return False
-    states = (filters.status, filters.kind, filters.guarantee, filters.repair)
-    return bool(filters.thresholds) or any(state is not None for state in states)
-
-
-def _keeps_whole_states(filters: AuditFilters) -> bool:
-    """Whether `filters` keep all that a day has in a state, as many as the totals tell."""
-    others = (filters.api_key_id, filters.open, filters.late, filters.drills, filters.due_before)
-    return not filters.thresholds and all(other is None for other in others)
-
-
-async def _days(conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None) -> list[tuple[date, int]]:
-    """The days (UTC) that have requests in the states that `filters` keep, and how many, newest first."""
-    newest = [moment for moment in (filters.until, _moment(cursor)) if moment is not None]
-    query = select(AuditCountRow.day, func.sum(AuditCountRow.requests)).where(*_in_states(AuditCountRow, filters))
-    if filters.since is not None:
-        query = query.where(AuditCountRow.day >= _day_of(filters.since))
-    if newest:
-        query = query.where(AuditCountRow.day <= _day_of(min(newest)))
-    query = query.group_by(AuditCountRow.day).having(func.sum(AuditCountRow.requests) > 0)
-    return [(day, int(count)) for day, count in await conn.execute(query.order_by(AuditCountRow.day.desc()))]
-
-
-async def _by_day(
-    conn: AsyncConnection,
-    days: Sequence[tuple[date, int]],
-    filters: AuditFilters,
-    cursor: PageCursor | None,
-    limit: int,
-) -> list[UUID]:
-    """The first `limit` requests that `filters` keep in `days`, which are looked at until there are so many.
-
-    Some that were counted may have left these states before they are looked for, as a queue drains: then there are more
-    days to look at.
-    """
-    ids: list[UUID] = []
-    while days and len(ids) < limit:
-        looked_at = _having(days, filters, cursor, limit - len(ids))
-        starts = [datetime.combine(day, time(), UTC) for day, _ in days[:looked_at]]
-        ids += (await conn.execute(_within(starts, filters, cursor, limit - len(ids)))).scalars()
-        days = days[looked_at:]
-    return ids
-
-
-def _having(days: Sequence[tuple[date, int]], filters: AuditFilters, cursor: PageCursor | None, limit: int) -> int:
-    """How many of the newest days were counted to have `limit` requests; all when they have fewer."""
-    ends = (filters.since, filters.until, _moment(cursor))
-    cut = {_day_of(moment) for moment in ends if moment is not None}
-    found = 0
-    for looked_at, (day, count) in enumerate(days, 1):
-        # Of a day that is not wholly looked at, it is not known how many are left.
-        found += 0 if day in cut else count
-        if found >= limit:
-            return looked_at
-    return len(days)
-
-
-def _within(starts: Sequence[datetime], filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select[UUID]:
-    """What `filters` keep of the days that begin at `starts`, each by a range of the index."""
-    day_rows = unnested("days", start=(DateTime(timezone=True), list(starts)))
-    of_day = (
-        select(RequestSearchRow)
-        .where(RequestSearchRow.received_at >= day_rows.c.start)
-        .where(RequestSearchRow.received_at < day_rows.c.start + timedelta(days=1))
-        .where(*_placed(RequestSearchRow, filters, cursor), *_kept(RequestSearchRow, filters))
-        .lateral("of_day")
-    )
-    rows = aliased(RequestSearchRow, of_day)
-    return _first(select(rows.request_id).select_from(day_rows.join(of_day, true())), rows, limit)
-
-
-def _moment(cursor: PageCursor | None) -> datetime | None:
-    return None if cursor is None else cursor.at
-
-
-def _day_of(moment: datetime) -> date:
-    return moment.astimezone(UTC).date()
-
-
-def _newest(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select[UUID]:
-    """What `filters` keep of the newest requests that one index finds; all of them when the index answers all."""
-    candidates = select(RequestSearchRow).where(*_placed(RequestSearchRow, filters, cursor))
-    candidates = candidates.order_by(RequestSearchRow.received_at.desc(), RequestSearchRow.request_id.desc())
-    looked_at = _CANDIDATES if _may_keep_few(filters) else limit
-    newest = aliased(RequestSearchRow, candidates.limit(max(looked_at, limit)).subquery("newest"))
-    return _first(select(newest.request_id).where(*_kept(newest, filters)), newest, limit)
-
-
-def _all(filters: AuditFilters, cursor: PageCursor | None, limit: int) -> Select[UUID]:
-    """What `filters` keep of all requests."""
-    kept = select(RequestSearchRow).where(*_placed(RequestSearchRow, filters, cursor))
-    kept = kept.where(*_kept(RequestSearchRow, filters))
-    if filters.reference is not None:
-        named = select(RequestRow.id).where(RequestRow.reference == filters.reference)
-        kept = kept.where(RequestSearchRow.request_id.in_(named))
-    # Without an order of its own, which the plan would else be to walk an index for, a row at a time.
-    found = aliased(RequestSearchRow, kept.offset(0).subquery("found"))
-    return _first(select(found.request_id), found, limit)
-
-
-def _first(query: Select[UUID], rows: _Searched, limit: int, order: Order = Order.NEWEST) -> Select[UUID]:
-    return query.order_by(*_ordered(getattr(rows, order.by), rows.request_id, order)).limit(limit)
-
-
 def _ordered(time: Any, identity: Any, order: Order) -> tuple[ColumnElement[Any], ...]:
     return (time.desc(), identity.desc()) if order.descends else (time, identity)
 
 
-def _may_keep_few(filters: AuditFilters) -> bool:
-    """Whether something is filtered that no index in the order of a page answers."""
-    states = (filters.status, filters.kind, filters.guarantee, filters.repair, filters.open, filters.late)
-    others = (filters.drills, filters.due_before, filters.reference, filters.part_of_reference, filters.ids)
-    return bool(filters.thresholds) or any(state is not None for state in (*states, *others))
-
-
-def _placed(
-    rows: _Searched, filters: AuditFilters, cursor: PageCursor | None, order: Order = Order.NEWEST
-) -> Iterator[ColumnElement[bool]]:
-    """The conditions that an index in the order of a page answers."""
-    if filters.api_key_id is not None:
-        yield rows.api_key_id == filters.api_key_id
-    if filters.since is not None:
-        yield rows.received_at >= filters.since
-    if filters.until is not None:
-        yield rows.received_at < filters.until
-    if filters.ids is not None:
-        yield rows.request_id == any_of(filters.ids)
-    if cursor is not None:
-        last, here = tuple_(literal(cursor.at), literal(cursor.id)), tuple_(getattr(rows, order.by), rows.request_id)
-        yield last > here if order.descends else last < here
-
-
-def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
+def _kept(filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
+    rows = RequestSearchRow
     for column, value in (
+        (rows.api_key_id, filters.api_key_id),
         (rows.status, filters.status),
         (rows.kind, filters.kind),
         (rows.guarantee, filters.guarantee),
@@ -298,11 +147,12 @@ def _in_states(rows: _Searched | type[AuditCountRow], filters: AuditFilters) -> 
             yield column == value
     if filters.thresholds:
         yield rows.status.in_(AUDITED)
-
-
-def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
-    """The other conditions."""
-    yield from _in_states(rows, filters)
+    if filters.since is not None:
+        yield rows.received_at >= filters.since
+    if filters.until is not None:
+        yield rows.received_at < filters.until
+    if filters.ids is not None:
+        yield rows.request_id == any_of(filters.ids)
     if filters.open is not None:
         yield rows.ended_at.is_(None) if filters.open else rows.ended_at.is_not(None)
     if filters.late is not None:
@@ -316,9 +166,11 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
     if filters.part_of_reference is not None:
         part = RequestRow.reference.icontains(filters.part_of_reference, autoescape=True)
         yield rows.request_id.in_(select(RequestRow.id).where(part))
-    if filters.reference is not None and filters.api_key_id is not None:
-        # To be found by a reference is to show it.
-        yield rows.status != RequestStatus.COMPLETED
+    if filters.reference is not None:
+        yield rows.request_id.in_(select(RequestRow.id).where(RequestRow.reference == filters.reference))
+        if filters.api_key_id is not None:
+            # To be found by a reference is to show it.
+            yield rows.status != RequestStatus.COMPLETED
     if filters.thresholds and filters.api_key_id is not None:
         # What may not be known of weights published with noise meets no threshold.
         made, held = VersionRow.__table__, VersionRow.__table__.alias("held")
@@ -329,11 +181,11 @@ def _kept(rows: _Searched, filters: AuditFilters) -> Iterator[ColumnElement[bool
         seen = seen.where(RequestAuditRow.request_id == rows.request_id, held.c.commitment_salt.is_not(None))
         yield ~seen.exists()
     for figure, threshold in filters.thresholds.items():
-        column = getattr(rows, figure.value)
+        measured = getattr(rows, figure.value)
         if threshold.at_least is not None:
-            yield column >= threshold.at_least
+            yield measured >= threshold.at_least
         if threshold.at_most is not None:
-            yield column <= threshold.at_most
+            yield measured <= threshold.at_most
 
 
 def _entry(row: Row[*tuple[Any, ...]]) -> AuditEntry:

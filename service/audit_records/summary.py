@@ -1,7 +1,8 @@
-"""The audit in figures: one summary, and a series by hour or day. The views of the migrations tell the same.
+"""The audit in figures: one summary, and a series by hour or day. The views of the migrations have the same.
 
-Counts and percentiles come from the totals by day that triggers keep (`audit_totals`), so that their cost does not
-grow with the number of requests; a series by hour is counted from the requests of its hours.
+Drills are in none of them: their made-up nodes are nobody's, and `GET /drills` lists them. Counts and percentiles come
+from the totals by day that triggers keep (`audit_totals`), so that their cost does not grow with the number of
+requests; a series by hour is counted from the requests of its hours.
 """
 
 from collections import Counter
@@ -56,13 +57,21 @@ _OPEN = text("""
     FROM audit_open WHERE model = :model
 """)
 _OLDEST = text("""
-    SELECT id, received_at FROM requests WHERE model = :model AND ended_at IS NULL ORDER BY received_at LIMIT 1
+    SELECT id, received_at FROM requests r
+    WHERE model = :model AND ended_at IS NULL AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
+    ORDER BY received_at LIMIT 1
 """)
 _MONTHS = text("""
     SELECT month, on_time, late, on_time_share FROM audit_months
     WHERE model = :model AND (CAST(:since AS date) IS NULL OR month >= date_trunc('month', CAST(:since AS date)))
         AND (CAST(:until AS date) IS NULL OR month < :until)
     ORDER BY month
+""")
+_FIRST = text("SELECT min(day) FROM audit_counts WHERE model = :model")
+_RECEIVED = text("""
+    SELECT date_trunc('month', day)::date AS month FROM audit_counts
+    WHERE model = :model AND (CAST(:since AS date) IS NULL OR day >= :since)
+    GROUP BY 1 HAVING sum(requests) > 0 ORDER BY 1
 """)
 #: What is served at the moment `:at`.
 _SERVED = """
@@ -81,8 +90,10 @@ _BY_DAY = """
 _BY_HOUR = " UNION ALL ".join(
     f"""
     SELECT date_trunc('hour', {step}_at, 'UTC') AS start, '{step}' AS step,
-           audit_class({step}_at - received_at) AS class, count(*) AS requests FROM requests
-    WHERE model = :model AND {step}_at >= :first AND {step}_at < :last GROUP BY 1, 3
+           audit_class({step}_at - received_at) AS class, count(*) AS requests FROM requests r
+    WHERE model = :model AND {step}_at >= :first AND {step}_at < :last
+        AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
+    GROUP BY 1, 3
     """
     for step in ("received", "applied", "completed", "failed")
 )
@@ -140,6 +151,10 @@ async def summary(
     oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
     served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
     changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
+    completed: Counter[str | None] = Counter()
+    for row in counts:
+        if row.status == RequestStatus.COMPLETED:
+            completed[row.guarantee] += row.requests
     nothing = Percentiles(None, None, None)
     return Summary(
         model=model,
@@ -150,6 +165,8 @@ async def summary(
         by_kind=_by(counts, "kind", RequestKind),
         by_guarantee=_by(counts, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
+        completed_retrained=completed[Guarantee.RETRAINED],
+        completed_without_work=completed[None],
         refused=refused,
         open=still_open.open,
         oldest_open=None if oldest is None else OpenRequest(oldest.id, oldest.received_at),
@@ -166,6 +183,17 @@ async def summary(
         live_nodes=None if served is None else served.live_nodes,
         noise=None if served is None else told_of_noise(served._asdict()),
     )
+
+
+async def first_received(conn: AsyncConnection, model: str) -> date | None:
+    """Return the day (UTC) of the first request, None when there was none."""
+    first: date | None = await conn.scalar(_FIRST, {"model": model})
+    return first
+
+
+async def months_received(conn: AsyncConnection, model: str, since: date | None = None) -> list[date]:
+    """Return the first day of every month (UTC) in which requests were received, oldest first."""
+    return list((await conn.execute(_RECEIVED, {"model": model, "since": since})).scalars())
 
 
 async def open_counts(conn: AsyncConnection, model: str) -> OpenCounts:

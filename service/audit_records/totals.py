@@ -1,8 +1,8 @@
 """Totals of requests by day, which triggers on `requests` keep: what audit queries add up instead of the requests.
 
-A change of requests adds signed rows and changes none, so no transaction waits for another's totals. `fold` adds them
-up; that changes no total, only how many rows a query reads. The service works as a role that may write neither table:
-triggers and folding have the rights of the tables' owner.
+Drills are not counted. A change of requests adds signed rows and changes none, so no transaction waits for another's
+totals. `fold` adds them up; that changes no total, only how many rows a query reads. The service works as a role that
+may write neither table: triggers and folding have the rights of the tables' owner.
 """
 
 from datetime import date
@@ -31,7 +31,7 @@ class AuditCountRow(Base):
     repair: Mapped[str | None]
     #: Whether the projection of its batch removed no direction; null before it is applied.
     unchanged: Mapped[bool | None]
-    #: Whether they ended late; null while they are open, and of drills and of what was cancelled.
+    #: Whether they ended late; null while they are open, and of what was cancelled.
     late: Mapped[bool | None]
     #: To be added to the other rows of the same state; may be negative.
     requests: Mapped[int] = mapped_column(BigInteger)

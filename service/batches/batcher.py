@@ -17,7 +17,7 @@ class BatchLimits:
     def __post_init__(self) -> None:
         """Raise ValueError for limits under which no request would ever go."""
         if self.max_nodes < 1 or self.max_wait_s < 0:
-            raise ValueError(f"a batch needs room for one node and a wait of 0 s or more, not {self}")
+            raise ValueError(f"a batch needs room for at least one node and a wait of at least 0 s, not {self}")
 
 
 @dataclass(frozen=True)

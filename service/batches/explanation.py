@@ -6,13 +6,13 @@ from uuid import UUID
 
 from model_store.manifest import Manifest
 from projector.forgetting.status import RepairStatus
+from service.domain.formats import at_most, number, percent, rounded_up
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 
 #: After what the projection did; also true of directions that remaining nodes support faintly.
 _SPANNED = (
-    "every direction of the deleted features is also present in the features of nodes that remain, so the weights "
-    "already lay in the span of what remains."
+    "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
 )
 #: Up to this relative difference two movements of the weights are the same one.
 _SAME = 1e-12
@@ -29,14 +29,14 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
     if record.factor_age_s:
         sentences.append(
-            "To speed up repairs, a factor of the loss' curvature made before this deletion may stay in memory for up "
-            f"to {record.factor_age_s:g} s after it; it is never written to disk, and does not influence what the "
+            "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
+            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
             "weights converge to."
         )
     if deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
-        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} gone already.")
+        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} already gone.")
     return " ".join(sentences)
 
 
@@ -50,7 +50,7 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
     if with_node:
         along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
     by_whom = f"by {'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else "before a recovery"
-    return f"Nothing was left to do: the {noun} that this request names had been deleted {by_whom}{along}."
+    return f"Nothing was left to do: the {noun} that this request names had already been deleted {by_whom}{along}."
 
 
 def _projection(record: BatchRecord) -> str:
@@ -64,10 +64,11 @@ def _projection(record: BatchRecord) -> str:
         return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
     directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
     supporters = "deleted features" if record.features else "deleted nodes"
-    norms = f" (together {record.lost_direction_norm_before:.3g} before, {record.lost_direction_norm_after:.3g} after)"
+    norms = f" (together {number(record.lost_direction_norm_before)} before, "
+    norms += f"{number(record.lost_direction_norm_after)} after)"
     return (
         f"The projection removed {directions} of the weights that only {supporters} had supported"
-        f"{'' if sealed else norms}. What it left lies in the span of the remaining nodes' features."
+        f"{'' if sealed else norms}. The rest lies in the span of the remaining nodes' features."
     )
 
 
@@ -82,12 +83,12 @@ def frozen_parts(manifest: Manifest) -> str:
     if manifest.temperature is not None:
         parts.append("the temperature of the probabilities, fitted on validation nodes, those deleted since among them")
     if manifest.mlp is not None:
-        parts.append("the MLP that the features have gone through, trained on public nodes alone")
+        parts.append("the MLP that computes the features, trained only on public nodes")
     if manifest.column_scale is not None:
         parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
     if not parts:
         return ""
-    return f"Retraining means here that what was fixed before stays as it is: {'; '.join(parts)}."
+    return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."
 
 
 def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
@@ -95,10 +96,10 @@ def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
         case RepairStatus.CONVERGED:
             return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
         case RepairStatus.PENDING:
-            still = "The repair, which re-optimises the weights on the remaining graph, goes on: until it ends, "
+            still = "The repair, which re-optimises the weights on the remaining graph, is under way: until it ends, "
             return f"{still}{_unrepaired(record, kind)}"
         case RepairStatus.NOT_CONVERGED:
-            return f"The repair did not converge, and an operator should look into it: {_unrepaired(record, kind)}"
+            return f"The repair did not converge; an operator should look into it: {_unrepaired(record, kind)}"
         case RepairStatus.NONE:
             return _sentence(_unrepaired(record, kind))
 
@@ -110,7 +111,10 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
     those = f"those of retraining, at most {_distance(record)} away from them"
     if not record.repair_weight_change:
         return f"The repair{later} found nothing left to do: the weights are {those}."
-    moved = f"the weights moved by {_percent(record.repair_weight_change)} and are {those}"
+    moved = (
+        f"re-optimised the weights on the remaining graph and moved them by {percent(record.repair_weight_change)}. "
+        f"They are now {those}."
+    )
     undone = record.distance_bound_start_relative or 0.0
     # Within the tolerance nothing was left undone.
     tolerance = record.repair_tolerance or 0.0
@@ -118,13 +122,12 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         tolerance, _NOTICEABLE * record.repair_weight_change
     ):
         return (
-            f"The repair{later} re-optimised the weights on the remaining graph: {moved}. Not all of that need be "
-            f"forgetting: when the deletion began, the weights were up to {_percent(undone)} of their size away from "
-            "the optimum of the graph as it was, because training had stopped before it, and no repair had reached it "
-            "yet."
+            f"The repair{later} {moved} Part of that may not be forgetting: when the deletion began, the weights were "
+            f"up to {at_most(undone)} of their size away from the optimum of the graph as it was, because training "
+            "had stopped before it, and no repair had reached it yet."
         )
     share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
-    return f"The repair{later} {share}: re-optimised on the remaining graph, {moved}."
+    return f"The repair{later} {share}: it {moved}"
 
 
 def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
@@ -140,14 +143,11 @@ def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
 
 
 def _distance(record: BatchRecord) -> str:
+    """The bound, never less than it is."""
     relative = record.distance_bound_after_relative
-    share = "" if relative is None else f" ({_percent(relative)} of their size)"
-    return f"{record.distance_bound_after:.2g}{share}"
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    if relative is None:
+        return f"{rounded_up(record.distance_bound_after, 2):.2g}" if record.distance_bound_after else "0"
+    return f"{at_most(relative)} of their size"
 
 
 def _sentence(clause: str) -> str:

@@ -18,7 +18,7 @@ from service.batches.public_requests import refused_for_public
 from service.batches.resolve import CommittedGraph, DecryptedRequest, Deletion, Resolution, absent, resolve
 from service.batches.steps import BatchPreparation, BatchSteps
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.moves import RequestMoves
+from service.deletions.moves import SEND_ANEW, RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import ends_of
 from service.domain.records import QueuedRequest
@@ -34,10 +34,10 @@ from service.versions.stopwatch import Stopwatch
 from service.versions.writer import VersionWriter
 
 _UNREADABLE = (
-    "What this request names cannot be read: the key of its encrypted id list is missing or does not fit. Restore the "
-    "key folder, or send the request again."
+    "The ids that this request names cannot be read: their key is missing or wrong. Restore the key folder and retry "
+    f"the request. If the key is lost: {SEND_ANEW}"
 )
-_UNKNOWN = "{} of the nodes or edges that it names are not in the model."
+_UNKNOWN = "{} of the nodes or edges in this request are not in the model."
 #: Longest time for which requests that have nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
 #: Requests in a row that each alone cannot be computed, after which the rest of a batch is left for later.
@@ -93,8 +93,9 @@ class Processor:
         if not is_all:
             # No more is said, where everybody may ask: the log has it.
             raise Unavailable(
-                "Memory, or room for temporary files, did not suffice.",
-                "What waits stays queued. Give the machine more of it, or use a larger device; the log says which.",
+                "There was not enough memory or room for temporary files.",
+                "Requests stay queued. Give the machine more memory or disk, or use a larger device; the log "
+                "says which is short.",
             )
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
@@ -204,7 +205,7 @@ class Processor:
             if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
                 # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
                 return _Attempt(is_uncomputed=True)
-            failure = f"The update of the model could not be computed ({type(error).__name__})."
+            failure = f"The update of the model failed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})
             return _Attempt()
         version = await self._writer.write(new, steps, watch)

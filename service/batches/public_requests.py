@@ -19,7 +19,7 @@ def refused_for_public(claimed: Sequence[DecryptedRequest], public: Collection[s
         if nodes or edges:
             named = f"{nodes} of its nodes are public" if nodes else f"{edges} of its edges join two public nodes"
             refused[each.request.id] = (
-                f"{named}: the model's MLP was trained on nodes declared public, which can never be deleted from it. "
-                "Nothing of this request was deleted."
+                f"{named}: the model's MLP was trained on public nodes, which can never be deleted. Nothing in "
+                "this request was deleted."
             )
     return refused

@@ -32,10 +32,8 @@ from service.versions.writer import VersionWriter
 
 #: Longest work between two looks for new requests (seconds).
 _SLICE_S = 0.25
-_FAILED = (
-    "The repair was given up because it could not be computed; an operator should look into the log of the service."
-)
-_SWITCHED_OFF = "The repair was given up before it ended: the operator has turned repair off for this model."
+_FAILED = "The repair was abandoned after an error; an operator should check the log of the service."
+_SWITCHED_OFF = "The repair was abandoned: the operator turned repair off for this model."
 
 
 class RepairSteps(CauseSteps):

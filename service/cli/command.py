@@ -20,9 +20,9 @@ class Command(TyperCommand):
                 if isinstance(option, TyperOption) and not (option.is_flag or option.count):
                     given = values[option.name] if option.multiple else [values[option.name]]
                     if "" in given:
-                        ctx.fail(f"{option.opts[0]} has an empty value. Give it a value, or leave it out.")
+                        ctx.fail(f"{option.opts[0]} has an empty value. Give a value, or omit the option.")
                     if order.count(option) > len(given):
-                        ctx.fail(f"{option.opts[0]} is given {order.count(option)} times. Give it once.")
+                        ctx.fail(f"{option.opts[0]} is given {order.count(option)} times. Give it only once.")
         return super().parse_args(ctx, args)
 
 

@@ -24,7 +24,7 @@ _PIPE_WIDTH = 200
 _LINES_S = 10.0
 
 #: Of every command that reports something, for `print_result`.
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, a document a line; messages stay on stderr.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line; messages go to stderr.")]
 
 
 def stdout() -> Console:

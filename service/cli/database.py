@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from service.cli.server import settings_of_used
-from service.errors import ConfigurationError
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,15 +38,12 @@ def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[
 
     async def run(settings: Settings) -> _T:
         assert settings.database_url is not None
-        revision = await schema.current(settings.database_url)
-        if revision is None:
+        if await schema.current(settings.database_url) is None:
             await migrate.upgrade(settings.database_url)
-        elif revision != schema.head():
-            raise ConfigurationError(
-                f"The database is at revision {revision}, this Lethe needs {schema.head()}.", "Run `./lethe migrate`."
-            )
-        async with opened(settings.database_url) as engine, transaction(engine) as connection:
-            return await work(connection, settings)
+        async with opened(settings.database_url) as engine:
+            await schema.require_current(engine)
+            async with transaction(engine) as connection:
+                return await work(connection, settings)
 
     with open_servers(settings_of_used(home)) as settings:
         return asyncio.run(run(settings))

@@ -29,13 +29,13 @@ class ExitStatus(IntEnum):
         made.meaning = meaning
         return made
 
-    DONE = 0, "It did what was asked, and found nothing wrong."
-    FAILED = 1, "A check failed, or something went wrong that none of the others says."
-    USAGE = 2, "It was called wrongly: an option, an argument or a setting."
-    NOT_FOUND = 3, "What was named does not exist: a request, a node, a key, a file, a dataset, a model."
-    REFUSED = 4, "It was understood and refused: no right, a conflict, a limit, a file that would be overwritten."
-    UNREACHABLE = 5, "No Lethe runs there, or it, its database or its Redis does not answer now."
-    INTERRUPTED = 130, "Ctrl-C; what was done and what is left is said."
+    DONE = 0, "Success."
+    FAILED = 1, "A check failed, or another error occurred."
+    USAGE = 2, "Wrong usage: an option, an argument or a setting."
+    NOT_FOUND = 3, "Not found: a request, a node, a key, a file, a dataset, a model."
+    REFUSED = 4, "Refused: missing permission, a conflict, a limit, a file that would be overwritten."
+    UNREACHABLE = 5, "Lethe, its database or its Redis is not running or does not answer."
+    INTERRUPTED = 130, "Interrupted by Ctrl-C; the output says what was done and what is left."
 
 
 _BY_KIND: Mapping[type[BaseException], ExitStatus] = {

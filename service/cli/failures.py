@@ -23,10 +23,10 @@ def reported() -> Iterator[None]:
         report_error(error)
         raise SystemExit(status_of(error)) from None
     except UnicodeDecodeError as error:
-        report(f"A file that was to be text is none: {error}.", "Check that the right file was named; text is UTF-8.")
+        report(f"The file is not UTF-8 text: {error}.", "Check the path, or convert the file to UTF-8.")
         raise SystemExit(ExitStatus.USAGE) from None
     except OSError as error:
         if error.filename is None:
             raise
-        report(f"{error.filename}: {error.strerror}.", "Check the path and who may read and write it.")
+        report(f"{error.filename}: {error.strerror}.", "Check the path and its permissions.")
         raise SystemExit(status_of(error)) from None

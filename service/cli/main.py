@@ -53,10 +53,10 @@ def _told(value: object) -> str:
 def build() -> typer.Typer:
     """The application with every command."""
     lethe = CommandLine(
-        help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
+        help="Makes a trained linear graph neural network forget nodes, and proves it.",
         no_args_is_help=True,
-        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own, and "
-        "[bold]./lethe check[/bold] lint, types and directions of imports.",
+        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests and "
+        "[bold]./lethe check[/bold] checks lint, types and import rules.",
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
@@ -95,7 +95,7 @@ def build() -> typer.Typer:
         "remove": webhooks.remove,
         "ping": webhooks.ping,
     }
-    lethe.add_typer(_group("Send the events of requests to other programs.", endpoints), name="webhooks")
+    lethe.add_typer(_group("Manage webhooks: events sent to other programs.", endpoints), name="webhooks")
     return lethe
 
 

@@ -14,12 +14,27 @@ from service.dashboard.views import (
     report,
     request,
     requests,
+    verify,
     webhooks,
 )
 
 
 def install(app: FastAPI) -> None:
     """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
-    for part in (assets, login, overview, model, drill_card, requests, request, export, find, report, log, webhooks):
+    for part in (
+        assets,
+        login,
+        overview,
+        model,
+        drill_card,
+        requests,
+        request,
+        export,
+        find,
+        report,
+        log,
+        verify,
+        webhooks,
+    ):
         app.include_router(part.router)
     unknown.install(app)

@@ -76,14 +76,16 @@ def page(request: Request, template: str, visitor: Session, /, **values: object)
     )
 
 
-def public_page(template: str, /, *, status: int = 200, **values: object) -> Response:
+def public_page(
+    template: str, /, *, status: int = 200, policy: str = CONTENT_SECURITY_POLICY, **values: object
+) -> Response:
     """A page that anybody may see."""
-    return html(_environment().get_template(template).render(visitor=None, **values), status)
+    return page_reply(_environment().get_template(template).render(visitor=None, **values), policy, status)
 
 
-def html(text: str, status: int = 200) -> Response:
+def html(text: str) -> Response:
     """A page under the dashboard's content security policy."""
-    return page_reply(text, CONTENT_SECURITY_POLICY, status)
+    return page_reply(text, CONTENT_SECURITY_POLICY)
 
 
 def error_page(status: int, title: str, detail: str, remedy: str) -> Response:
@@ -153,6 +155,7 @@ def _environment() -> jinja2.Environment:
     made = environment(_TEMPLATES)
     made.filters |= {
         "percent": formats.percent,
+        "at_most": formats.at_most,
         "moment": formats.moment,
         "machine_time": formats.machine_time,
         "short": lambda identity: str(identity)[:8],

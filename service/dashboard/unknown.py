@@ -1,4 +1,4 @@
-"""Addresses below the dashboard's that are none of its pages: told as a page to whoever came with a browser."""
+"""Unknown addresses below the dashboard's: an error page for browsers."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -12,11 +12,11 @@ from starlette.responses import Response
 from service.dashboard.pages import error_page
 from service.dashboard.sessions import PATH
 
-_REMEDY = "Check the address, or go on from the overview."
+_REMEDY = "Check the address, or continue from the overview."
 #: Status -> title and detail.
 _WORDS = {
     HTTPStatus.NOT_FOUND: ("Not found", "There is no such page."),
-    HTTPStatus.METHOD_NOT_ALLOWED: ("No page", "This address takes forms of the dashboard, and is no page by itself."),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("No page", "This address accepts forms only; it is not a page."),
 }
 
 

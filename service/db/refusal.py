@@ -45,7 +45,7 @@ _TLS = _Cause(
 )
 #: By SQLSTATE; the longest prefix wins.
 _BY_STATE: dict[str, _Cause] = {
-    "08": _Cause("broke the connection off", _START),
+    "08": _Cause("closed the connection", _START),
     "08P01": _PARAMETER,
     "0A": _PARAMETER,
     "22": _PARAMETER,
@@ -61,11 +61,11 @@ _BY_STATE: dict[str, _Cause] = {
     "40": _Cause("rolled back a transaction that conflicted with another", _AGAIN),
     "42": _PARAMETER,
     "42501": _Cause(
-        "gives Lethe's login no right to connect",
+        "does not allow Lethe's login to connect",
         "As the database's owner, GRANT CONNECT ON DATABASE to that login, and grant it the role of its process.",
         may_pass=False,
     ),
-    "53": _Cause("has no memory or disk space left", "Check its log, and free some."),
+    "53": _Cause("has no memory or disk space left", "Check its log, and free some of it."),
     "53300": _Cause(
         "has no connection left",
         "Close other connections, or raise max_connections (or this login's CONNECTION LIMIT).",
@@ -124,7 +124,7 @@ def _cause(error: BaseException) -> _Cause:
             return _Cause("does not answer in time", _START)
         case OSError():
             return _Cause(f"does not answer ({_reason(error)})", _START)
-    return _Cause(f"broke the connection off ({type(error).__name__})", _START)
+    return _Cause(f"closed the connection ({type(error).__name__})", _START)
 
 
 def _reason(error: OSError) -> str:

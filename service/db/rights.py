@@ -76,7 +76,7 @@ API: Mapping[str, Rights] = {
     "lock_intake": _SHARES,
     "lock_sessions": _TAKES,
     # A trigger sets the time.
-    "log_checks": Rights(add="api_key_id size", change="size"),
+    "log_checks": Rights(add="api_key_id size against_size", change="size against_size"),
     "outbox": Rights(add="request_id model"),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": _ASKED,

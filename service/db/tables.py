@@ -47,8 +47,9 @@ class LogCheckRow(Base):
     __tablename__ = "log_checks"
 
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
-    #: How many leaves were found in order.
+    #: How many leaves were found in order, and since how many the log only grew.
     size: Mapped[int] = mapped_column(BigInteger)
+    against_size: Mapped[int] = mapped_column(BigInteger)
     #: Set by a trigger.
     checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
@@ -313,7 +314,7 @@ class FeedRow(Base):
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     milestone: Mapped[str]
-    #: That of the request, from this event on.
+    #: Status of the request after this event.
     status: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     due_at: Mapped[datetime | None]
@@ -348,5 +349,5 @@ class WebhookDeliveryRow(Base):
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
-    #: What came of the last attempt.
+    #: Result of the last attempt.
     answer: Mapped[str | None]

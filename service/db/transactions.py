@@ -69,12 +69,12 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
             raise CommitUnanswered(
                 f"The database stopped answering during a commit ({_name(error)}).",
-                "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
+                "It is unknown whether this was stored. Repeat the request with the same Idempotency-Key.",
             ) from error
         if sqlstate(error) == _LOCKED:
             raise Locked(
                 f"Another session of the database holds a lock{_locked_table(error)} and does not release it.",
-                "Nothing was recorded; try again in a few seconds. If it does not help, have an operator end that "
+                "Nothing was stored; try again in a few seconds. If this persists, ask an operator to end that "
                 "session: pg_stat_activity shows the oldest transactions.",
             ) from error
         raise refusal(error, while_connecting=connecting) from error

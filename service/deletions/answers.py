@@ -34,16 +34,16 @@ class AcceptedDeletion(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [ACCEPTED]})
 
     id: UUID
-    status: RequestStatus = Field(description="`queued`, or `completed` when everything named was deleted before.")
+    status: RequestStatus = Field(description="`queued`, or `completed` if everything in it was deleted before.")
     kind: RequestKind
     count: int = Field(
-        description="How many nodes or edges this request names; to keys with deletions:read, without those that were "
-        "gone already, if any is left."
+        description="Number of nodes or edges in this request; with deletions:read, without those deleted "
+        "before, if any is left."
     )
     received_at: datetime
-    due_at: datetime = Field(description="By when it is to be completed.")
+    due_at: datetime = Field(description="Deadline.")
     links: Links
-    salts: Salts | None = Field(description="Keep them if you want to link the audit to a person; null once erased.")
+    salts: Salts | None = Field(description="Keep them to link the audit to a person later; null once erased.")
     already_deleted: dict[str, UUID | None] = Field(
         description="Node ids, or `a|b` for edges, that an earlier request deleted, with that request (null where the "
         "database, restored from an older backup, does not have it); always empty without deletions:read."
@@ -55,13 +55,13 @@ class BatchAnswer(BaseModel):
 
     id: UUID
     requests: int
-    nodes: int = Field(description="Nodes deleted altogether.")
-    features: int = Field(description="Nodes of which the features alone were deleted.")
-    edges: int = Field(description="Edges deleted by themselves; those of deleted nodes are not counted.")
+    nodes: int = Field(description="Nodes deleted entirely.")
+    features: int = Field(description="Nodes whose features were deleted.")
+    edges: int = Field(description="Edges deleted on request; those of deleted nodes are not counted.")
 
 
 class _Audit(BaseModel):
-    """What was measured, before and after; quantities that do not apply are null.
+    """Measurements before and after; quantities that do not apply are null.
 
     So are, to keys without audit:read, those computed from weights that are published with noise.
     """
@@ -99,20 +99,21 @@ class DeletionAnswer(BaseModel):
     status: RequestStatus
     kind: RequestKind
     count: int
-    reference: str | None = Field(description="Of a completed request, shown to keys with audit:read only.")
+    reference: str | None = Field(description="For completed requests, only with the scope audit:read.")
     received_at: datetime
-    due_at: datetime = Field(description="By when it is to end; later than at first once it was given more time.")
+    due_at: datetime = Field(description="Deadline, including extensions.")
     late: bool | None = Field(
-        description="Whether it ended after `due_at`, or is open past it; null while there is time, and when cancelled."
+        description="Whether it ended after `due_at` or is still open past it; null before the deadline and for "
+        "cancelled requests."
     )
     applied_at: datetime | None
     completed_at: datetime | None
     failed_at: datetime | None
     cancelled_at: datetime | None
-    handled_at: datetime | None = Field(description="When a request that failed was handled; it is open until then.")
-    handled_by: UUID | None = Field(description="The later request that deleted the same, if that is how.")
-    handles: list[UUID] = Field(description="Failed requests that this one has handled so; empty in lists.")
-    guarantee: Guarantee | None = Field(description="What holds of the weights since.")
+    handled_at: datetime | None = Field(description="When the failed request was handled; open until then.")
+    handled_by: UUID | None = Field(description="The later request that handled it by deleting the same ids.")
+    handles: list[UUID] = Field(description="Failed requests that this one handled; empty in lists.")
+    guarantee: Guarantee | None = Field(description="What is guaranteed about the weights.")
     repair: RepairStatus | None
     explanation: str | None = Field(description="What was done, in a sentence or two.")
     failure: str | None = Field(description="Why the request failed, and what to do.")
@@ -130,7 +131,7 @@ class DeletionPage(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [PAGE]})
 
     deletions: list[DeletionAnswer]
-    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last page.")
 
 
 class FoundDeletion(BaseModel):
@@ -149,11 +150,11 @@ class SearchAnswer(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [SEARCH]})
 
     found: list[FoundDeletion]
-    not_found: list[str] = Field(description="Ids no visible request that the filters keep has deleted so far.")
+    not_found: list[str] = Field(description="Ids that no visible, matching request has deleted.")
     deletions: list[DeletionAnswer] | None = Field(
         description="A page of the requests found, newest first, each with its audit; null when nodes were asked for."
     )
-    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last page.")
 
 
 def links_of(request_id: UUID) -> Links:

@@ -44,8 +44,8 @@ class Decisions:
         if is_handled:
             return found
         if found.status is RequestStatus.FAILED:
-            raise Conflict(f"Request {request_id} was handled before.", "Nothing is left to do.")
-        raise Conflict(f"Request {request_id} is {found.status}.", "Only a request that failed can be handled.")
+            raise Conflict(f"Request {request_id} is already handled.", "Nothing to do.")
+        raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be handled.")
 
     async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
         """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
@@ -56,12 +56,12 @@ class Decisions:
         if is_extended:
             return found
         if found.ended_at is not None:
-            raise Conflict(f"Request {request_id} has ended.", "Only an open request can be given more time.")
+            raise Conflict(f"Request {request_id} has ended.", "Only an open request can be extended.")
         if found.late:
-            raise Conflict(
-                f"Request {request_id} is past its deadline.", "More time can be given only before the deadline."
-            )
-        raise Conflict(f"Request {request_id} is due {found.due_at:%Y-%m-%d %H:%M} UTC already.", "Name a later time.")
+            raise Conflict(f"Request {request_id} is past its deadline.", "Extend a request before its deadline.")
+        raise Conflict(
+            f"Request {request_id} is already due at {found.due_at:%Y-%m-%d %H:%M} UTC.", "Give a later time."
+        )
 
     async def log(self) -> int:
         """Write decisions into the log that are not there yet, the oldest first; returns how many."""
@@ -84,7 +84,7 @@ class Decisions:
         reference = re.escape(request.reference or "")
         if reference and re.search(rf"(?<!\w){reference}(?!\w)", reason, re.IGNORECASE):
             raise InvalidRequest(
-                "The reason holds the request's reference.",
-                "The log keeps reasons for ever: leave out whatever names a person.",
+                "The reason contains the request's reference.",
+                "The log keeps reasons forever: do not name a person.",
             )
         return request

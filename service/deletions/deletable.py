@@ -1,4 +1,4 @@
-"""What a deletion request names: whether all of it can be deleted, and how much of that which key is told."""
+"""Whether all that a deletion request names can be deleted, and how much of that each key may learn."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -37,8 +37,8 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
         known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
     if not known.issuperset(subjects) or any(is_public(found.public, subject) for subject in subjects):
         raise UnknownTargets(
-            f"Not everything that is named is in the model {deletions.model} and may be deleted.",
-            "Check the ids; a key that also has deletions:read is told which. Nothing of this request was accepted.",
+            f"Some of these ids are not in the model {deletions.model} or may not be deleted.",
+            "Check the ids; keys with deletions:read see which. Nothing was accepted.",
         )
 
 
@@ -81,14 +81,14 @@ def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str,
     also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
     if nodes:
         raise UnknownNodes(
-            f"{len(nodes)} of the nodes named are not in the model {model}.",
-            "Check the ids that `unknown` lists; nothing of this request was accepted.",
+            f"{len(nodes)} of the nodes are not in the model {model}.",
+            "Check the ids in `unknown`. Nothing was accepted.",
             unknown=nodes,
             **also,
         )
     if edges:
         raise UnknownEdges(
-            f"{len(edges)} of the edges named are not in the graph of the model {model}.",
-            "Check the pairs that `unknown_edges` lists; nothing of this request was accepted.",
+            f"{len(edges)} of the edges are not in the graph of the model {model}.",
+            "Check the pairs in `unknown_edges`. Nothing was accepted.",
             **also,
         )

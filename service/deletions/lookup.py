@@ -68,7 +68,7 @@ async def found_by_node(
     limit = deletions.most_targets
     if len(named) > limit:
         raise BodyTooLarge(
-            f"{len(named)} nodes are more than the {limit} that one search may name.",
+            f"{len(named)} nodes exceed the limit of {limit} per search.",
             "Search for them in several requests.",
             max_nodes=limit,
         )

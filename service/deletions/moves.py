@@ -21,6 +21,9 @@ from service.evidence.contents import AlreadyDeleted, Content, Failed, HandledBy
 from service.evidence.events import EventRepository
 from service.evidence.log import LogRepository
 
+#: What to do about a failed request whose ids nobody can read: no later request is known to delete the same data.
+SEND_ANEW = "send a new request for the same data, then mark this one as handled. Lethe cannot match the two."
+
 
 @dataclass(frozen=True)
 class AppliedOutcome:
@@ -37,7 +40,7 @@ class AppliedOutcome:
 def permitted(answer: bool | None) -> bool:
     """The answer of a database function that acts for an API key; raises `Unauthenticated` if the key may not."""
     if answer is None:
-        raise Unauthenticated("This API key was just revoked, or lacks a scope.", "Use another key.")
+        raise Unauthenticated("This API key was revoked or lacks a scope.", "Use another key.")
     return answer
 
 
@@ -178,7 +181,7 @@ class RequestMoves:
             return found
         if found.status is RequestStatus.QUEUED:
             raise Conflict(
-                f"Request {request_id} is being applied.", "It cannot be cancelled any more; wait for it to complete."
+                f"Request {request_id} is being applied.", "It can no longer be cancelled; wait for it to complete."
             )
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be cancelled.")
 
@@ -191,11 +194,11 @@ class RequestMoves:
         found, _ = await RequestRepository(self._conn).require(request_id)
         if not queued and found.status is RequestStatus.FAILED:
             raise Conflict(
-                f"What request {request_id} names is not kept any more: it was handled, or failed too long ago.",
-                "Send it again as a new request.",
+                f"The ids that request {request_id} names are no longer kept: it was handled, or failed too long ago.",
+                f"If it is still open: {SEND_ANEW}",
             )
         if not queued:
-            raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be tried again.")
+            raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be retried.")
         await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
         return found
 
@@ -217,7 +220,7 @@ class RequestMoves:
         for request_id in ids:
             row = found.get(request_id)
             if row is None:
-                raise Conflict(f"There is no request {request_id}.", "Database and caller disagree; restart Lethe.")
+                raise Conflict(f"Unknown request {request_id}.", "Database and caller disagree; restart Lethe.")
             if row.status not in allowed or (batch_id is not None and row.batch_id != batch_id):
                 raise Conflict(
                     f"Request {request_id} is {row.status} (batch {row.batch_id}) and cannot become {target}.",

@@ -27,17 +27,17 @@ def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[
     public = [subject for subject in subjects if is_public(named_public, subject)]
     nodes = [subject for subject in public if isinstance(subject, str)]
     edges = [subject for subject in public if not isinstance(subject, str)]
-    reason = f"the MLP of the model {model} was trained on nodes declared public, and can never forget them."
-    instead = "nothing of this request was accepted. To forget them, train and import a model without them."
+    reason = f"the MLP of the model {model} was trained on public nodes and can never forget them."
+    instead = "nothing was accepted. To forget them, train and import a model without them."
     if nodes:
         raise PublicNodes(
-            f"{len(nodes)} of the nodes named are public: {reason}",
-            f"Leave out the nodes that `public` lists; {instead}",
+            f"{len(nodes)} of the nodes are public: {reason}",
+            f"Remove the nodes listed in `public`; {instead}",
             public=nodes,
         )
     if edges:
         raise PublicNodes(
-            f"{len(edges)} of the edges named join two public nodes: {reason}",
-            f"Leave out the edges that `public_edges` lists; {instead}",
+            f"{len(edges)} of the edges join two public nodes: {reason}",
+            f"Remove the edges listed in `public_edges`; {instead}",
             public_edges=edges,
         )

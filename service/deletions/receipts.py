@@ -39,7 +39,7 @@ async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receip
 
     Raises:
         NotFound: there is no such request, as far as the caller may know.
-        Conflict: it is not applied, or was withdrawn.
+        Conflict: it is not applied, or was cancelled.
         Unavailable: its newest event is not signed yet, or the database does not answer.
     """
     for wait_s in _WAITS_S:
@@ -59,8 +59,8 @@ async def _ready(connection: Connection, request_id: UUID, caller: ApiKey) -> De
     if status not in WITH_RECEIPT:
         waiting = status is RequestStatus.QUEUED
         raise Conflict(
-            f"The request is {status}: there is no receipt of it.",
-            "Ask again once it is applied." if waiting else "Nothing was deleted for it.",
+            f"The request is {status}: it has no receipt.",
+            "Try again once it is applied." if waiting else "Nothing was deleted.",
         )
     return request
 

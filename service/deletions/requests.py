@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import exists, func, literal, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.audit_records.search import DRILLS
 from service.db.arrays import any_of
 from service.db.rows import (
     NORM_COLUMNS,
@@ -53,6 +54,8 @@ _OLDEST = text(
     FROM head h, in_hand
     """
 )
+#: Drills are kept apart: nobody waits for what became of made-up nodes.
+_NO_DRILL = RequestRow.id.not_in(select(DRILLS.c.request_id))
 
 
 class RequestRepository:
@@ -81,20 +84,20 @@ class RequestRepository:
         found = await self.get(request_id, api_key_id)
         if found is None:
             raise NotFound(
-                f"There is no deletion request {request_id}, as far as this key may know.",
-                "Check the id; a key without audit:read sees only what it asked for itself.",
+                f"Unknown deletion request {request_id}, or one that this key may not see.",
+                "Check the id; a key without audit:read sees only its own requests.",
             )
         return found
 
     async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
-        """Return up to `limit` requests that have not ended, those that are due first at the top."""
-        query = select(*REQUEST_COLUMNS).where(RequestRow.model == model, RequestRow.ended_at.is_(None))
+        """Return up to `limit` requests that have not ended, those that are due first at the top; no drills."""
+        query = select(*REQUEST_COLUMNS).where(RequestRow.model == model, RequestRow.ended_at.is_(None), _NO_DRILL)
         query = query.order_by(RequestRow.due_at, RequestRow.id).limit(limit)
         return [deletion_request(row) for row in await self._conn.execute(query)]
 
     async def late_failures(self, model: str, at: datetime) -> int:
-        """Return how many requests failed, are not handled and are past their deadline at `at`."""
-        query = select(func.count()).where(RequestRow.model == model, RequestRow.ended_at.is_(None))
+        """Return how many requests failed, are not handled and are past their deadline at `at`; no drills."""
+        query = select(func.count()).where(RequestRow.model == model, RequestRow.ended_at.is_(None), _NO_DRILL)
         query = query.where(RequestRow.status == RequestStatus.FAILED, RequestRow.due_at < at)
         return int(await self._conn.scalar(query) or 0)
 

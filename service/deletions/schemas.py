@@ -29,7 +29,7 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 def _are_salts(value: object) -> object:
     """Looks up to the first fault: each further one would cost time, and tell nothing new."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
-        raise ValueError(f"must have each salt as {SALT_BYTES} bytes in lower-case hex")
+        raise ValueError(f"salts must be {SALT_BYTES} bytes in lower-case hex")
     return value
 
 
@@ -51,10 +51,10 @@ class _Body(Known):
     model_config = ConfigDict(strict=True)
 
     reference: Reference | None = Field(
-        None, description="Your own reference, such as a data subject request's number."
+        None, description="Your reference, such as the number of a data subject request."
     )
     salts: SaltsBody | None = Field(
-        None, description="Your own salts, for whoever must not lose them with a lost answer; drawn here by default."
+        None, description="Your own salts, so that a lost answer does not lose them; drawn by Lethe by default."
     )
     kind: str
 
@@ -63,7 +63,7 @@ class NodesBody(_Body):
     """A request that names nodes."""
 
     example: ClassVar[dict[str, Any]] = {"nodes": ["12", "57"], "reference": "DSR-17"}
-    nodes: NodeIds = Field(description="External ids, each once.", json_schema_extra=_UNIQUE)
+    nodes: NodeIds = Field(description="Ids of nodes, each once.", json_schema_extra=_UNIQUE)
 
     @property
     def named(self) -> list[Target]:
@@ -78,7 +78,7 @@ class EdgesBody(_Body):
     edges: list[NodePair] = Field(
         min_length=1,
         fail_fast=True,
-        description="Pairs of external ids, each pair once; their order does not matter.",
+        description="Pairs of ids, each pair once, in either order.",
         json_schema_extra=_UNIQUE,
     )
 
@@ -125,9 +125,9 @@ class RecordFilters(Window):
     kind: Annotated[RequestKind, _AS_TEXT] | None = None
     guarantee: Annotated[Guarantee, _AS_TEXT] | None = None
     repair: Annotated[RepairStatus, _AS_TEXT] | None = None
-    open: bool | None = Field(None, description="Whether it has not ended: queued, applied, or failed and not handled.")
+    open: bool | None = Field(None, description="Whether it has not ended: queued, applied, or failed and unhandled.")
     late: bool | None = Field(
-        None, description="Whether it ended after its deadline, or is open past it; false: it ended in time."
+        None, description="Whether it ended after its deadline or is still open past it; false: it ended in time."
     )
     since: Moment | None = Field(
         None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
@@ -165,7 +165,7 @@ class PagedFilters(RecordFilters):
     cursor: str | None = Field(
         None, min_length=1, max_length=256, description="`next_cursor` of the previous page, with the same filters."
     )
-    limit: int = Field(50, ge=1, le=200, description="Most requests on a page.")
+    limit: int = Field(50, ge=1, le=200, description="Maximum number of requests per page.")
 
 
 class DeletionFilters(PagedFilters, Known):
@@ -190,7 +190,7 @@ class HandledBody(Known):
     )
 
     reason: Reason = Field(
-        description="What was done about it. The log keeps it for ever: name no person, node or reference."
+        description="What was done about it. The log keeps this forever: do not name a person, node or reference."
     )
 
 
@@ -206,7 +206,7 @@ class ExtendedBody(Known):
 
     due_at: Moment = Field(description="The new deadline, later than the present one.")
     reason: Reason = Field(
-        description="Why it takes longer. The log keeps it for ever: name no person, node or reference."
+        description="Why it takes longer. The log keeps this forever: do not name a person, node or reference."
     )
 
 
@@ -219,8 +219,8 @@ class SearchBody(PagedFilters, Known):
     )
 
     nodes: NodeIds | None = Field(
-        None, description="External ids. With them the answer has `found` and `not_found`, no pages."
+        None, description="Ids of nodes. The answer then has `found` and `not_found` instead of pages."
     )
     reference: Reference | None = Field(
-        None, description="Exactly this one; those of completed requests are found with audit:read only."
+        None, description="Exact reference; completed requests are found only with audit:read."
     )

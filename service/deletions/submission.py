@@ -148,7 +148,7 @@ def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
     limit = deletions.most_targets
     if len(subjects) > limit:
         raise BodyTooLarge(
-            f"{len(subjects)} targets are more than the {limit} that one request may name.",
+            f"{len(subjects)} targets exceed the limit of {limit} per request.",
             "Split the list into several requests.",
             max_nodes=limit,
         )
@@ -156,15 +156,15 @@ def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
     loops = list(dict.fromkeys(first for first, second in edges if first == second))
     if loops:
         raise SelfLoops(
-            f"{len(loops)} of the edges join a node to itself, which no edge of a graph here does.",
-            f"Leave out such edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
+            f"{len(loops)} of the edges join a node to itself; graphs have no self loops here.",
+            f"Remove these edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
             self_loops=loops[:MOST_FAULTS],
         )
     duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
     if duplicates:
         raise DuplicateTargets(
             f"{len(duplicates)} of the targets occur more than once.",
-            f"Name each once; `duplicates` lists the first {MOST_FAULTS} of those that occur more often.",
+            f"Give each once; `duplicates` lists the first {MOST_FAULTS} duplicates.",
             duplicates=duplicates[:MOST_FAULTS],
         )
 
@@ -175,15 +175,15 @@ def _check_salts(subjects: Sequence[Target], reference: str | None, given: Given
     missing, unknown = sorted(named - given.nodes.keys()), sorted(given.nodes.keys() - named)
     if missing or unknown:
         raise UnfitSalts(
-            f"{len(missing)} of the nodes named have no salt, and {len(unknown)} salts are of nodes not named.",
+            f"{len(missing)} of the nodes have no salt, and {len(unknown)} salts belong to other nodes.",
             f"Give one for each; `without_salt` and `not_named` list the first {MOST_FAULTS}.",
             without_salt=missing[:MOST_FAULTS],
             not_named=unknown[:MOST_FAULTS],
         )
     if (reference is None) != (given.reference is None):
-        raise UnfitSalts("A reference needs a salt, and a salt of a reference needs one.", "Give both, or neither.")
+        raise UnfitSalts("A reference and its salt must be given together.", "Give both, or neither.")
     if len(set(given)) < len(list(given)):
-        raise UnfitSalts("Two of the salts are the same.", "Draw each by itself.")
+        raise UnfitSalts("Two of the salts are the same.", "Draw each salt independently.")
 
 
 def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:

@@ -23,21 +23,21 @@ GUARANTEES = {
 #: The same for whoever has never seen a model: on papers.
 IN_PLAIN_WORDS = {
     Guarantee.SPAN: (
-        "The model was not trained again: it is made of what remains, and may still carry some of what it had learned "
-        "from this data."
+        "The model was not trained again. It is built from the remaining data, and may still carry some of what it had "
+        "learned from this data."
     ),
     Guarantee.RETRAINED: (
-        "The model was then corrected: it is now the one that training it without this data would have given, up to a "
-        "proved difference."
+        "The model was then corrected. It is now the one that training without this data would have given, up to a "
+        "proven difference."
     ),
     Guarantee.GRAPH_ONLY: "The model itself was trained with this data, and stays as it was.",
 }
 #: The same of a request that found everything deleted already.
-NOTHING_LEFT = "An earlier request had deleted everything that this one names; its own receipt says what was done."
+NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."
 #: And where that is all that is known.
 NOTHING_LEFT_UNKNOWN = (
-    "Everything that this request names had been deleted before. What was done then, only a receipt of that time "
-    "tells: the database was restored from an older backup."
+    "Everything that this request names had already been deleted. Only a receipt of that time says what was done: the "
+    "database was restored from an older backup."
 )
 
 

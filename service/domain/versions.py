@@ -84,7 +84,7 @@ class Recovery:
     version: Version
     #: Folder of the version that the database had committed; None when it knew of none.
     database_before: str | None
-    #: Folder of the version that the store was at.
+    #: Folder of the version that store before.
     store_before: str
     #: Nodes that the store had deleted and the database knew nothing of.
     unknown_nodes: int

@@ -27,7 +27,7 @@ from service.db import locks
 from service.db.base import Base
 from service.db.locks import Lock
 from service.db.tables import RequestRow
-from service.domain.drills import Drill, DrillTrigger, NewDrill
+from service.domain.drills import Drill, NewDrill
 from service.domain.states import RequestStatus
 from service.errors import Conflict
 
@@ -58,8 +58,8 @@ class DrillOpen(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "A drill of this model is under way, or was asked for at the same moment.",
-            "Wait until it is completed (`GET /drills` shows it), then ask for the next.",
+            "A drill of this model is already running or was just started.",
+            "Wait until it is completed (see `GET /drills`), then start the next.",
         )
 
 
@@ -87,7 +87,7 @@ class DrillRepository:
 
     async def record(self, request_id: UUID, model: str, new: NewDrill) -> None:
         """Record that a request is a drill."""
-        row = insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort, trigger=new.trigger.value)
+        row = insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort, trigger="manual")
         await self._conn.execute(row)
 
     async def get(self, request_id: UUID) -> Drill | None:
@@ -122,6 +122,5 @@ class DrillRepository:
 
 def _drill(row: Row[*tuple[Any, ...]]) -> Drill:
     values = {field.name: getattr(row, field.name) for field in fields(Drill)}
-    values["trigger"] = DrillTrigger(row.trigger)
     values["status"] = RequestStatus(row.status)
     return Drill(**values)

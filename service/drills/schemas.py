@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.deletions.answers import Links, Salts, links_of
-from service.domain.drills import Drill, DrillTrigger
+from service.domain.drills import Drill
 from service.domain.states import RequestStatus
 from service.drills.cohorts import Cohorts
 from service.drills.starting import StartedDrill
@@ -16,7 +16,6 @@ _ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
 _ASKED: dict[str, Any] = {
     "request_id": _ID,
     "cohort": 3,
-    "trigger": "manual",
     "requested_at": "2026-03-02T09:15:04.120000Z",
     "links": {"self": f"/deletions/{_ID}"},
 }
@@ -48,9 +47,8 @@ _COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_del
 class DrillAnswer(BaseModel):
     """The deletion of one cohort of canaries, and what was read from the weights."""
 
-    request_id: UUID = Field(description="The deletion request that the drill is.")
+    request_id: UUID = Field(description="The deletion request of the drill.")
     cohort: int
-    trigger: DrillTrigger = Field(description="`manual`: a key asked; `scheduled`: the service itself did.")
     requested_at: datetime
     status: RequestStatus = Field(description="That of the request.")
     applied_at: datetime | None
@@ -58,11 +56,11 @@ class DrillAnswer(BaseModel):
     failed_at: datetime | None
     channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights, before.")
     channel_norm_after: float | None = Field(description="The same after, read from the weights; 0 is right.")
-    passed: bool | None = Field(description="Null while it is under way, and when it was withdrawn.")
+    passed: bool | None = Field(description="Null while it is under way, and when it was cancelled.")
     model_replaced_at: datetime | None = Field(
-        description="When an import put another model in the place of the one that it drilled; null while it is served."
+        description="When an import replaced the drilled model; null while it is served."
     )
-    finding: str = Field(description="The result in a sentence.")
+    finding: str = Field(description="The result in one sentence.")
     links: Links
 
 
@@ -71,8 +69,10 @@ class CohortsAnswer(BaseModel):
 
     total: int = Field(description="Cohorts at training; 0 without canaries.")
     nodes: int = Field(description="Nodes of each.")
-    remaining: int = Field(description="Whole cohorts that no drill under way deletes: so many drills are left.")
-    partly_deleted: list[int] = Field(description="Cohorts that drills skip, as other requests deleted a part of them.")
+    remaining: int = Field(description="Complete cohorts that no running drill uses: the number of drills left.")
+    partly_deleted: list[int] = Field(
+        description="Cohorts that drills skip because other requests deleted some of their nodes."
+    )
 
 
 class AcceptedDrill(DrillAnswer):
@@ -94,18 +94,17 @@ class AcceptedDrill(DrillAnswer):
     )
 
     cohorts: CohortsAnswer
-    salts: Salts | None = Field(description="They link the receipt to the canaries' ids; null once erased.")
+    salts: Salts | None = Field(description="They link the receipt to the ids of the canaries; null once erased.")
 
 
 class DrillsAnswer(BaseModel):
     """The drills of the served model, and what is left for more."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "cora", "every_days": 7.0, "cohorts": _COHORTS, "drills": [_DONE]}]}
+        json_schema_extra={"examples": [{"model": "cora", "cohorts": _COHORTS, "drills": [_DONE]}]}
     )
 
     model: str
-    every_days: float = Field(description="Days between drills that run by themselves; 0: none does.")
     cohorts: CohortsAnswer
     drills: list[DrillAnswer] = Field(description="Newest first.")
 
@@ -140,6 +139,6 @@ def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
         # Read in the batch, so there before the drill is completed.
         named |= dict.fromkeys(("channel_norm_before", "channel_norm_after"))
         if drill.status is RequestStatus.COMPLETED:
-            told = "What it showed is told to keys with audit:read, since the weights are published with noise."
+            told = "The result requires the scope audit:read, since the weights are published with noise."
             named |= {"passed": None, "finding": told}
     return named | {"links": links_of(drill.request_id)}

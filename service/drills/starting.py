@@ -8,7 +8,7 @@ from projector.forgetting.canaries import Canaries
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Intake, NewRequest
-from service.domain.drills import Drill, DrillTrigger, NewDrill
+from service.domain.drills import Drill, NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey, Targets
 from service.drills.cohorts import Cohorts, CohortSearch, ranges
@@ -72,9 +72,7 @@ class Drills:
         async with transaction(self.engine) as connection:
             return await DrillRepository(connection).newest(self.model)
 
-    async def start(
-        self, caller: ApiKey, trigger: DrillTrigger, *, newest: Drill | None, idempotency_key: str | None = None
-    ) -> StartedDrill:
+    async def start(self, caller: ApiKey, *, newest: Drill | None, idempotency_key: str | None = None) -> StartedDrill:
         """Ask for the deletion of the first cohort that is whole.
 
         `newest` is the model's newest drill, read before this call: should there be another by now, nothing is started.
@@ -95,7 +93,7 @@ class Drills:
         canaries = self.cohorts.canaries()
         if canaries is None:
             raise NoCanaries(
-                f"The model {self.model} has no canaries, so there is nothing whose deletion could be shown.",
+                f"The model {self.model} has no canaries, so there is nothing to drill.",
                 "Train it with `./lethe train --canaries K`, and import it.",
             )
         if newest is not None and newest.is_open:
@@ -105,7 +103,7 @@ class Drills:
             raise CohortsUsedUp(
                 _used_up(cohorts), "Train the model again with `./lethe train --canaries K`, and import it."
             )
-        new = NewDrill(cohorts.unused[0], trigger, None if newest is None else newest.request_id)
+        new = NewDrill(cohorts.unused[0], None if newest is None else newest.request_id)
         return await self._ask(caller, canaries, cohorts, new, idempotency_key)
 
     async def _ask(
@@ -133,7 +131,6 @@ class Drills:
             request_id=accepted.request.id,
             model=self.model,
             cohort=new.cohort,
-            trigger=new.trigger,
             requested_at=accepted.request.received_at,
             status=accepted.request.status,
         )
@@ -143,7 +140,7 @@ class Drills:
         async with transaction(self.engine) as connection:
             drill = await DrillRepository(connection).get(request_id)
         if drill is None:
-            raise LetheError(f"Request {request_id} is not recorded as a drill.", "Look at it under /deletions.")
+            raise LetheError(f"Request {request_id} is not a drill.", "See it under /deletions.")
         return drill
 
 
@@ -151,5 +148,5 @@ def _used_up(cohorts: Cohorts) -> str:
     """What became of the cohorts, in a sentence that names those that were deleted in part."""
     text = f"All {cohorts.total} cohorts of canaries are used."
     if cohorts.partly_deleted:
-        text += f" Of {ranges(cohorts.partly_deleted)} a part was deleted by other requests, so no drill can use them."
+        text += f" No drill can use {ranges(cohorts.partly_deleted)}: other requests deleted some of their nodes."
     return text

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from service.errors import AlreadyRunning, ConfigurationError
+from service.home_id import id_of, known_id
 from service.private_files import ignore_in_git, write_private
 
 
@@ -16,8 +17,8 @@ class _KeptPorts(msgspec.Struct, frozen=True):
     """TCP ports of the private servers on 127.0.0.1, by name."""
 
     ports: dict[str, int]
-    #: Device and inode of the home. A copy has others, and must not reach the servers of its original.
-    folder: tuple[int, int]
+    #: The id of the home. A copy has another, and must not reach the servers of its original.
+    home: str
 
 
 class Home:
@@ -31,6 +32,7 @@ class Home:
         self.lock_file = self.path / "lock"
         self.guardian_lock_file = self.path / "run" / "guardian.lock"
         self.servers_lock_file = self.path / "run" / "servers.lock"
+        self.reservation_file = self.path / "run" / "alone.lock"
         self._ports_file = self.path / "run" / "ports.json"
         self._secrets = self.path / "secrets"
 
@@ -43,7 +45,7 @@ class Home:
             ignore_in_git(self.path)
         except OSError as error:
             raise ConfigurationError(
-                f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a folder you may write to."
+                f"LETHE_HOME {self.path} cannot be used: {error.strerror}.", "Choose a writable folder."
             ) from error
 
     def password(self, name: str) -> str:
@@ -58,7 +60,7 @@ class Home:
     def keep_ports(self, ports: dict[str, int]) -> None:
         """Keep the ports of the private servers, by name, for every later start."""
         if ports != self.kept_ports():
-            write_private(self._ports_file, msgspec.json.encode(_KeptPorts(ports, self._folder())))
+            write_private(self._ports_file, msgspec.json.encode(_KeptPorts(ports, id_of(self.path))))
 
     def kept_ports(self) -> dict[str, int]:
         """Return the ports that were chosen for this home; none of those that a copy has from its original."""
@@ -66,17 +68,13 @@ class Home:
             kept = msgspec.json.decode(self._ports_file.read_bytes(), type=_KeptPorts)
         except (FileNotFoundError, ValueError):
             return {}
-        return kept.ports if kept.folder == self._folder() else {}
+        return kept.ports if kept.home == known_id(self.path) else {}
 
     def part_from_original(self) -> None:
         """Drop the passwords that a copied home shares with its original; the next start makes others."""
         if self._ports_file.exists() and not self.kept_ports():
             for password in self._secrets.glob("*-password"):
                 password.unlink()
-
-    def _folder(self) -> tuple[int, int]:
-        status = self.path.stat()
-        return status.st_dev, status.st_ino
 
 
 class HomeLock:
@@ -88,26 +86,41 @@ class HomeLock:
         Raises AlreadyRunning when others use the home; with `share`, when another process has it alone.
         """
         self._descriptor: int | None = os.open(home.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        self._reservation: int | None = None
         #: Whether nobody else uses the home.
         self.alone = try_lock(self._descriptor)
         if not self.alone and not (share and try_lock(self._descriptor, share=True)):
             self.release()
-            raise AlreadyRunning(
-                f"Lethe already runs in {home.path}.",
-                "Stop it, or give this process a LETHE_HOME of its own.",
-            )
+            raise already_running(home)
+        if not share:
+            self._reservation = os.open(home.reservation_file, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._reservation, fcntl.LOCK_EX)
 
-    def share(self) -> None:
-        """Let others use the home, too."""
-        if self._descriptor is not None and self.alone:
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            self.alone = False
+    def share(self) -> bool:
+        """Let others use the home, too. False if another process has it alone: this lock is lost, and can be tried for.
+
+        The kernel frees the one lock before it takes the other, and a process in between may be faster.
+        """
+        assert self._descriptor is not None
+        self.alone = False
+        return try_lock(self._descriptor, share=True)
 
     def release(self) -> None:
         """Give the lock back; harmless when it was given back already."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        for descriptor in (self._descriptor, self._reservation):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._descriptor = self._reservation = None
+
+
+def already_running(home: Home) -> AlreadyRunning:
+    """The error of whoever may not use `home`."""
+    return AlreadyRunning(f"Lethe already runs in {home.path}.", "Stop it, or use another LETHE_HOME.")
+
+
+def is_reserved(home: Home) -> bool:
+    """Whether a process has `home` alone until its end, as `recover`, and not for a while, as at a start."""
+    return _is_locked(home.reservation_file)
 
 
 def is_shared(home: Home) -> bool:
@@ -121,8 +134,12 @@ def is_shared(home: Home) -> bool:
 
 def is_guarded(home: Home) -> bool:
     """Tell whether a guardian runs in `home`, or is being started."""
+    return _is_locked(home.guardian_lock_file)
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(home.guardian_lock_file, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:

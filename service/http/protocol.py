@@ -41,13 +41,13 @@ _REFUSALS: dict[int, tuple[str, str, str, str]] = {
     400: (
         "malformed-request",
         "Malformed request",
-        "This is no HTTP/1.1 request.",
-        "Send HTTP/1.1; a client for https needs a proxy that ends TLS.",
+        "This is not an HTTP/1.1 request.",
+        "Send HTTP/1.1. For https, put a proxy that terminates TLS in front.",
     ),
     408: (
         "too-slow",
         "Request timeout",
-        "The request did not come in time.",
+        "The request did not arrive in time.",
         f"Send a head within {HEAD_S:.0f} s, and a body at {BODY_RATE // 1024} KiB/s or more.",
     ),
     431: (
@@ -59,8 +59,8 @@ _REFUSALS: dict[int, tuple[str, str, str, str]] = {
     503: (
         "too-many-connections",
         "Too many connections",
-        "As many connections are open, in all or from your address, as are accepted.",
-        "Use one connection for many requests, and try again.",
+        "Too many connections are open, in total or from your address.",
+        "Reuse connections, and try again.",
     ),
 }
 

@@ -38,14 +38,14 @@ class StrictRoute(APIRoute):
             and self.body_field is None
             and (fields.get("content-length", "0") != "0" or "transfer-encoding" in fields)
         ):
-            raise InvalidRequest("This route takes no body.", "Send none; /docs lists what each route takes.")
+            raise InvalidRequest("This route accepts no body.", "Send no body; /docs describes each route.")
         if not request.scope["query_string"]:
             return
         known = _query_names(self.dependant)
         for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
             shown = name[:LONGEST_PART]
             if name not in known:
-                takes = f"It takes {', '.join(sorted(known))}." if known else "It takes none."
+                takes = f"It takes {', '.join(sorted(known))}." if known else "It accepts none."
                 raise _refused(shown, f"This route has no query parameter `{shown}`.", takes)
             if times > 1:
                 raise _refused(shown, f"The query parameter `{shown}` is given {times} times.", "Give it once.")

@@ -62,15 +62,15 @@ _REST_S = 5.0
 _REST_TIMES = 10
 _LONGEST_REST_S = 300.0
 _REPAIRING = "Repairing the model"
-_REPLACED = "The repair was given up before it ended: a newly trained model has taken this one's place."
+_REPLACED = "The repair was abandoned: a newly trained model replaced this one."
 
 
 def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
     """The refusal of a model that contains what was deleted."""
     return ImportRefused(
-        f"The model contains what was deleted at users' requests: {deleted_parts}.",
-        "Train it on data without them, in which all others keep their ids, or import it with --exclude-deleted, which "
-        "deletes them from it before it is served. A person who has come back needs a new id.",
+        f"The model contains data that was deleted on request: {deleted_parts}.",
+        "Train it on data without them, with unchanged ids for all others, or import it with --exclude-deleted, "
+        "which deletes them before the model is served. A person who returns needs a new id.",
     )
 
 
@@ -189,7 +189,7 @@ class Importer:
                 self._rest(error)
                 return None
             self._log.exception("import.failed")
-            refusal = f"The model could not be loaded ({type(error).__name__}). See the log of the service."
+            refusal = f"The model could not be loaded ({type(error).__name__}). Check the log of the service."
             await self._refuse(wanted, replacement, refusal, keeper)
             return None
         await writer.commit(version, new, steps, watch)
@@ -211,21 +211,21 @@ class Importer:
         store = await self._context.run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
             raise ImportRefused(
-                f"The model is named {store.manifest.name!r}, the served one {wanted.model!r}.",
+                f"The model is named {store.manifest.name!r}; the served model is {wanted.model!r}.",
                 f"Train it with --name {wanted.model}, or serve it from a LETHE_HOME of its own.",
             )
         if store.fencing() > fencing:
             raise ImportRefused(
-                f"The model has been served elsewhere, under a lease of a higher number, {store.fencing()}, than "
-                f"this service's, {fencing}: what is written to it here would not count.",
-                "Import the folder that `./lethe train` wrote, before it was served.",
+                f"The model was served elsewhere under a higher fencing number ({store.fencing()}) than that of "
+                f"this service ({fencing}), so it could not be written here.",
+                "Import the folder as `./lethe train` wrote it.",
             )
         base = await self._context.run(partial(store.load_base, self._context.work))
         served = int(known.named.sum())
         if served and (await self._context.run(lambda: known.rows_of(base.graph.node_ids)) < 0).all():
             raise ImportRefused(
-                f"None of the {served} nodes that are served is in the model: it is of another graph.",
-                "Serve it from a LETHE_HOME of its own, or give its nodes the ids they have here.",
+                f"The model contains none of the {served} served nodes: it belongs to another graph.",
+                "Serve it from its own LETHE_HOME, or use the same node ids.",
             )
         self._check(wanted, store, base, await self._deleted_parts(base))
         return await self._context.run(lambda: Staged.load(store, base, self._context.placement, self._context.work))
@@ -259,7 +259,7 @@ class Importer:
         if store.manifest.spec.mlp_width and public:
             raise ImportRefused(
                 f"{public} of the deleted nodes are declared public, and the model's MLP was trained on them.",
-                "Train it without them: what an MLP has learned cannot be projected out of it.",
+                "Train it without them: an MLP cannot forget by projection.",
             )
 
     def _rest(self, error: OSError) -> None:
@@ -267,7 +267,7 @@ class Importer:
         self.give_up()
         now = time.monotonic()
         rest = min(max(_REST_S, _REST_TIMES * (now - self._begun_at)), _LONGEST_REST_S)
-        self.reason, self._rests_until = f"An import waits for room on the disk: {error.strerror}.", now + rest
+        self.reason, self._rests_until = f"An import is waiting for disk space: {error.strerror}.", now + rest
         self._log.warning("import.waits", retry_in_s=round(rest, 3), reason=self.reason)
 
     async def _refuse(self, wanted: ModelImport, replacement: Replacement, refusal: str, keeper: LeaseKeeper) -> None:

@@ -46,8 +46,8 @@ class ImportRepository:
         row = insert(ImportRow).values(id=import_id, model=model, exclude_deleted=exclude_deleted)
         if await self._conn.scalar(row.on_conflict_do_nothing().returning(ImportRow.id)) is None:
             raise Conflict(
-                f"Another import into the model {model} has not ended yet.",
-                "Start the service if it is stopped, wait until that import has ended, and import again.",
+                f"Another import into the model {model} is still running.",
+                "Start the service if it is stopped, wait for that import to end, and import again.",
             )
 
     async def get(self, import_id: UUID) -> ModelImport | None:

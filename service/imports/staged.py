@@ -65,8 +65,8 @@ class Staged:
         state = store.read_version(trained)
         if trained.version != 0:
             raise ImportRefused(
-                f"The model is not newly trained: it is its version {trained.version}.",
-                "Import the folder that `./lethe train` wrote, before it was served.",
+                f"The model was already served: this is its version {trained.version}.",
+                "Import the folder as `./lethe train` wrote it.",
             )
         resident = Resident.load(store.manifest, base, state, trained.version, placement, work=work)
         if not resident.is_near_enough:

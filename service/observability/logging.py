@@ -96,7 +96,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"
     logging.getLogger("uvicorn.access").disabled = True
-    for name in ("sqlalchemy", "alembic", "httpx", "httpcore"):
+    for name in ("sqlalchemy", "alembic", "httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     # Below `debug`, which no setting asks for, uvicorn logs whole requests and who sent them.
     logging.disable(logging.DEBUG - 1)

@@ -1,4 +1,4 @@
-"""Admits a reader once Postgres confirms its home, and suspends it if that changes."""
+"""Admits a reader once Postgres confirms its home, and disowns it if the model is served in another."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _SOON_S = 0.2
 
 
 class Admission:
-    """Admits the reader of one model in one LETHE_HOME, and suspends it where the model is served in another.
+    """Admits the reader of one model in one LETHE_HOME, and disowns it where the model is served in another.
 
     An outage of Postgres changes nothing for a reader that was admitted.
     """
@@ -49,15 +49,15 @@ class Admission:
                 await asyncio.wait_for(stop.wait(), wait_s)
 
     async def look(self) -> bool:
-        """Admit the reader or suspend it, and return whether it was admitted. Raises Unavailable."""
+        """Admit, suspend or disown the reader, and return whether it was admitted. Raises Unavailable."""
         async with transaction(self._engine) as connection:
             pointer = await PointerRepository(connection).read(self._model)
             served_in = await lease.home_of(connection, self._model)
         if pointer is None or served_in is None:
-            self._reader.suspend("no unlearner has committed a version of the model yet")
+            self._reader.suspend("no version of the model has been committed yet")
             return False
         if served_in != await asyncio.to_thread(known_id, self._home):
-            self._reader.suspend("the model is served in another LETHE_HOME, or this one is a copy")
+            self._reader.disown()
             return False
         self._reader.admit(pointer.version)
         return True

@@ -32,7 +32,7 @@ MOST_AWAY_S = 60.0
 #: The search for orphaned keys takes the lock briefly, after waiting for it for at most a second.
 _INTAKE_PATIENCE = "1500ms"
 
-_WAIT = "Wait for it; when it stays so, see the log of the service."
+_WAIT = "Wait. If this persists, check the log of the service."
 
 
 def api_probes(
@@ -73,7 +73,7 @@ def api_probes(
             found = await schema.revision_of(connection)
         needed = schema.head()
         if found != needed:
-            raise NotReady(f"The database is at revision {found}, this version needs {needed}.", "Run ./lethe migrate.")
+            raise NotReady(f"The database is at revision {found}; this version needs {needed}.", "Run ./lethe migrate.")
         return f"at revision {found}"
 
     async def intake_is_open() -> str:
@@ -116,10 +116,10 @@ def api_probes(
         if too_large:
             # By how much is for those who may read the audit: of weights published with noise, nobody else may know.
             raise NotReady(
-                f"The {' and the '.join(too_large)} in the served weights, which is more than rounding explains: what "
-                "was deleted may still be in them.",
-                "Measure again with `./lethe audit recheck`. If it stays so, import a newly trained model with "
-                "--exclude-deleted, and report it.",
+                f"The {' and the '.join(too_large)} in the served weights, more than rounding explains. Deleted "
+                "data may still be in them.",
+                "Measure again with `./lethe audit recheck`. If this persists, import a newly trained model with "
+                "--exclude-deleted and report the bug.",
             )
         # Not which, nor whether there are any yet: that changes with what is deleted.
         return "no more than rounding explains"
@@ -130,10 +130,10 @@ def api_probes(
         if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
             raise NotReady(
                 f"The oldest request has been stuck for {oldest.waits_s:.0f} s.",
-                "See the checks `queue`, `lease` and `unlearner`, and the unlearner's log. If these show nothing, make "
-                "sure that no other program uses this Redis, and check the database for damage.",
+                "Check `queue`, `lease` and `unlearner` here, and the unlearner's log. If they show nothing, "
+                "make sure that no other program uses this Redis, and check the database for damage.",
             )
-        return "no request waits longer than it should"
+        return "no request is stuck"
 
     async def predictions_are_answered() -> str:
         predictions()
@@ -174,7 +174,7 @@ def holder_probes(engine: Engine, model: str) -> Probes:
             return "held"
         text = f"No unlearner holds the lease.{_served(found)}"
         if _is_away(found):
-            raise NotReady(text, "Start one, or see in its log why it does not go on.")
+            raise NotReady(text, "Start one, or check its log.")
         return text
 
     async def unlearns() -> str:
@@ -182,12 +182,12 @@ def holder_probes(engine: Engine, model: str) -> Probes:
         phase, reason = found.report.condition.phase, found.report.condition.reason
         text = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
         if not found.is_held:
-            text = f"There is no unlearner.{_served(found)}"
+            text = f"No unlearner is running.{_served(found)}"
         if found.failures > 1 and found.failing_s > MOST_AWAY_S:
             raise NotReady(
                 f"The unlearner has failed {found.failures} times in {found.failing_s:.0f} s, and has not served for "
                 f"{lease.STEADY_S:.0f} s since. {text}",
-                "Its log gives the reason. This check passes once it has served for that long.",
+                "Check its log. This check passes once it has served for that long.",
             )
         if found.is_held and phase is Phase.SERVING:
             return phase.value if reason is None else f"{phase.value}. {reason}"
@@ -211,7 +211,7 @@ async def _holder(engine: Engine, model: str) -> Holder:
     async with _asking_postgres(), transaction(engine) as connection:
         found = await lease.holder(connection, model)
     if found is None:
-        raise NotReady("No unlearner has ever held the lease.", "Start one, or wait until it has begun.")
+        raise NotReady("No unlearner has ever held the lease.", "Start one, or wait for it to start.")
     return found
 
 
@@ -240,7 +240,7 @@ def disk_probe(home: Path) -> Probe:
     async def disk() -> str:
         free = (await asyncio.to_thread(shutil.disk_usage, home)).free
         if free < MIN_FREE_BYTES:
-            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Make room on that disk.")
+            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Free space on that disk.")
         return f"{free >> 20} MiB free"
 
     return disk

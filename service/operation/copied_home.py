@@ -22,8 +22,8 @@ def require_original(home: Path) -> None:
     noted = Path(os.fsdecode(note.read_bytes())) if note.exists() else None
     if noted is not None and noted != here and _is_another(noted, here):
         raise StateMismatch(
-            f"{here} is a copy of {noted}, which still exists: both would sign one log with the same key, and "
-            "contradict each other.",
+            f"{here} is a copy of {noted}, which still exists: both would sign the same log with the same key "
+            "and contradict each other.",
             f"Start the original instead. To use this copy in its place, move {noted} away or delete it first. For a "
             "separate Lethe, start with a new LETHE_HOME.",
         )

@@ -42,7 +42,7 @@ def model_description(
             holder = await lease.holder(connection, model)
         known = facts()
         if pointer is None or known is None:
-            raise Unavailable("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
+            raise Unavailable("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
         served = known.served
         # One committed while this was read is not served yet.
         after = next((one for one in made if one.number_before == served.version), None)

@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
 
 from service.audit_records.summary import open_counts
 from service.audit_records.totals import fold
 from service.batches.pending_repairs import PendingRepairs
+from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.deletions.delivery.unclaimed import ClaimWatch
 from service.deletions.requests import RequestRepository
 from service.domain.states import RequestStatus
+from service.drills.cohorts import CohortSearch
 from service.drills.repository import DrillRepository
-from service.drills.starting import Drills
 from service.errors import Unavailable
 from service.evidence.log import LogRepository
 from service.observability.metrics import UnlearningMetrics
@@ -26,10 +26,11 @@ _INTERVAL_S = 5.0
 
 async def keep_gauges(
     metrics: UnlearningMetrics,
-    drills: Drills,
+    engine: Engine,
+    model: str,
+    cohorts: CohortSearch,
     queue: ClaimWatch,
     served: Callable[[], VersionFacts | None],
-    drill_interval: timedelta | None,
     room: Callable[[], tuple[float, float]],
     stop: asyncio.Event,
 ) -> None:
@@ -38,8 +39,6 @@ async def keep_gauges(
     `served` describes the committed version, None while none is loaded or another process serves it; `room` tells,
     on a thread, how many bytes are free on its disk and of memory.
     """
-    engine, model = drills.engine, drills.model
-    metrics.drill_interval(0.0 if drill_interval is None else drill_interval.total_seconds())
     while not stop.is_set():
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:
@@ -68,6 +67,6 @@ async def keep_gauges(
                     residuals_too_large=bool(exceeded),
                     promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
                 )
-                metrics.drills_left(len((await drills.cohorts()).unused))
+                metrics.drills_left(len((await cohorts()).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

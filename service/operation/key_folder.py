@@ -125,8 +125,8 @@ async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str])
     """
     if wrong := sorted(set(names) - REPLACEABLE):
         raise ConfigurationError(
-            f"Nothing can take the place of the key {wrong[0]}.",
-            f"Keys that can be replaced: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
+            f"The key {wrong[0]} cannot be replaced.",
+            f"Replaceable keys: {', '.join(sorted(REPLACEABLE))}. Restore others from the backup.",
         )
     async with transaction(engine) as connection:
         keys = VaultKeyRepository(connection)
@@ -157,5 +157,5 @@ def unreadable(folder: Path, requests: int) -> KeyMissing:
     return KeyMissing(
         f"{counted} queued whose encrypted ids cannot be read: {folder} {what}.",
         "Restore it from the backup of LETHE_HOME that belongs to this database. If it is lost for good, "
-        f"`./lethe recover --accept-lost {SLOTS}` fails these requests by name, and they must be sent again.",
+        f"`./lethe recover --accept-lost {SLOTS}` marks these requests as failed; they must be sent again.",
     )

@@ -71,6 +71,6 @@ class Readiness:
         except LetheError as error:
             return Check(name, False, error.detail, error.remedy)
         except TimeoutError:
-            return Check(name, False, f"No answer within {self._timeout_s:g} s.", "See whether it is overloaded.")
+            return Check(name, False, f"No answer within {self._timeout_s:g} s.", "Check whether it is overloaded.")
         except Exception as error:  # noqa: BLE001 - whatever is wrong, it is this that is not ready
-            return Check(name, False, f"It failed with {type(error).__name__}.", "See the log of the service.")
+            return Check(name, False, f"It failed with {type(error).__name__}.", "Check the log of the service.")

@@ -1,4 +1,4 @@
-"""Whether an unlearner is well: it says so to whoever asks on its machine, also while another one holds the lease."""
+"""The health of unlearners, which each reports on its own machine, also while another holds the lease."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from service.observability.sockets import answering, connected
 
 @dataclass(frozen=True)
 class Health:
-    """What an unlearner says of itself."""
+    """An unlearner's report of its own health."""
 
     condition: Condition
     checks: tuple[Check, ...]

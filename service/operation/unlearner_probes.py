@@ -36,7 +36,7 @@ def unlearner_probes(
         if stall is None:
             return "usable"
         waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
-        text = f"No request could be carried out for {stall.lasts_s:.0f} s. {waits} {stall.reason}"
+        text = f"No request could be processed for {stall.lasts_s:.0f} s. {waits} {stall.reason}"
         if stall.lasts_s > MOST_STALL_S:
             raise NotReady(text, stall.remedy)
         return text

@@ -67,6 +67,16 @@ class Span:
             found.append(cls.parse(f"{year}-{month + 1:02}"))
         return found
 
+    @classmethod
+    def newest(cls, received: Sequence[date], today: date) -> "Span":
+        """The newest of the months in which requests were `received`, each by its first day; else that of `today`."""
+        month = received[-1] if received else today
+        return cls.parse(f"{month:%Y-%m}")
+
+    def has_any(self, received: Sequence[date]) -> bool:
+        """Whether it has one of the months in which requests were `received`."""
+        return any(self.since <= month < self.until for month in received)
+
 
 def _first(year: int, month: int) -> date:
     """The first day of a month; the 13th is next year's first."""
@@ -75,7 +85,7 @@ def _first(year: int, month: int) -> date:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report tells, as of `at`."""
+    """What a report says, as of `at`."""
 
     span: Span
     at: datetime
@@ -85,6 +95,8 @@ class Report:
     #: What changed the model in the span, and no request asked for.
     unrequested: Sequence[UnrequestedEvent]
     last_check: LogCheck | None
+    #: How many events the log has.
+    size: int
     note: str
     keys: Sequence[str]
 
@@ -95,7 +107,7 @@ class Report:
 
 
 async def read_report(connection: Connection, model: str, span: Span) -> Report:
-    """Look up what the report of a span tells. Raises Unavailable before the log is signed for the first time."""
+    """Look up what the report of a span says. Raises Unavailable before the log is signed for the first time."""
     since, until = (datetime.combine(day, time(), UTC) for day in (span.since, span.until))
     checkpoints = CheckpointRepository(connection)
     note = await checkpoints.require()
@@ -109,6 +121,7 @@ async def read_report(connection: Connection, model: str, span: Span) -> Report:
         drills=await DrillRepository(connection).between(model, since, until),
         unrequested=[event for event in reversed(told) if since <= event.at < until],
         last_check=await LogCheckRepository(connection).newest(),
+        size=await LogRepository(connection).size(),
         note=note,
         keys=[str(key) for key in (await checkpoints.keys()).values() if key.id in signers],
     )
@@ -145,17 +158,17 @@ def report_paper(report: Report, settings: Settings) -> Paper:
 def became(request: DeletionRequest) -> str:
     """What has become of a request that had failed, in a few words."""
     if request.handled_by is not None:
-        return f"Settled by {str(request.handled_by)[:8]}…"
+        return f"Settled by request {str(request.handled_by)[:8]}…"
     if request.handled_at is not None:
         return "Marked as handled."
     if request.status is RequestStatus.COMPLETED:
-        return "Tried again, and completed."
+        return "Retried and completed."
     if request.status is RequestStatus.FAILED:
         return "Open."
-    return f"Tried again: {request.status.value}."
+    return f"Retried: {request.status.value}."
 
 
 def _result(drill: Drill) -> str:
     if drill.is_open:
         return "under way"
-    return {True: "passed", False: "failed", None: "withdrawn"}[drill.passed]
+    return {True: "passed", False: "failed", None: "cancelled"}[drill.passed]

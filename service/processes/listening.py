@@ -45,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises ConfigurationError when the port is in use or the address is not one of this machine.
     """
-    remedy = "Choose another with --port or LETHE_PORT (0 takes a free one), or stop what uses it."
+    remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -99,9 +99,11 @@ def facts_path(home: Path, number: int) -> Path:
     return home / "run" / f"{numbered('server', number)}.json"
 
 
-def facts_paths(home: Path) -> list[Path]:
-    """Where facts are, also those of a `serve` that was killed."""
-    return sorted((home / "run").glob("server*.json"))
+def facts_paths(home: Path) -> list[tuple[int, Path]]:
+    """The numbers and paths of all facts, also of those of a `serve` that was killed."""
+    paths = (home / "run").glob("server*.json")
+    found = ((path.stem.removeprefix("server") or "1", path) for path in paths)
+    return sorted((int(number), path) for number, path in found if number.isdecimal())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which of several of a kind that share a home: by their numbers processes, metrics and files of facts differ."""
+"""Numbers for several parts of one kind that share a home. Names of processes, metrics and files have them."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from service.embedded.home import try_lock
 
 @contextlib.contextmanager
 def own_number(home: Path, kind: str) -> Iterator[int]:
-    """The lowest number, from 1, that no other `kind` of this home has; it is taken until the end of the block."""
+    """Take the lowest number, from 1, that no other `kind` of this home has, until the end of the block."""
     tried = ((number, _taken(home, numbered(kind, number))) for number in count(1))
     number, descriptor = next((number, descriptor) for number, descriptor in tried if descriptor is not None)
     try:
@@ -20,15 +20,15 @@ def own_number(home: Path, kind: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def is_only(home: Path, kind: str, number: int) -> bool:
-    """Whether no other `kind` of this home has a number, for the one that has `number`."""
-    for path in (home / "run").glob(f"{kind}*.lock"):
-        if path.stem == numbered(kind, number):
-            continue
-        if (descriptor := _taken(home, path.stem)) is None:
-            return False
-        os.close(descriptor)
-    return True
+@contextlib.contextmanager
+def taken_if_free(home: Path, kind: str, number: int) -> Iterator[bool]:
+    """Take a number until the end of the block; yields False if another process has it, in any container."""
+    descriptor = _taken(home, numbered(kind, number))
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def numbered(word: str, number: int) -> str:
@@ -37,7 +37,7 @@ def numbered(word: str, number: int) -> str:
 
 
 def _taken(home: Path, name: str) -> int | None:
-    """A descriptor that holds a name until it is closed; None if another process holds it."""
+    """A descriptor that locks a name until it is closed; None if another process has locked it."""
     folder = home / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -32,10 +32,10 @@ from service.processes.listening import (
     stopped_by_signals,
     was_there,
 )
-from service.processes.numbers import is_only, numbered, own_number
+from service.processes.numbers import numbered, own_number, taken_if_free
 from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.publication.heads import Heads
-from service.publication.layout import Layout
+from service.publication.layout import Layout, in_use
 from service.settings import Settings, environment_without_settings
 
 #: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns; one
@@ -78,8 +78,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             return
         bound = None
         if role in (None, "api"):
-            for facts in facts_paths(settings.home):
-                end_orphans(facts)
+            end_orphans(settings.home)
             bound = stack.enter_context(listen(settings.host, settings.port))
         embedded = private_servers(settings)
         settings = stack.enter_context(open_servers(settings, embedded))
@@ -87,15 +86,15 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             run_once(child("prepare", settings), _ENDING_S)
         if role == "prepare":
             return
-        stages, numbers = list[Stage](), dict[str, int]()
+        is_last, stages = stack.enter_context(in_use(settings.home)), list[Stage]()
         on_start: Callable[[Mapping[str, int]], None] = _ignore
         if bound is not None:
-            numbers["api"] = stack.enter_context(own_number(settings.home, "api"))
-            stages.append(_answering(settings, numbers["api"], bound, api_workers))
-            on_start = stack.enter_context(_facts(settings, numbers["api"], url_of(bound)))
+            number = stack.enter_context(own_number(settings.home, "api"))
+            stages.append(_answering(settings, number, bound, api_workers))
+            on_start = stack.enter_context(_facts(settings, number, url_of(bound)))
         if role != "api":
-            numbers["unlearner"] = stack.enter_context(own_number(settings.home, "unlearner"))
-            stages.append(_unlearning(settings, numbers["unlearner"], {} if role else _threads(settings.workers)))
+            number = stack.enter_context(own_number(settings.home, "unlearner"))
+            stages.append(_unlearning(settings, number, {} if role else _threads(settings.workers)))
         if role is None and settings.workers > 1:
             # After the unlearner, which lets them go.
             stages.append(_following(settings))
@@ -103,19 +102,15 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             stages,
             on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
             on_start=on_start,
-            on_look=embedded.keep_running,
+            on_look=lambda: embedded.keep_running(supervisor.is_stopping),
         )
         hand_over(supervisor.stop)
         supervisor.run()
-        if role is None and all(is_only(settings.home, kind, number) for kind, number in numbers.items()):
-            _remove_publication(settings.home)
-
-
-def _remove_publication(home: Path) -> None:
-    """Nothing of what is predicted stays in memory after an orderly end."""
-    Heads(home).clear()
-    for publication in Layout.all_of(home):
-        publication.remove()
+        if role is None and is_last():
+            # Nothing of what was published stays in memory after an orderly end.
+            Heads(settings.home).clear()
+            for publication in Layout.all_of(settings.home):
+                publication.remove()
 
 
 def train(settings: Settings) -> None:
@@ -179,16 +174,23 @@ def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
     return handover
 
 
-def end_orphans(facts: Path) -> None:
-    """End what a supervisor that was killed has left, if it names it in `facts`, and wait for that.
+def end_orphans(home: Path) -> None:
+    """End the processes that killed supervisors of this home have left, and wait for that.
 
-    On Linux the kernel ends them with their supervisor, yet a moment later; until then they hold the port.
+    On Linux the kernel ends them with their supervisor, yet a moment later; until then they hold the port. A supervisor
+    that runs has the lock of its number, also in another container, where process ids mean other processes.
     """
+    for number, facts in facts_paths(home):
+        with taken_if_free(home, "api", number) as is_free:
+            if is_free:
+                _end_children(facts)
+
+
+def _end_children(facts: Path) -> None:
+    """End the processes that are named in the facts of a supervisor."""
     try:
         written = facts.stat().st_mtime
         found = msgspec.json.decode(facts.read_bytes(), type=ServerFacts)
-        if psutil.pid_exists(found.pid):
-            return
         left = [psutil.Process(pid) for pid in found.pids.values() if psutil.pid_exists(pid)]
     except (OSError, ValueError, psutil.NoSuchProcess):
         return

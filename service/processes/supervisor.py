@@ -203,6 +203,10 @@ class Supervisor:
         """Stop all in order; to be called by a handler of a signal."""
         self._stopping = True
 
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping
+
     def run(self) -> None:
         """Start all children and look after them until `stop`; only the main thread can.
 
@@ -305,7 +309,7 @@ def run_once(child: Child, grace_s: float) -> None:
     if status < 0:
         raise ChildKilled(
             f"The process {child.name!r} {_ended(status)}.",
-            "Where memory is short, the system ends processes so. Start again once that is mended.",
+            "The system kills processes like this when memory is short. Start again after fixing that.",
         )
 
 
@@ -319,7 +323,7 @@ def _end(wakeup: socket.socket, processes: Sequence[_Process], grace_s: float) -
         _wait(wakeup, (), deadline)
         running = [process for process in running if process.ended() is None]
     for process in running:
-        _logger.warning("%s has not stopped within %.1f s and is killed", process.child.name, grace_s)
+        _logger.warning("%s did not stop within %.1f s and is killed", process.child.name, grace_s)
         process.signal(signal.SIGKILL)
         process.wait()
 

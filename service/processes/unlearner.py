@@ -19,19 +19,16 @@ from service.deletions.delivery.sweeper import Sweeper
 from service.deletions.delivery.unclaimed import ClaimWatch
 from service.deletions.failed import FailedRequests
 from service.deletions.follow_up import FollowUp
-from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check, Phase
 from service.domain.states import RepairPolicy
 from service.drills.cohorts import CohortSearch
-from service.drills.schedule import DrillSchedule
-from service.drills.starting import Drills
 from service.embedded import owns_database
 from service.evidence.signer import LogSigner
 from service.home_id import id_of
 from service.http.connections import REQUESTS_GRACE_S
 from service.key_slots.disposal import UnneededKeys
 from service.observability.exposition import Exposition
-from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from service.observability.metrics import UnlearningMetrics, new_registry
 from service.operation.gauges import keep_gauges
 from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.operation.readiness import Readiness
@@ -47,7 +44,6 @@ from service.queue.stream import DeletionStream
 from service.settings import Settings
 from service.tombstones.lookup import TombstoneLookup
 from service.unlearning.placement import Placement, chosen_device, promised
-from service.vault.own_slots import OwnSlots
 from service.versions.context import Context
 from service.webhooks.posting import Poster
 from service.webhooks.sending import Webhooks, WebhookSender
@@ -165,18 +161,12 @@ async def unlearning(
         relay, sweeper = Relay(engine, stream), Sweeper(engine, stream)
         activities = (relay.outage, unlearner.claiming, sweeper.outage, unlearner.carrying_out)
         queue = ClaimWatch(engine, stream, activities, limits.max_wait_s)
-        # Drills that run by themselves are asked for like any others.
-        slots = stack.enter_context(await asyncio.to_thread(OwnSlots.open, request_keys.folder))
-        intake = Intake(engine, slots, keyring, max_queued_nodes=settings.max_queued_nodes)
-        stack.push_async_callback(intake.close)
         tombstones = TombstoneLookup(engine, keyring, model)
         cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.live, tombstones)
-        drills = Drills(engine, model, intake, keyring, cohorts, IntakeMetrics(registry))
 
         def key_files() -> None:
             keyring.check_files()
             log_keys.check_files(settings.home / "keys")
-            slots.check_file()
 
         readiness = Readiness(
             unlearner_probes(queue=queue, key_files=key_files, device=device, team=team, restarts=restarts),
@@ -203,18 +193,16 @@ async def unlearning(
         background.start("webhooks", Webhooks(engine, sender).run(background.stop))
         failed = FailedRequests(engine, model, request_keys, tombstones)
         background.start("follow-up", FollowUp(engine, failed, settings.keep_failed).run(background.stop))
-        interval = settings.drill_interval
 
         def served() -> VersionFacts | None:
             # One that lost its lease has the model that it served still in memory.
             return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
 
-        gauges = keep_gauges(metrics, drills, queue, served, interval, partial(_room, settings.home), background.stop)
+        gauges = keep_gauges(
+            metrics, engine, model, cohorts, queue, served, partial(_room, settings.home), background.stop
+        )
         background.start("gauges", gauges)
         background.start("checks", keep_looking(readiness, found, background.stop))
-        if interval is not None:
-            schedule = DrillSchedule(drills, interval, lambda: unlearner.condition.phase is Phase.SERVING)
-            background.start("drills", schedule.run(background.stop))
 
         async def is_serving() -> bool:
             return unlearner.condition.phase is Phase.SERVING

@@ -7,7 +7,6 @@ changes only: anyone who can write to a publication can write them too.
 import errno
 import mmap
 import os
-import secrets
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from service.errors import Unavailable
 
 #: Bytes of a block; a multiple of every entry's width.
 BLOCK = 1 << 18
-_PREFIX = "checksums."
+_FILE = "checksums"
 
 #: The CRC-32 of each block of each file, by the file's name.
 Checksums = Mapping[str, Sequence[int]]
@@ -73,30 +72,27 @@ def unsealed(data: bytes, path: Path) -> bytes:
     return document
 
 
-def write_checksums(folder: Path, checksums: Checksums | None, fencing: int) -> None:
-    """Store the checksums of the files in `folder`; None while the files change. Raises OSError.
-
-    Each fencing number has its own file, and the greatest counts: a writer that lost its lease cannot change the
-    checksums of its successor.
-    """
-    path = folder / f"{_PREFIX}{fencing}"
-    unfinished = folder / f".{path.name}.{secrets.token_hex(4)}"
+def write_checksums(folder: Path, checksums: Checksums | None) -> None:
+    """Store the checksums of the files in `folder`; None while the files change. Raises OSError."""
+    unfinished = folder / f".{_FILE}"
+    unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(sealed(msgspec.json.encode(checksums)))
-    unfinished.rename(path)
+    unfinished.rename(folder / _FILE)
 
 
 def read_checksums(folder: Path) -> Checksums | None:
     """The checksums of the files in `folder`; None while the files change.
 
-    Raises FileNotFoundError if there are none (any more), and PublicationDamaged.
+    Raises FileNotFoundError if they are gone, and PublicationDamaged.
     """
-    found = [path for path in folder.iterdir() if path.name.startswith(_PREFIX)]
-    if not found:
-        raise FileNotFoundError(errno.ENOENT, f"There are no checksums in {folder}")
-    path = max(found, key=lambda path: int(path.name.removeprefix(_PREFIX)))
-    return msgspec.json.decode(unsealed(path.read_bytes(), path), type=dict[str, list[int]] | None)
+    path = folder / _FILE
+    document = unsealed(path.read_bytes(), path)
+    try:
+        return msgspec.json.decode(document, type=dict[str, list[int]] | None)
+    except msgspec.DecodeError:
+        raise PublicationDamaged(path) from None
 
 
 def check(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> None:
@@ -104,8 +100,3 @@ def check(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> 
     for name, data in files.items():
         if of_bytes(memoryview(data)) != list(expected.get(name, ())):
             raise PublicationDamaged(folder / name)
-
-
-def damaged(folder: Path, names: Collection[str], expected: Checksums) -> bool:
-    """Whether one of the files `names` in a folder differs from its checksums. Raises OSError."""
-    return any(of_file(folder / name) != list(expected.get(name, ())) for name in names)

@@ -9,7 +9,7 @@ from projector.forgetting.canaries import Canaries
 from service.publication.checksums import Checksums
 
 #: Of a publication: whoever finds another number was made by another version of Lethe.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,5 @@ class ModelManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT)
 class VersionManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     """What is written beside the files of a version."""
 
-    #: The version's name in the store, `<version>-<fencing>`.
-    name: str
-    #: The folder of the import that it is of.
-    model: str
     facts: VersionFacts
     checksums: Checksums

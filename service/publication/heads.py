@@ -1,12 +1,14 @@
 """Heads: directory entries that say which published version is the one to answer from.
 
-Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>/`, to the version's folder, made by
-the unlearner's session with that fencing number. A version that was lost is written again as another copy. The head is
-the highest entry, by these numbers in this order: a session that goes on after it lost its lease can only make lower
-ones. A reader lists the entries before and after each answer: an answer is of the version that was the head when it was
-asked for, or of a later one. Nothing is overwritten before it has ceased to be the head.
+Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>-<home id>/` to the version's folder,
+made by the unlearner's session with that fencing number. A version that was lost is written again as another copy. The
+head is the highest entry, by these numbers in this order: a session that goes on after it lost its lease can only make
+lower ones. A reader lists the entries after it has computed an answer, and computes it again if another entry is the
+head. So an answer is of the version that was the head when it was asked for, or of a later one. Nothing is overwritten
+while it is the head.
 
-Entries of another boot count for nothing: after a loss of power nobody knows what was published last.
+Entries of another boot are ignored, because after a power loss nobody knows which was the last. So are those that a
+copied or restored home has from its original.
 """
 
 import contextlib
@@ -15,6 +17,9 @@ import secrets
 import shutil
 from pathlib import Path
 from typing import NamedTuple
+
+from service.errors import LeaseLost
+from service.home_id import id_of
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Target of an entry that suspends predictions.
@@ -35,8 +40,9 @@ class Heads:
     """The entries of this boot, in one LETHE_HOME."""
 
     def __init__(self, home: Path) -> None:
+        """Raises OSError."""
         self._all_boots = home / "run" / "heads"
-        self._folder = str(self._all_boots / boot_id())
+        self._folder = str(self._all_boots / f"{boot_id()}-{id_of(home)}")
         #: The names found last, and the head among them.
         self._known: tuple[list[str], Head | None] = ([], None)
 
@@ -63,11 +69,14 @@ class Heads:
         return path.readlink()
 
     def show(self, head: Head, folder: Path) -> None:
-        """Make `head` an entry, which leads to `folder`, and remove all lower ones. Raises OSError."""
+        """Make `head` an entry, which leads to `folder`, and remove all lower ones.
+
+        Raises OSError, and LeaseLost when there is a higher one.
+        """
         self._make(head, str(folder.absolute()))
 
     def withhold(self, head: Head) -> None:
-        """Suspend predictions until this or a later session shows a version. Raises OSError."""
+        """Suspend predictions until this or a later session shows a version. Raises what `show` raises."""
         self._make(head, _WITHHELD)
 
     def clear(self) -> None:
@@ -90,6 +99,11 @@ class Heads:
         for folder in self._all_boots.iterdir():
             if folder != path.parent:
                 shutil.rmtree(folder, ignore_errors=True)
+        if (newest := self.newest()) != head:
+            raise LeaseLost(
+                f"The entry {path.name} is not the head, but {newest}: a later session of the unlearner publishes.",
+                "Nothing is answered from what this one wrote; it starts again with a new lease.",
+            )
 
     def _path(self, head: Head) -> Path:
         return Path(self._folder, ".".join(map(str, head)))

@@ -1,24 +1,28 @@
-"""Where a publication lies, and what is in it.
+"""Publications: where they lie, and what is in one.
 
-    <share>/lethe-<random>/                  named by `<home>/run/publication`
-    models/<fencing>-<random>/               of each import; what goes is blanked in place
-        manifest.json checksums.<fencing> ids offsets index edges public
-    versions/<version>-<fencing>-<random>/   of each version, and again where it was lost
-        manifest.json probabilities live
-    home                                     the LETHE_HOME it is of: a copied home makes a publication of its own
+    <share>/lethe-<random>/
+        model/               of one import; deleted entries are blanked in place
+            manifest.json checksums ids offsets index edges public
+        versions/<version>-<random>/
+            manifest.json probabilities live
+        home                 the LETHE_HOME that it belongs to: its id and its path
 
-It is derived from the store and may be lost at any time. Which version readers answer from is told by `heads`. A folder
-is whole once it has its name; until then its name begins with a dot, and so it does while it is removed. Every name has
-the fencing number of the unlearner that wrote it, and none is written under two: one that goes on after it lost its
-lease spoils nothing of its successor's.
+One session of the unlearner writes a publication, and no other session writes to it. So a session that goes on after it
+lost its lease spoils nothing of its successor's. An import, and a publication that was lost, begin a new one.
+
+`<home>/run/publications/<fencing>-<random>` is a symbolic link to each, with the fencing number of its session. A
+session removes those with lower numbers, and its own earlier ones. `heads` says which version readers answer from. A
+folder gets its name once it is whole, and loses it before it is overwritten: until then, and from then on, its name
+begins with a dot.
 """
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
 import stat
-import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,14 +31,16 @@ import msgspec
 import structlog
 
 from service.errors import StateMismatch
-from service.private_files import ignore_in_git, write_private
+from service.home_id import id_of, known_id
+from service.private_files import ignore_in_git, sync_folder, write_private
 from service.publication.checksums import unsealed
 from service.publication.facts import FORMAT, ModelManifest, VersionManifest
 
 MANIFEST = "manifest.json"
-_NAMED_BY = Path("run") / "publication"
+#: Held shared while anything of the home publishes or reads, and alone by the last one, which removes all of it.
+_LOCK = Path("run") / "publication.lock"
+_LINKS = Path("run") / "publications"
 _PREFIX = "lethe-"
-#: The home that it belongs to.
 _OWNER = "home"
 _MEMORY = Path("/dev/shm")
 #: Bytes that are overwritten at a time.
@@ -51,90 +57,147 @@ class Layout:
     """The folders of one publication."""
 
     path: Path
-
-    @classmethod
-    def find(cls, home: Path) -> "Layout | None":
-        """The publication that belongs to a LETHE_HOME; None when there is none. Raises OSError."""
-        path = next(iter(_named(home)), None)
-        return cls(path) if path is not None and _is_of(path, home) else None
+    #: The link in the home.
+    link: Path
 
     @classmethod
     def all_of(cls, home: Path) -> "list[Layout]":
-        """The publication, and what is left of earlier ones elsewhere. Raises OSError."""
-        return [cls(path) for path in _named(home) if _is_of(path, home)]
+        """The publications that belong to a LETHE_HOME, the highest fencing number first. Raises OSError."""
+        found = [cls(_target(link), link) for link in _links(home)]
+        return sorted((one for one in found if one._is_of(home)), key=lambda one: one.fencing, reverse=True)
 
     @classmethod
-    def make(cls, home: Path, share: Path | None, *, room: int) -> "Layout":
-        """The publication of a LETHE_HOME; a new one, below `share`, when it has none there. Raises OSError.
+    def make(cls, home: Path, share: Path | None, fencing: int, *, room: int) -> "Layout":
+        """A new publication below `share`, by the session with this fencing number. Raises OSError.
 
-        By default the new one is in memory, where there is such a file system with `room` bytes to spare, else in
-        `run` below the home. One that lies elsewhere than wanted is left to `remove_outgrown`.
+        By default it is in memory, where there is such a file system with `room` bytes to spare, else in `run` below
+        the home.
         """
-        found = cls.find(home)
-        wanted = share or (_MEMORY if _has_room(room) else home / "run")
-        if found is not None and (share is None or found.path.parent == wanted):
-            return found
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=wanted)))
-        for folder in (made.models, made.versions):
-            folder.mkdir(mode=0o700)
-        ignore_in_git(made.path)
-        write_private(made.path / _OWNER, str(home.resolve()))
-        # From the newest to the oldest.
-        write_private(home / _NAMED_BY, "\n".join([str(made.path), *map(str, _named(home))]))
+        parent = (share or (_MEMORY if _has_room(room) else home / "run")).resolve()
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        token, links = secrets.token_hex(8), (home / _LINKS).resolve()
+        made = cls(parent / f"{_PREFIX}{token}", links / f"{fencing}-{token}")
+        links.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A home that moves takes along what lies in it.
+        below = parent.is_relative_to(home.resolve())
+        made.link.symlink_to(os.path.relpath(made.path, links) if below else made.path)
+        # Nothing is ever there that no link leads to.
+        sync_folder(links)
+        try:
+            made.path.mkdir(mode=0o700)
+            write_private(made.path / _OWNER, f"{id_of(home)}\n{home.resolve()}")
+            ignore_in_git(made.path)
+            made.versions.mkdir(mode=0o700)
+        except OSError:
+            made.remove()
+            raise
         structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
         return made
 
-    def remove_outgrown(self, home: Path) -> None:
-        """Overwrite and remove what was published elsewhere before this one was made. Raises OSError."""
-        newest, *outgrown = _named(home)
-        if newest != self.path or not outgrown:
-            return
-        for path in outgrown:
-            if _is_of(path, home):
-                Layout(path).remove()
-        write_private(home / _NAMED_BY, str(newest))
+    @classmethod
+    def highest_fencing(cls, home: Path) -> int:
+        """The highest fencing number of a publication that a home knows of, or 0. Raises OSError."""
+        return max(map(_fencing, _links(home)), default=0)
 
     @property
-    def models(self) -> Path:
-        """A folder for each import."""
-        return self.path / "models"
+    def model(self) -> Path:
+        """The folder of the import."""
+        return self.path / "model"
 
     @property
     def versions(self) -> Path:
         """A folder for each version."""
         return self.path / "versions"
 
+    @property
+    def fencing(self) -> int:
+        """The fencing number of the session that writes it."""
+        return _fencing(self.link)
+
+    def remove_others(self, home: Path) -> None:
+        """Overwrite and remove the other publications of this session, and all of earlier ones. Raises OSError."""
+        for link in _links(home):
+            other = Layout(_target(link), link)
+            if other.link.name == self.link.name or other.fencing > self.fencing:
+                continue
+            if other._is_of(home):
+                other.remove()
+            else:
+                # It is gone, or the home of which this one is a copy still has it.
+                link.unlink(missing_ok=True)
+
     def remove(self) -> None:
-        """Overwrite and remove all of it. Raises OSError."""
-        # Versions first: whoever finds one that has its name trusts its model's files.
-        for folder in (*self.versions.iterdir(), *self.models.iterdir()):
-            remove_folder(folder)
-        # First, so that what is left of it, however this ends, is not taken for a publication.
-        (self.path / _OWNER).unlink(missing_ok=True)
-        shutil.rmtree(self.path)
+        """Overwrite and remove all of it, however much is left. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            # Versions first: a reader that finds one by its name trusts the model's files.
+            for folder in self.versions.iterdir():
+                remove_folder(folder)
+        with contextlib.suppress(FileNotFoundError):
+            for folder in self.path.iterdir():
+                if folder.is_dir() and folder != self.versions:
+                    remove_folder(folder)
+            shutil.rmtree(self.path)
+        self.link.unlink(missing_ok=True)
 
+    def _is_of(self, home: Path) -> bool:
+        """Whether it belongs to this home, not to one of which this is a copy, nor to another user.
 
-def _named(home: Path) -> list[Path]:
-    """The folders that were made for a LETHE_HOME and are not known to be gone, the newest first."""
-    try:
-        return [Path(line) for line in (home / _NAMED_BY).read_text().splitlines()]
-    except FileNotFoundError:
-        return []
-
-
-def _is_of(path: Path, home: Path) -> bool:
-    """Whether a folder is a publication of this very home: not that of one it is a copy of, nor another user's."""
-    try:
-        found = path.lstat()
+        A home is known by its id, also after it was moved. One that was restored in the place of another has a new id;
+        what its predecessor published from there belongs to it.
+        """
+        try:
+            found = self.path.lstat()
+            owner, _, path = (self.path / _OWNER).read_text().partition("\n")
+        except (FileNotFoundError, PermissionError):
+            return False
         return (
             stat.S_ISDIR(found.st_mode)
             and found.st_uid == os.geteuid()
             and stat.S_IMODE(found.st_mode) == 0o700
-            and (path / _OWNER).read_text() == str(home.resolve())
+            and (owner == known_id(home) or path == str(home.resolve()))
         )
-    except (FileNotFoundError, PermissionError):
-        return False
+
+
+@contextlib.contextmanager
+def in_use(home: Path) -> Iterator[Callable[[], bool]]:
+    """Keep publications from being removed inside the block. Waits while they are being removed. Raises OSError.
+
+    Yields a function that returns whether nobody else uses them. After it has returned True, others wait for the end of
+    the block; after False, this process does not count as a user any more. So of several that ask at once, the last
+    one gets True.
+    """
+    path = home / _LOCK
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def is_last() -> bool:
+        try:
+            # The shared lock is given up first, whether this succeeds or not.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield is_last
+    finally:
+        os.close(descriptor)
+
+
+def _links(home: Path) -> list[Path]:
+    try:
+        return list((home / _LINKS).iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _target(link: Path) -> Path:
+    return Path(os.path.normpath(link.parent / link.readlink()))
+
+
+def _fencing(link: Path) -> int:
+    return int(link.name.partition("-")[0])
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
@@ -146,7 +209,7 @@ def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
     document = unsealed(path.read_bytes(), path)
     try:
         return msgspec.json.decode(document, type=kind)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise OtherPublicationFormat(
             f"The publication {folder} is not of format {FORMAT}, which this process reads: another version of Lethe "
             f"wrote it ({error}).",
@@ -157,12 +220,6 @@ def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
 def hidden(folder: Path) -> Path:
     """A name for a folder that is not whole, which no other has."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-
-
-def written_under(folder: Path) -> int:
-    """The fencing number of the unlearner that wrote a folder, whole or not, by its name."""
-    name = folder.name[1:].rpartition(".")[0] if folder.name.startswith(".") else folder.name
-    return int(name.split("-")[-2])
 
 
 def remove_folder(folder: Path) -> None:

@@ -100,7 +100,7 @@ def open_view(head: Head, path: Path, before: View | None = None) -> View:
     FileNotFoundError when it is not there (any more), OSError, OtherPublicationFormat and PublicationDamaged.
     """
     said = read_manifest(path, VersionManifest)
-    model_path = path.parents[1] / "models" / said.model
+    model_path = path.parents[1] / "model"
     model = before.model if before is not None and before.model.path == model_path else _open_model(model_path)
     nodes, classes = model.facts.nodes, len(model.facts.classes)
     data, mask = _map(path / "probabilities", 8 * nodes * classes), _map(path / "live", nodes)

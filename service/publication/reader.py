@@ -19,10 +19,15 @@ from service.publication.mapped import View, open_view
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_UNREAD = "the database has not said yet which version is committed"
-_UNPUBLISHED = "the unlearner has not published the model (yet)"
-_LOADING = ("The model is still being loaded.", "Try again in a moment; /readyz says when it is.")
-_OLDER = "what is published here is older than the committed version"
+_UNREAD = "the committed version is not known yet"
+_UNPUBLISHED = "the unlearner has not published the model yet"
+_LOADING = ("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
+_ELSEWHERE = (
+    "The model is served from another LETHE_HOME, or this home is a copy.",
+    "Ask the other home. To serve the model from this one, stop the other for good, then run "
+    "`./lethe recover --take-over`.",
+)
+_OLDER = "the published version is older than the committed one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,10 @@ class Found:
 class Reader:
     """Answers from one version, and from another once that is the head.
 
-    The head is looked for before an answer is computed and after it. An answer is computed again if the head changed
-    meanwhile, since files of other versions are overwritten. Any thread may ask.
+    The head is looked for once an answer is computed. If it is another than the answer is from, the answer is computed
+    again: files of other versions are overwritten. If not, it has been the head since it was opened, because what has
+    ceased to be the head never is again. So the answer is of the version that was the head after it was asked for. Any
+    thread may ask.
     """
 
     def __init__(self, home: Path) -> None:
@@ -77,7 +84,9 @@ class Reader:
         self._unreadable: tuple[Path, PublicationDamaged | OtherPublicationFormat] | None = None
         #: The lowest version that may be answered from.
         self._lowest: int | None = None
-        self._reason = _UNREAD
+        self._refusal = _suspension(_UNREAD)
+        #: Whether nothing may be told at all: the model is served in another home.
+        self._is_disowned = False
 
     def newest(self) -> Head | None:
         """The head, where it may be answered from. Costs little, and raises nothing."""
@@ -92,11 +101,18 @@ class Reader:
         Entries may be old where LETHE_HOME was restored from a backup.
         """
         if self._lowest is None:
-            self._lowest = committed
+            self._lowest, self._is_disowned = committed, False
 
     def suspend(self, reason: str) -> None:
-        """Answer nothing, for this reason, until it is admitted (again)."""
-        self._lowest, self._reason = None, reason
+        """Predict nothing, for this reason, until it is admitted (again)."""
+        self._lowest, self._refusal = None, _suspension(reason)
+
+    def disown(self) -> None:
+        """Answer nothing at all until it is admitted: the model is served in another home.
+
+        Its unlearner could not read the keys of what is accepted here.
+        """
+        self._lowest, self._refusal, self._is_disowned = None, _ELSEWHERE, True
 
     @property
     def facts(self) -> Facts:
@@ -118,9 +134,10 @@ class Reader:
         return self._answer(_predictions, nodes, decimals)
 
     def look_up(self, nodes: Collection[str], edges: Sequence[tuple[str, str]] = ()) -> Found | None:
-        """What the head has of `nodes` and `edges` or, where it cannot be read, what was there when one last was.
+        """What the head has of `nodes` and `edges` or, if it cannot be read, what the version read last has.
 
-        None where nothing has been read yet. The unlearner finds out about later changes.
+        None if nothing has been read yet. The unlearner notices later changes. Raises Unavailable if the model is
+        served in another home.
         """
         return self._answer_from_last(_found, nodes, edges)
 
@@ -133,18 +150,21 @@ class Reader:
 
     def canaries(self) -> Canaries | None:
         """The model's canaries, by the same version; None when it was trained without. Raises Unavailable."""
-        if self._answer_from_last(_is_there) is None:
+        found = self._answer_from_last(_canaries)
+        if found is None:
             raise Unavailable(*_LOADING)
-        return self._answer_from_last(_canaries)
+        return found[0]
 
     def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        view = self._view or self._current()
         while True:
-            view, failure = self._current(), None
+            failure = None
             try:
                 answer = question(view, *asked, **named)
             except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
                 failure = error
-            if self._newest() != view.head:
+            before, view = view, self._current()
+            if view is not before:
                 continue
             if failure is not None:
                 raise failure
@@ -156,6 +176,8 @@ class Reader:
         try:
             return self._answer(question, *asked, **named)
         except (Unavailable, OSError):
+            if self._is_disowned:
+                raise
             view = self._view
         if view is None:
             return None
@@ -179,7 +201,7 @@ class Reader:
     def _current(self) -> View:
         """The head's version, opened if it is another than before. Raises Unavailable."""
         if self._lowest is None:
-            raise _suspended(self._reason)
+            raise Unavailable(*self._refusal)
         head, view = self._newest(), self._view
         if view is None or head != view.head:
             with self._opening:
@@ -213,19 +235,19 @@ class Reader:
 
 
 def _suspended(reason: str, remedy: str = "Try again in a moment.") -> Unavailable:
-    return Unavailable(f"Predictions are suspended: {reason}.", remedy)
+    return Unavailable(*_suspension(reason, remedy))
 
 
-def _is_there(view: View) -> bool:
-    return True
+def _suspension(reason: str, remedy: str = "Try again in a moment.") -> tuple[str, str]:
+    return f"No prediction is possible: {reason}.", remedy
 
 
 def _facts(view: View) -> Facts:
     return view.facts
 
 
-def _canaries(view: View) -> Canaries | None:
-    return view.model.canaries
+def _canaries(view: View) -> tuple[Canaries | None]:
+    return (view.model.canaries,)
 
 
 def _found(view: View, nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> Found:

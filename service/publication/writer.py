@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,9 +25,7 @@ from service.private_files import write_private
 from service.publication.checksums import (
     BLOCK,
     Checksums,
-    PublicationDamaged,
     after_change,
-    damaged,
     of_bytes,
     of_file,
     read_checksums,
@@ -36,15 +35,7 @@ from service.publication.checksums import (
 from service.publication.facts import ModelFacts, ModelManifest, VersionFacts, VersionManifest
 from service.publication.heads import Head, Heads
 from service.publication.index import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_places
-from service.publication.layout import (
-    MANIFEST,
-    Layout,
-    OtherPublicationFormat,
-    hidden,
-    read_manifest,
-    remove_folder,
-    written_under,
-)
+from service.publication.layout import MANIFEST, Layout, hidden, read_manifest, remove_folder
 
 #: Below the home, and in no backup of it.
 _NOTED = Path("run") / "highest-version"
@@ -66,27 +57,27 @@ class PublishedModel:
     public: NDArray[np.bool_]
 
 
+class _Published(NamedTuple):
+    """A version that was written here."""
+
+    layout: Layout
+    path: Path
+    #: Which of this process' versions it is: one that was lost is written again.
+    copy: int
+
+
 class Publisher:
-    """The publication of one LETHE_HOME, written by the holder of the model's lease."""
+    """Writes the publications of one LETHE_HOME, for the holder of the model's lease."""
 
     def __init__(self, home: Path, share: Path | None = None) -> None:
-        """`share` is the folder in which a new publication is made; None chooses one."""
+        """`share` is the folder in which publications are made; None chooses one."""
         self._home = home
         self._share = share
-        self._layout = Layout.find(home)
         self._heads = Heads(home)
-        #: Folders of versions that were found or written here, and which copy each is, by the versions' names in the
-        #: store.
-        self._folders: dict[str, tuple[Path, int]] = {}
-        #: How many folders of versions were written.
+        #: By the versions' names in the store.
+        self._versions: dict[str, _Published] = {}
+        #: How many versions were written.
         self._written = 0
-
-    @property
-    def layout(self) -> Layout:
-        """Where it is. Raises FileNotFoundError before the first `load`, and when it has been removed."""
-        if self._layout is None or not self._layout.path.is_dir():
-            raise FileNotFoundError(2, f"There is no publication of {self._home}")
-        return self._layout
 
     @property
     def noted(self) -> int:
@@ -108,77 +99,67 @@ class Publisher:
             file.write(text)
 
     def highest_fencing(self) -> int:
-        """The highest fencing number of an entry, or 0: a session that is to show anything needs a higher one."""
+        """The highest fencing number of an entry or a publication, or 0: a session needs a higher one."""
         newest = self._heads.newest()
-        return 0 if newest is None else newest.fencing
+        return max(Layout.highest_fencing(self._home), 0 if newest is None else newest.fencing)
 
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
     ) -> None:
-        """Show the committed version; what is not published yet, or not whole, is written first.
+        """Show the committed version, written first unless this session has done so, as in an import.
 
-        `fencing` is the number of the caller's own lease. Raises OSError, and ValueError when the parts do not fit.
+        `fencing` is the number of the caller's own lease. Raises OSError, LeaseLost, and ValueError when the parts do
+        not fit.
         """
-        self._layout = Layout.make(self._home, self._share, room=_room(model, snapshot))
-        folder = self._published()
-        if folder is None or not self._is_whole(folder, ref, model, snapshot, facts):
-            self._write(ref, self._write_model(model, snapshot, fencing), snapshot, facts, fencing)
-        else:
-            self._folders[ref.folder] = folder, self._written
+        if not self.has(ref, fencing):
+            self._write_with_model(ref, model, snapshot, facts, fencing)
         self.show(ref, fencing)
 
-    def has(self, ref: VersionRef) -> bool:
-        """Whether this process knows the version's folder and it still exists."""
-        return ref.folder in self._folders and self._folder(ref).exists()
+    def has(self, ref: VersionRef, fencing: int) -> bool:
+        """Whether the session with this fencing number has written the version, and it still exists."""
+        found = self._versions.get(ref.folder)
+        return found is not None and found.layout.fencing == fencing and found.path.exists()
 
     def show(self, ref: VersionRef, fencing: int) -> bool:
-        """Make a committed version the head, if it is not; False when it is not there.
+        """Make a committed version the head; False when it does not exist.
 
-        Every question asked from now on is answered from it, or from a later one. Raises OSError.
+        Every question asked from now on is answered from it, or from a later one. Raises OSError, and LeaseLost when a
+        later session has shown one.
         """
-        if not self.has(ref):
+        if not self.has(ref, fencing):
             return False
-        folder, copy = self._folders[ref.folder]
-        self._heads.show(Head(fencing, ref.version, copy), folder)
+        published = self._versions[ref.folder]
+        self._heads.show(Head(fencing, ref.version, published.copy), published.path)
         return True
 
     def withhold(self, ref: VersionRef, fencing: int) -> None:
-        """Suspend predictions until a version is shown. Raises OSError."""
+        """Suspend predictions until a version is shown. Raises OSError and LeaseLost."""
         self._heads.withhold(Head(fencing, ref.version, self._written))
 
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
         """Step 5: a new version, which nobody answers from until it is shown.
 
-        It is `of` the model that an earlier version, whose folder is still there, is of, or of one that is new here.
-        An earlier attempt at it, which was not committed, is replaced. Raises OSError, after which nothing of it is
-        left where there is room, and ValueError when the parts do not fit.
+        `of` is an earlier version of the same model that still exists, or a model that is published for the first time.
+        An earlier attempt that was not committed is replaced. Raises OSError, after which nothing of it is left where
+        there is room, and ValueError when the parts do not fit.
         """
-        if ref.folder in self._folders:
-            remove_folder(self._folder(ref))
+        if ref.folder in self._versions:
+            remove_folder(self._versions[ref.folder].path)
         if isinstance(of, VersionRef):
-            said = read_manifest(self._folder(of), VersionManifest)
-            self._write(ref, said.model, snapshot, facts, ref.fencing)
-            return
-        self._layout = Layout.make(self._home, self._share, room=_room(of, snapshot))
-        token = self._write_model(of, snapshot, ref.fencing)
-        try:
-            self._write(ref, token, snapshot, facts, ref.fencing)
-        except OSError:
-            remove_folder(self.layout.models / token)
-            raise
+            self._write(ref, self._versions[of.folder].layout, snapshot, facts)
+        else:
+            self._write_with_model(ref, of, snapshot, facts, ref.fencing)
 
-    def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64], fencing: int) -> None:
-        """Step 9: overwrite, in the model of the committed version, what was deleted; again does no harm.
+    def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> None:
+        """Step 9: overwrite, in the model of the committed version, what was deleted. Idempotent.
 
-        `nodes` (k,) are rows whose ids and edges are erased, `edges` (k, 2) edges deleted by themselves. `fencing` is
-        the caller's number. Raises OSError.
+        `nodes` (k,) are rows whose ids and edges are erased; `edges` (k, 2) were deleted by themselves. Raises OSError.
         """
         if not nodes.size and not edges.size:
             return
-        layout = self.layout
-        path = layout.models / read_manifest(self._folder(ref), VersionManifest).model
+        path = self._versions[ref.folder].layout.model
         said, before = read_manifest(path, ModelManifest), read_checksums(path)
-        write_checksums(path, None, fencing)
+        write_checksums(path, None)
         gone = np.zeros(said.facts.nodes, dtype=np.bool_)
         gone[nodes] = True
         # Byte offsets of the erased entries, by file.
@@ -203,116 +184,84 @@ class Publisher:
             blocks = {name: np.unique(at // BLOCK).tolist() for name, at in changed.items()}
             renewed = {name: after_change(path / name, before[name], blocks[name]) for name in blocks}
             after = {**before, **renewed}
-        write_checksums(path, after, fencing)
+        write_checksums(path, after)
 
-    def remove_older(self, keep: VersionRef, fencing: int) -> None:
-        """Before `completed`: every other version, and every model but its own, are overwritten and removed.
+    def remove_older(self, keep: VersionRef) -> None:
+        """Before `completed`: overwrite and remove every other version, and what earlier sessions published.
 
-        Those written under a greater number than `fencing`, the caller's own, stay. `keep` is the head, or a later
-        version is. Raises OSError.
+        What a later session publishes stays. `keep` is the head, or a later version is. Raises OSError.
         """
-        layout, committed = self.layout, self._folder(keep)
-        kept = {committed.name, read_manifest(committed, VersionManifest).model}
-        # In this order, as in `Layout.remove`.
-        for folder in (*layout.versions.iterdir(), *layout.models.iterdir()):
-            if folder.name not in kept and written_under(folder) <= fencing:
+        kept = self._versions[keep.folder]
+        for folder in kept.layout.versions.iterdir():
+            if folder != kept.path:
                 remove_folder(folder)
-        layout.remove_outgrown(self._home)
-        self._folders = {keep.folder: self._folders[keep.folder]}
+        kept.layout.remove_others(self._home)
+        self._versions = {keep.folder: kept}
 
-    def _folder(self, ref: VersionRef) -> Path:
-        """Where a version is that was found or written here."""
-        return self._folders[ref.folder][0]
-
-    def _published(self) -> Path | None:
-        """The folder that the head leads to, if it is in this very publication."""
-        newest = self._heads.newest()
+    def _write_with_model(
+        self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
+    ) -> None:
+        """A new publication, of the model and this version."""
+        arrays, said = _model_files(model, snapshot)
+        layout = Layout.make(self._home, self._share, fencing, room=_room(model, snapshot))
         try:
-            folder = None if newest is None else self._heads.folder(newest)
-        except FileNotFoundError:
-            return None
-        return folder if folder is not None and folder.parent == self.layout.versions else None
+            _write_folder(layout.model, said, arrays, with_checksums=True)
+            self._write(ref, layout, snapshot, facts)
+        except OSError:
+            layout.remove()
+            raise
 
-    def _is_whole(
-        self, folder: Path, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts
-    ) -> bool:
-        """Whether a folder holds the committed version, and readers may go on with it.
-
-        Probabilities and bounds are compared with what was written, not with what the caller has computed again: that
-        may differ in its last digits, and readers answer from what is there.
-        """
-        try:
-            said = read_manifest(folder, VersionManifest)
-            about = read_manifest(self.layout.models / said.model, ModelManifest)
-            written = read_checksums(self.layout.models / said.model)
-            is_damaged = damaged(folder, ("probabilities", "live"), said.checksums) or (
-                written is not None and damaged(self.layout.models / said.model, about.sizes, written)
-            )
-            sizes = {name: (self.layout.models / said.model / name).stat().st_size for name in about.sizes}
-        except (FileNotFoundError, OtherPublicationFormat, PublicationDamaged):
-            return False
-        exact = ("version", "live_nodes", "edges", "rank")
-        return (
-            said.name == ref.folder
-            and (about.facts, about.canaries) == (model.facts, model.canaries)
-            and all(getattr(said.facts, name) == getattr(facts, name) for name in exact)
-            and not is_damaged
-            and said.checksums["live"] == of_bytes(_bytes(snapshot.live))
-            and sizes == about.sizes
-        )
-
-    def _write_model(self, model: PublishedModel, snapshot: Snapshot, fencing: int) -> str:
-        """A new folder in `models/`; returns its name."""
-        facts = model.facts
-        if snapshot.probabilities.shape != (facts.nodes, len(facts.classes)):
-            raise ValueError(
-                f"{facts.nodes} nodes and {len(facts.classes)} classes do not fit probabilities of shape "
-                f"{snapshot.probabilities.shape}"
-            )
-        if not np.array_equal(model.node_ids.named, snapshot.live):
-            raise ValueError("the ids are not those of the live nodes, one each")
-        token = f"{fencing}-{secrets.token_hex(8)}"
-        index, edges = id_places(model.node_ids), edge_places(_edges_of(snapshot))
-        # One more byte: a file without any cannot be mapped.
-        arrays: dict[str, NDArray[np.generic]] = {
-            "ids": np.append(model.node_ids.utf8, np.uint8(0)),
-            "offsets": model.node_ids.starts * SLOT_BYTES,
-            "index": index.places,
-            "edges": edges.places,
-            "public": model.public & snapshot.live,
-        }
-        sizes = {name: array.nbytes for name, array in arrays.items()}
-        said = ModelManifest(facts, model.canaries, index.hashing, edges.hashing, sizes)
-        _write_folder(self.layout.models / token, said, arrays, fencing)
-        return token
-
-    def _write(self, ref: VersionRef, token: str, snapshot: Snapshot, facts: VersionFacts, fencing: int) -> None:
-        """A new folder in `versions/`, of the model `token`."""
+    def _write(self, ref: VersionRef, layout: Layout, snapshot: Snapshot, facts: VersionFacts) -> None:
+        """A new folder in `versions/`."""
         arrays = {"probabilities": _without_forgotten(snapshot), "live": snapshot.live}
         checksums = {name: of_bytes(_bytes(array)) for name, array in arrays.items()}
-        folder = self.layout.versions / f"{ref.version}-{fencing}-{secrets.token_hex(8)}"
-        _write_folder(folder, VersionManifest(ref.folder, token, facts, checksums), arrays)
+        folder = layout.versions / f"{ref.version}-{secrets.token_hex(8)}"
+        _write_folder(folder, VersionManifest(facts, checksums), arrays)
         self._written += 1
-        self._folders[ref.folder] = folder, self._written
+        self._versions[ref.folder] = _Published(layout, folder, self._written)
+
+
+def _model_files(model: PublishedModel, snapshot: Snapshot) -> tuple[Mapping[str, NDArray[np.generic]], ModelManifest]:
+    """The files of a model's folder, and its manifest. Raises ValueError when the parts do not fit."""
+    facts = model.facts
+    if snapshot.probabilities.shape != (facts.nodes, len(facts.classes)):
+        raise ValueError(
+            f"{facts.nodes} nodes and {len(facts.classes)} classes do not fit probabilities of shape "
+            f"{snapshot.probabilities.shape}"
+        )
+    if not np.array_equal(model.node_ids.named, snapshot.live):
+        raise ValueError("the ids do not match the live nodes")
+    index, edges = id_places(model.node_ids), edge_places(_edges_of(snapshot))
+    # One more byte: a file without any cannot be mapped.
+    arrays: dict[str, NDArray[np.generic]] = {
+        "ids": np.append(model.node_ids.utf8, np.uint8(0)),
+        "offsets": model.node_ids.starts * SLOT_BYTES,
+        "index": index.places,
+        "edges": edges.places,
+        "public": model.public & snapshot.live,
+    }
+    sizes = {name: array.nbytes for name, array in arrays.items()}
+    return arrays, ModelManifest(facts, model.canaries, index.hashing, edges.hashing, sizes)
 
 
 def _write_folder(
     folder: Path,
     said: ModelManifest | VersionManifest,
     arrays: Mapping[str, NDArray[np.generic]],
-    fencing: int | None = None,
+    *,
+    with_checksums: bool = False,
 ) -> None:
     """Write a folder, which gets its name once it is complete; after an error, remove its parts.
 
-    With `fencing`, the caller's number, it also gets a checksum file, for files that change later.
+    A checksum file is for files that change later.
     """
     unfinished = hidden(folder)
     unfinished.mkdir(mode=0o700)
     try:
         for name, array in arrays.items():
             _write_file(unfinished / name, _bytes(array))
-        if fencing is not None:
-            write_checksums(unfinished, {name: of_bytes(_bytes(array)) for name, array in arrays.items()}, fencing)
+        if with_checksums:
+            write_checksums(unfinished, {name: of_bytes(_bytes(array)) for name, array in arrays.items()})
         _write_file(unfinished / MANIFEST, memoryview(sealed(msgspec.json.encode(said, enc_hook=float))))
     except OSError:
         remove_folder(unfinished)

@@ -28,7 +28,7 @@ class NoTlsAnswer(Exception):
 
 _CLOSED = (
     "it closed the connection",
-    "See that it runs and has a connection left (`maxclients`). Check REDIS_URL: rediss:// if it takes only TLS.",
+    "Check that it runs and accepts connections (`maxclients`). Check REDIS_URL: rediss:// if it takes only TLS.",
 )
 #: Class of the error, or its first words -> the cause, and the remedy.
 _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
@@ -40,7 +40,7 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
     (
         ssl.SSLCertVerificationError,
         "its certificate is not trusted here",
-        "Name its CA certificate in REDIS_URL: rediss://…?ssl_ca_certs=FILE.",
+        "Add its CA certificate to REDIS_URL: rediss://…?ssl_ca_certs=FILE.",
     ),
     (ssl.SSLError, "TLS with it fails", "Check that its port takes TLS, and which certificates it requires."),
     (
@@ -54,8 +54,8 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
         "Allow the user of REDIS_URL `+@stream +@transaction +@connection +@scripting +@list +@bitmap +get +set "
         "+expire +persist ~lethe:*`.",
     ),
-    (ReadOnlyError, "it is a replica, which may only be read", "Point REDIS_URL at the primary, and restart Lethe."),
-    (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove what others have put there."),
+    (ReadOnlyError, "it is a read-only replica", "Point REDIS_URL at the primary, and restart Lethe."),
+    (OutOfMemoryError, "its memory is full", "Raise its `maxmemory`, or remove data of other programs."),
     (
         "max number of clients",
         "it has no connection left",
@@ -71,19 +71,19 @@ _KNOWN: tuple[tuple[type[Exception] | str, str, str], ...] = (
     ("Connection closed by", *_CLOSED),
     (ConnectionResetError, *_CLOSED),
     (BrokenPipeError, *_CLOSED),
-    (BusyLoadingError, "it is still loading its data", "Wait; Lethe goes on by itself."),
+    (BusyLoadingError, "it is still loading its data", "Wait; Lethe continues by itself."),
     (
         "WRONGTYPE",
-        "something else than a stream lies under the key of the queue ({key})",
-        "Find out which program put it there, and `DEL {key}`: the queue is built anew, from the database.",
+        "the key of the queue ({key}) does not hold a stream",
+        "Find the program that wrote it, then `DEL {key}`: Lethe rebuilds the queue from the database.",
     ),
     (
         "MISCONF",
-        "it takes no writes because it could not save its data",
-        "See its log; make room on its disk, and Lethe goes on by itself.",
+        "it rejects writes because it could not save its data",
+        "Check its log and free space on its disk. Lethe then continues by itself.",
     ),
 )
-_REMEDY = "Start it, and see that REDIS_URL is right. Nothing is lost, and Lethe goes on by itself when it is back."
+_REMEDY = "Start it and check REDIS_URL. Nothing is lost, and Lethe continues by itself once it is back."
 
 
 def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
@@ -108,7 +108,7 @@ def _known(error: RedisError | OSError, key: str) -> tuple[str, str, str] | None
 
 def _unknown(error: RedisError | OSError) -> tuple[str, str, str]:
     if isinstance(error, ResponseError):
-        return f"it answers {_text(error)!r}", "Look this up in its documentation and its log.", ""
+        return f"it answers {_text(error)!r}", "See its documentation and its log.", ""
     return f"it does not answer ({_reason(error)})", _REMEDY, ""
 
 

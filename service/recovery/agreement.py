@@ -86,8 +86,8 @@ def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
     _first_pointer(store, store.current(), model)
     if kept_keys:
         raise StateMismatch(
-            f"The key folder holds the keys of {kept_keys} deletion requests, and the database has never served model "
-            f"{model!r}: it is not the one that accepted them.",
+            f"The key folder holds the keys of {kept_keys} deletion requests, but the database has never served "
+            f"the model {model!r}: another database accepted them.",
             f"Point DATABASE_URL at the database that belongs to this LETHE_HOME, or restore it. "
             f"{StateMismatch.RECOVER}",
         )
@@ -100,7 +100,7 @@ def require_edges(store: Store, ref: VersionRef, found: int) -> None:
         raise StateMismatch(
             f"The store holds {found} edges between live nodes, and its version {ref.folder} was made with {edges}: "
             "its folder `base` was restored from another backup.",
-            f"Nothing was removed. Restore the whole store from one moment. {StateMismatch.RECOVER}",
+            f"Nothing was removed. Restore the whole store from one backup. {StateMismatch.RECOVER}",
         )
 
 
@@ -137,8 +137,8 @@ async def _committed(connection: Connection, model: str) -> Pointer | None:
     """The committed version by a database that is this model's, and in which no recovery is open."""
     if await RecoveryRepository(connection).is_open(model):
         raise StateMismatch(
-            "A recovery of this store was interrupted: what was deleted may still be in it.",
-            "Run `./lethe recover` again; it goes on where that is needed.",
+            "A recovery of this store was interrupted: deleted data may still be in it.",
+            "Run `./lethe recover` again; it continues where needed.",
         )
     await PointerRepository(connection).require_only(model)
     return await PointerRepository(connection).read(model)
@@ -158,8 +158,8 @@ def _require_agreement(store: Store, current: VersionRef, pointer: Pointer) -> N
 def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
     if current.version != 0:
         raise StateMismatch(
-            f"The store holds version {current.folder} of model {model!r}, but the database knows nothing of it: it "
-            "would not know which nodes were deleted.",
+            f"The store holds version {current.folder} of model {model!r}, but the database does not know it, so "
+            "it would not know which nodes were deleted.",
             f"Point DATABASE_URL at the database that belongs to this store, or restore it from its backup. "
             f"{StateMismatch.RECOVER}",
         )
@@ -174,5 +174,5 @@ def _require_interrupted(store: Store, current: VersionRef, committed: VersionRe
     raise StateMismatch(
         f"The database has committed version {committed.folder}, the store is at {current.folder}: one of them was "
         "restored from an older backup.",
-        f"Nothing was removed. Restore store and database from the same moment. {StateMismatch.RECOVER}",
+        f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
     )

@@ -34,7 +34,7 @@ from projector.forgetting.status import RepairStatus
 from service import failure_points
 from service.db.engine import Connection
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.moves import RequestMoves
+from service.deletions.moves import SEND_ANEW, RequestMoves
 from service.deletions.requests import RequestRepository
 from service.domain.kinds import Part
 from service.domain.records import Tombstone
@@ -64,8 +64,8 @@ from service.versions.versions import VersionRepository
 from service.versions.writer import VersionWriter
 
 _KEY_LOST = (
-    "What this request names cannot be read any more: the key of its encrypted id list was lost, and a recovery went "
-    "on without it. Send the request again."
+    "The ids that this request names cannot be read any more: their key was lost, and a recovery continued without it. "
+    f"{SEND_ANEW[0].upper()}{SEND_ANEW[1:]}"
 )
 
 
@@ -95,7 +95,7 @@ class RecoverySteps(CauseSteps):
         self._context = context
         self._recovery_of = recovery_of
         self._own = own
-        #: How many requests failed, their keys being lost.
+        #: How many requests failed (keys lost).
         self.failed = 0
 
     async def record(self, connection: Connection, version: Version) -> None:

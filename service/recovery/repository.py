@@ -20,7 +20,7 @@ class RecoveryRow(Base):
     id: Mapped[UUID] = mapped_column(ForeignKey("versions.id"), primary_key=True)
     #: The version that the database had committed; null when it knew of none.
     database_before: Mapped[str | None]
-    #: The version that the store was at.
+    #: The version that store before.
     store_before: Mapped[str]
     unknown_nodes: Mapped[int]
     #: Null until it is finished.

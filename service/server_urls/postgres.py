@@ -68,7 +68,7 @@ _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "gssencmode": (("prefer", "disable"), "the driver cannot encrypt with GSSAPI"),
     "client_encoding": (("UTF8", "utf8", "UTF-8", "utf-8"), "Lethe writes UTF-8"),
     "keepalives": (("1",), "Lethe keeps connections alive"),
-    "load_balance_hosts": (("disable",), "hosts are tried in their order"),
+    "load_balance_hosts": (("disable",), "hosts are tried in order"),
     "max_protocol_version": (("3.0", "3.2", "latest"), "the driver speaks 3.0"),
     "min_protocol_version": (("3.0",), "the driver speaks 3.0"),
     "pgbouncer": (("false",), "Lethe needs its own sessions: name Postgres itself, not a pooler"),

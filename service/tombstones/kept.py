@@ -41,10 +41,10 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
     of_others = sum(one.key not in numbers for one in kept.tombstones)
     if of_others:
         raise KeyMissing(
-            f"{of_others} of the tombstones that the model keeps were made with a key that is not in the key folder.",
-            "Restore the key folder that belongs to the model; until then deleted nodes cannot be told. If it is lost "
-            "for good, move the files `tombstones-*` out of the model's folder: nothing then keeps what they name out "
-            "of a newly trained model.",
+            f"{of_others} of the model's tombstones were made with a key that is not in the key folder.",
+            "Restore the key folder that belongs to the model; until then, deleted and unknown nodes look the "
+            "same. If it is lost for good, move the files `tombstones-*` out of the model's folder. A newly "
+            "trained model may then contain what they name.",
         )
     async with transaction(engine) as connection:
         known = await TombstoneRepository(connection).find(kept.hashes)
@@ -55,12 +55,12 @@ async def only_in_store(engine: Engine, kept: Kept, keyring: Keyring) -> list[To
 def unreadable(kept: Kept) -> StoreDamaged:
     """The error for tombstones that cannot be read and may be nowhere else."""
     return StoreDamaged(
-        f"{', '.join(map(str, kept.damaged))} cannot be read whole: it was damaged. It keeps what was deleted, and the "
-        "database, restored from an older backup, does not know all of that.",
-        "Put the model's files `tombstones-*` from a backup of its newest state in its place: what they lack is added "
-        f"from the database. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` goes on with what can be "
-        "read: whatever else was deleted and this database does not know is not told as deleted, nor kept out of a "
-        "newly trained model.",
+        f"{', '.join(map(str, kept.damaged))} is damaged. It records deletions that the database, restored from "
+        "an older backup, does not have.",
+        "Replace it with the files `tombstones-*` from the newest backup of the model; the database adds what "
+        "they lack. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` continues with what can be "
+        "read. Other deletions that this database does not have are forgotten: such nodes look unknown, and a "
+        "newly trained model may contain them.",
     )
 
 
@@ -72,9 +72,9 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
     kept = await context.run(store.tombstones)
     if own := await only_in_store(context.engine, kept, context.keyring):
         raise StateMismatch(
-            f"The model keeps {len(own)} tombstones that the database does not know: it was restored from an older "
-            "backup.",
-            f"Nothing was removed. Restore store and database from the same moment. {StateMismatch.RECOVER}",
+            f"The model has {len(own)} tombstones that the database does not have: the database was restored "
+            "from an older backup.",
+            f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
         )
     async with transaction(context.engine) as connection:
         repository = TombstoneRepository(connection)

@@ -42,5 +42,5 @@ def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
     """`snapshot`, once it and `state`, whose predictions it holds, are known to be finite; NotFinite otherwise."""
     require_finite(state)
     if not np.isfinite(snapshot.probabilities).all():
-        raise NotFinite("The batch leads to predictions that are not finite; it was not applied.")
+        raise NotFinite("The batch would make predictions that are not finite; it was not applied.")
     return snapshot

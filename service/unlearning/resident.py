@@ -208,8 +208,8 @@ class Resident:
         assert self._placement.promise is not None
         if certificate is None or not certificate.bound <= self._mechanism.cap:
             raise NotPublishable(
-                "The repair did not bring the weights as near to those of retraining as what is published has to be.",
-                "It is tried again. If it stays so, serve with a larger --repair-tolerance, which means more noise.",
+                "The repair did not bring the weights close enough to those of retraining for publication.",
+                "It is retried. If this persists, use a larger --repair-tolerance, which means more noise.",
             )
         publication = self._drawn_ahead or Publication.drawn(self._placement.promise, self._mechanism)
         self._drawn_ahead = None

@@ -51,4 +51,4 @@ def _tag(position: bytes, key: bytes) -> bytes:
 
 
 def _malformed() -> MalformedCursor:
-    return MalformedCursor("The cursor is not one that this server issued.", "Start again from the first page.")
+    return MalformedCursor("This server did not issue the cursor.", "Start again from the first page.")

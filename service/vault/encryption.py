@@ -37,7 +37,7 @@ def decrypt(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
         plain = AESGCM(key).decrypt(ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:], request_id.bytes)
     except (InvalidTag, ValueError):
         raise NotDecrypted(
-            f"The encrypted targets of request {request_id} do not open with its key.",
-            "The key file and the database are from different backups; restore the pair that belongs together.",
+            f"The encrypted id list of request {request_id} cannot be decrypted with its key.",
+            "The key file and the database are from different backups; restore a matching pair.",
         ) from None
     return msgspec.json.decode(plain, type=Targets)

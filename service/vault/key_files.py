@@ -19,7 +19,7 @@ def secure_folder(folder: Path, *, create: bool) -> None:
     if not folder.is_dir():
         if not create:
             raise KeyMissing(
-                f"There is no key folder {folder}.", "Restore the folder `keys` of LETHE_HOME from its backup."
+                f"The key folder {folder} does not exist.", "Restore the folder `keys` of LETHE_HOME from its backup."
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_folder(folder.parent)
@@ -46,7 +46,7 @@ def read_key(path: Path) -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise KeyMissing(f"The file {path} does not hold a key (64 hex digits).", "Restore it from its backup.")
+        raise KeyMissing(f"The file {path} does not contain a key (64 hex digits).", "Restore it from its backup.")
     require_private(path)
     return key
 

@@ -24,7 +24,7 @@ _SALT_RANDOM_BYTES = SALT_BYTES - _SALT_TAG_BYTES
 #: Keys that nothing can take the place of unnoticed, and what a new one would do.
 _IDENTIFIED = {
     "api-pepper": "every API key would be refused",
-    "body": "repetitions of earlier requests would be taken for others, and used salts for new ones",
+    "body": "repeated requests and used salts would not be recognised",
 }
 
 
@@ -154,7 +154,7 @@ class Keyring:
         for name, fingerprint in sorted(registered.items()):
             if name in own and not hmac.compare_digest(own[name], fingerprint):
                 raise KeyMissing(
-                    f"The file {name}.key is not the key that this database was used with so far: {_IDENTIFIED[name]}.",
+                    f"The file {name}.key is not the key of this database: {_IDENTIFIED[name]}.",
                     f"Restore the key folder that belongs to this database. {_accept(name)}",
                 )
 
@@ -182,7 +182,8 @@ class Keyring:
             if not hmac.compare_digest(own[number], fingerprint):
                 raise KeyMissing(
                     f"The file tombstone-{number}.key is not the key that made the database's tombstones.",
-                    "Restore the key folder that belongs to this database; until then deleted nodes cannot be told.",
+                    "Restore the key folder that belongs to this database; until then, deleted and unknown nodes "
+                    "look the same.",
                 )
 
 
@@ -203,21 +204,21 @@ def _numbers(file_names: Iterable[str]) -> list[int]:
 def _lost(path: Path, name: str) -> KeyMissing:
     if name in _IDENTIFIED:
         return KeyMissing(
-            f"The key file {path} is missing, and this database relies on it: with a new one {_IDENTIFIED[name]}.",
+            f"The key file {path} is missing, and this database depends on it: with a new one {_IDENTIFIED[name]}.",
             f"Restore it from the backup of LETHE_HOME. {_accept(name)}",
         )
     return KeyMissing(
-        f"The key file {path} is missing, and this database's tombstones were made with it.",
-        "Restore it from the backup of LETHE_HOME; until then deleted nodes cannot be told from unknown ones.",
+        f"The key file {path} is missing, and the tombstones of this database depend on it.",
+        "Restore it from the backup of LETHE_HOME; until then, deleted and unknown nodes look the same.",
     )
 
 
 def _accept(name: str) -> str:
-    return f"If the key is lost for good, `./lethe recover --accept-lost {name}` goes on with a new one."
+    return f"If the key is lost for good, `./lethe recover --accept-lost {name}` continues with a new one."
 
 
 def _missing_tombstone_key(number: int) -> KeyMissing:
     return KeyMissing(
         f"The database's tombstones were made with key {number}, and tombstone-{number}.key is not in the key folder.",
-        "Restore the file from the backup of LETHE_HOME; until then deleted nodes cannot be told.",
+        "Restore the file from the backup of LETHE_HOME; until then, deleted and unknown nodes look the same.",
     )

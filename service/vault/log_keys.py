@@ -52,9 +52,7 @@ class LogKeys:
         newest = max(_numbers(own), default=0)
         number = number or newest + 1
         if number <= newest:
-            raise ConfigurationError(
-                f"There is a key {newest} already, and {number} is not newer.", "Leave out the number."
-            )
+            raise ConfigurationError(f"Key {newest} exists, and {number} is not newer.", "Omit the number.")
         key_files.create_key(_path(own, number))
         return cls.open(folder, create=False)
 
@@ -134,8 +132,8 @@ def _origin(folder: Path, seeds: Mapping[int, bytes]) -> str:
 
 def _replace(registered: Mapping[int, VerifierKey]) -> str:
     return (
-        "If the key is lost, remove what is left of that file and make a newer key with "
-        f"`./lethe audit key --rotate --number {max(registered) + 1}`; whoever verifies needs its public part then."
+        "If the key is lost, remove what is left of that file and create a newer key with "
+        f"`./lethe audit key --rotate --number {max(registered) + 1}`; verifiers then need its public part."
     )
 
 

@@ -97,7 +97,7 @@ class OwnSlots:
         if not is_same:
             raise KeyMissing(
                 f"{self._path} was removed or replaced while Lethe runs.",
-                "Stop Lethe and restore the file from the backup of LETHE_HOME; until then nothing more is accepted.",
+                "Stop Lethe and restore the file from the backup of LETHE_HOME; until then, no request is accepted.",
             )
 
     def reserve(self, ids: Collection[UUID]) -> dict[UUID, ReservedKey]:

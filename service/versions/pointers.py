@@ -32,10 +32,10 @@ class PointerRepository:
         served = list((await self._conn.execute(select(PointerRow.model).order_by(PointerRow.model))).scalars())
         if served and model not in served:
             raise StateMismatch(
-                f"The database has served the model {served[0]!r}, and the folder holds one named {model!r}: what was "
-                "deleted from the one is not known of the other.",
-                "Point DATABASE_URL and LETHE_MODEL at what belongs together. A newly trained model that is to take "
-                f"the other's place must have its name: train it with `--name {served[0]}`, and run `./lethe recover`.",
+                f"The database has served the model {served[0]!r}, but the folder contains one named {model!r}: "
+                "deletions from one are unknown to the other.",
+                "Set DATABASE_URL and LETHE_MODEL to a matching pair. A newly trained replacement must have the "
+                f"same name: train it with `--name {served[0]}`, then run `./lethe recover`.",
             )
 
     async def create(self, pointer: Pointer) -> None:

@@ -52,9 +52,9 @@ class Told:
             self._ledger.add(number, publication.mechanism, number if oldest is None else oldest)
         except PromiseError as error:
             raise NotPublishable(
-                f"What is promised of published weights allows no further version: {error.detail}",
-                "Plan more with --certify-publications while some are left. A larger epsilon allows more, but those "
-                "deleted before then have less than was promised to them.",
+                f"The promise about published weights allows no further version: {error.detail}",
+                "Plan more with --certify-publications while some are left. A larger epsilon allows more, but "
+                "weakens the promise to everyone deleted before.",
             ) from error
         self._oldest = oldest
         return self.standing(publication)

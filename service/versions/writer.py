@@ -164,8 +164,8 @@ class VersionWriter:
         """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
         erasure, fencing = self._to_erase.erasure(committed), self.lease.fencing
-        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges, fencing)
-        self._context.publisher.remove_older(self._ref, fencing)
+        self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
+        self._context.publisher.remove_older(self._ref)
         self._store.erase(erasure, fencing=fencing, keep=self._ref)
         self._to_erase.erased(committed)
         return committed
@@ -175,13 +175,13 @@ class VersionWriter:
         self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
 
     def tidy(self) -> None:
-        """What an unlearner that lost the lease to this one has written since, not knowing it, is removed.
+        """Remove what an unlearner wrote after it had lost the lease to this one.
 
-        What predictions are answered from is written again, if somebody has removed it.
+        Publishes again if the publication was removed. Raises OSError and LeaseLost.
         """
         self._store.tidy(keep=self._ref, fencing=self.lease.fencing)
         self._show()
-        self._context.publisher.remove_older(self._ref, self.lease.fencing)
+        self._context.publisher.remove_older(self._ref)
 
     def checkpoint_steps(self) -> Iterator[None]:
         """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
@@ -209,8 +209,8 @@ class VersionWriter:
             certificate = new.outcome.after if new.model is None else self.resident.committed.certificate
             facts = version_facts(new.state, new.edges, certificate, publication, self._context.told)
             model = new.model
-            if model is None and not self._context.publisher.has(self._ref):
-                # That before is none that may be seen.
+            if model is None and not self._context.publisher.has(self._ref, self.lease.fencing):
+                # The version before is not published: it breaks the promise of noise, or a recovery replaces it.
                 model = published_model(self.manifest, self.resident.committed)
             self._context.publisher.write(ref, new.snapshot, facts, model or self._ref)
             if publication is not None:
@@ -243,7 +243,7 @@ class VersionWriter:
 
     def _show(self) -> None:
         if not self._context.publisher.show(self._ref, self.lease.fencing):
-            # Lost since, as memory is that somebody has cleared.
+            # It was removed, as by somebody who cleared /dev/shm.
             self.publish()
 
     def _swap(self, new: NewVersion, pointer: Pointer) -> None:

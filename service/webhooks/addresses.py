@@ -50,7 +50,7 @@ async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
             continue
         if not is_public(address):
             raise AddressRefused(
-                f"{address} is no public address.", "Name its network in LETHE_WEBHOOK_NETWORKS if it is yours."
+                f"{address} is not a public address.", "Add its network to LETHE_WEBHOOK_NETWORKS if it is yours."
             )
         if parts.scheme != "https":
             raise AddressRefused(

@@ -34,8 +34,8 @@ def checked_url(url: str) -> str:
     """Return `url`; raises `ConfigurationError` unless webhooks can be sent to such an address, wherever it leads."""
     if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigurationError(
-            f"The address is no URL of at most {_LONGEST_URL} ASCII characters.",
-            "Write what is not ASCII as the URL standard has it: punycode in the host, % in the path.",
+            f"The address is not a URL of at most {_LONGEST_URL} ASCII characters.",
+            "Encode other characters: punycode in the host, % in the path.",
         )
     try:
         parts = urlsplit(url)
@@ -49,7 +49,7 @@ def checked_url(url: str) -> str:
     if parts.username is not None or parts.fragment:
         raise ConfigurationError(
             "The address has a user or a fragment, which is not sent.",
-            "Leave it out: the receiver knows who sends by the signature.",
+            "Omit it: the signature identifies the sender.",
         )
     return url
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import structlog
 
 #: Time for all of an attempt, and for the connection alone (seconds).
@@ -49,8 +49,8 @@ class Poster:
 
     def __init__(self, *, attempt_s: float = _ATTEMPT_S) -> None:
         self._attempt_s = attempt_s
-        # The authorities of SSL_CERT_FILE, else those that certifi brings.
-        self._authorities: ssl.SSLContext = httpx.create_ssl_context()
+        # The authorities of SSL_CERT_FILE, else the system's.
+        self._authorities: ssl.SSLContext = httpx2.create_ssl_context()
 
     async def post(self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
         """What came of one attempt to deliver `body` to `url`, at the first of `addresses` that takes a connection."""
@@ -59,11 +59,11 @@ class Poster:
                 status, fields = await self._exchange(url, addresses, headers, body)
         except TimeoutError:
             return Answer(f"It did not answer within {self._attempt_s:g} s.")
-        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as error:
             return Answer(_plain(f"It cannot be reached: {error or type(error).__name__}."))
         except Exception as error:  # noqa: BLE001 - what a receiver sends must end nothing but its own attempt
             structlog.get_logger(__name__).exception("webhook.unforeseen")
-            return Answer(f"The attempt failed with {type(error).__name__}; see the log.")
+            return Answer(f"The attempt failed with {type(error).__name__}; check the log.")
         if 300 <= status < 400:
             return Answer(f"It answered {status}: redirects are not followed.", status)
         return Answer(f"It answered {status}.", status, _retry_after(fields))
@@ -72,7 +72,7 @@ class Poster:
         self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[bytes, bytes]]:
         async with (
-            httpcore.AsyncConnectionPool(
+            httpcore2.AsyncConnectionPool(
                 ssl_context=self._authorities, network_backend=_Checked(addresses), max_connections=1
             ) as pool,
             pool.stream("POST", url, headers=list(headers.items()), content=body) as response,
@@ -80,40 +80,40 @@ class Poster:
             return response.status, {name.lower(): value for name, value in response.headers}
 
 
-class _Checked(httpcore.AsyncNetworkBackend):
+class _Checked(httpcore2.AsyncNetworkBackend):
     """Connects to given addresses, whatever host is asked for; that one is named in the request and in TLS."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
-        self._network = httpcore.AnyIOBackend()
+        self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface, here and below
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's interface, here and below
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        failure: Exception = httpcore.ConnectError("the name has no address")
+    ) -> httpcore2.AsyncNetworkStream:
+        failure: Exception = httpcore2.ConnectError("the name has no address")
         for address in self._addresses:
             try:
                 return _Bounded(await self._network.connect_tcp(address, port, timeout=_CONNECT_S))
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
 
 
-class _Bounded(httpcore.AsyncNetworkStream):
+class _Bounded(httpcore2.AsyncNetworkStream):
     """A connection of which no more is read than an answer's head may have."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._left = _MOST_READ
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         if self._left <= 0:
-            raise httpcore.ReadError(f"more than {_MOST_READ} bytes and no end of the head")
+            raise httpcore2.ReadError(f"more than {_MOST_READ} bytes and no end of the head")
         read = await self._stream.read(min(max_bytes, self._left), timeout)
         self._left -= len(read)
         return read
@@ -129,7 +129,7 @@ class _Bounded(httpcore.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         return _Bounded(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:

@@ -134,7 +134,7 @@ class Webhooks:
         async with transaction(self._engine) as connection:
             given_up = await DeliveryRepository(connection).record(outcomes)
             if gone:
-                await EndpointRepository(connection).remove(endpoint.id, "It answered 410: it wants no more.")
+                await EndpointRepository(connection).remove(endpoint.id, "It answered 410, which ends the endpoint.")
         if gone:
             self._log.warning("webhook.endpoint_gone", endpoint=str(endpoint.id))
         if given_up:

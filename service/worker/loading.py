@@ -14,6 +14,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.forgetting.gram import Gram
 from service import failure_points
+from service.db import lease as leases
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.states import Cause, ImportStatus
@@ -37,8 +38,10 @@ from service.worker.team import Team
 class Loader:
     """Keeps one model on the device. An import changes which folder that is of."""
 
-    def __init__(self, context: Context, store: Store, importer: Importer, team: Team) -> None:
+    def __init__(self, context: Context, store: Store, importer: Importer, team: Team, home: str) -> None:
+        """`home` is the id of the LETHE_HOME."""
         self._context = context
+        self._home = home
         self._importer = importer
         self._team = team
         self._log = structlog.get_logger(__name__)
@@ -62,6 +65,7 @@ class Loader:
             self.store = await context.run(Replacement(self.store.path, str(wanted.id)).install)
             failure_points.reached(FailurePoint.INSTALLED, Cause.IMPORT)
         pointer = await agreed_pointer(context, self.store, keeper.lease)
+        await leases.claim_home(context.engine, keeper.lease, self._home)
         failure_points.reached(FailurePoint.POINTER_READ)
         await self._importer.clear_abandoned(self.store, keeper)
         await reconcile(context, self.store, keeper)
@@ -73,7 +77,7 @@ class Loader:
         unerased = rows_of_edges(deleted, resident.committed.node_ids)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
-        # Nobody sees one that is not as is promised now, unless it was begun when less was promised.
+        # A version that does not keep today's promise of noise is not published, unless it has to be finished.
         if unfinished is not None or resident.keeps_promise:
             self._log.info("model.publishing", version=pointer.version)
             await context.run(self.writer.publish)

@@ -134,7 +134,7 @@ class Team:
             self._rests_until = self._began + place.timeout_s
             self._log.error(
                 "workers.not_met", address=place.address, port=place.port, reason=error.strerror or str(error),
-                remedy="Correct --workers-address or --workers-port; until then the unlearner works alone.",
+                remedy="Correct --workers-address or --workers-port. Until then the unlearner works alone.",
             )  # fmt: skip
 
     def _formed(self, meeting: Meeting, members: list[int]) -> Workers:

@@ -89,7 +89,7 @@ class Unlearner:
         )
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(context)
-        self._loader = Loader(context, store, self._importer, team)
+        self._loader = Loader(context, store, self._importer, team, home)
         #: `time.monotonic()` from which the database is asked for an import again.
         self._ask_at = 0.0
         #: `time.monotonic()` from which the disk is tidied again.
@@ -160,7 +160,7 @@ class Unlearner:
         """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
         resident = self.resident
         if resident is None:
-            raise Unavailable("The model is still being loaded.", "Try again in a moment.")
+            raise Unavailable("The model is loading.", "Try again in a moment.")
         return [node for node in nodes if node in resident.committed.node_ids]
 
     async def run(self) -> None:
@@ -227,7 +227,7 @@ class Unlearner:
         except Exception as error:
             # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
             self._log.exception("unlearner.failed", attempt=self._unforeseen)
-            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; see the log.")
+            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; check the log.")
             self._after_failure = True
             self._unforeseen += 1
             if self._unforeseen > _MAX_UNFORESEEN:

@@ -12,7 +12,7 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.deletions.intake.intake import Accepted, Intake
 from service.deletions.intake.refusals import SaltUsed
-from service.domain.drills import DrillTrigger, NewDrill
+from service.domain.drills import NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
@@ -258,9 +258,9 @@ async def test_what_could_not_be_stored_takes_no_room_in_the_queue(
 
 
 async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:
-    other = NewDrill(1, DrillTrigger.MANUAL, after=None)
+    other = NewDrill(1, after=None)
     await db.intake.accept(replace(db.new("1"), drill=other))
-    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, DrillTrigger.MANUAL, after=None))
+    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, after=None))
     asked = (drill, drill, db.new("3", key="monday", digest=bytes([1] * 32)), db.new("3", key="monday"))
     answers = await asyncio.gather(*map(db.intake.accept, asked), return_exceptions=True)
     # As if they had come one after the other: twice the drill that is open, then a request, then another body.

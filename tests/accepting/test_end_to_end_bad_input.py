@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from lethe_client import LetheClient
@@ -26,7 +26,7 @@ class Asking:
 
     lethe: LetheProcess
     client: LetheClient
-    http: httpx.Client
+    http: httpx2.Client
     nodes: Iterator[str]
     gone: set[str] = field(default_factory=set)
 
@@ -177,7 +177,7 @@ def test_requests_that_cannot_be_taken_are_refused_and_change_nothing(asking: As
     problem = refused(asking.http.post("/deletions", json=node_body(node, "nobody", "no one")), 404, "unknown-nodes")
     assert problem["unknown"] == ["nobody", "no one"]
     refused(asking.http.get("/deletions", params={"cursor": "nonsense"}), 400, "malformed-cursor")
-    with httpx.Client(base_url=asking.lethe.url) as stranger:
+    with httpx2.Client(base_url=asking.lethe.url) as stranger:
         refused(stranger.post("/deletions", json=node_body(node)), 401, "unauthenticated")
         refused(stranger.get(f"/predict/{node}"), 401, "unauthenticated")
     assert len(list(asking.client.deletions())) == requests

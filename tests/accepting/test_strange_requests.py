@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.domain.scopes import Scope
@@ -25,11 +25,11 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def client(api: Api) -> httpx.AsyncClient:
+async def client(api: Api) -> httpx2.AsyncClient:
     return await api.client(*Scope)
 
 
-async def signed_in(api: Api) -> tuple[httpx.AsyncClient, str]:
+async def signed_in(api: Api) -> tuple[httpx2.AsyncClient, str]:
     """A client with a session of the dashboard, and the token of its forms."""
     client = await api.client_with(None)
     _, key = await api.key(*Scope)
@@ -68,7 +68,7 @@ MANY_FAULTS: list[tuple[str, bytes]] = [
 ]
 
 
-async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx.AsyncClient) -> None:
+async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx2.AsyncClient) -> None:
     for path, body in MANY_FAULTS:
         answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 422, (path, body[:60])
@@ -76,14 +76,14 @@ async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx.As
         assert 1 <= len(answer.json()["errors"]) <= MOST_FAULTS, (path, body[:60])
 
 
-async def test_no_more_parameters_are_looked_at_than_there_are(client: httpx.AsyncClient) -> None:
+async def test_no_more_parameters_are_looked_at_than_there_are(client: httpx2.AsyncClient) -> None:
     for path in ("/deletions", "/audit/summary", "/audit/series", "/audit/export", "/drills"):
         answer = await client.get(path, params={f"p{number}": "" for number in range(5_000)})
         assert answer.status_code == 422
         assert len(answer.json()["errors"]) == 1
 
 
-async def test_a_list_of_duplicates_is_told_by_the_first_of_them(client: httpx.AsyncClient) -> None:
+async def test_a_list_of_duplicates_is_told_by_the_first_of_them(client: httpx2.AsyncClient) -> None:
     names = [str(number) for number in range(2_000)] * 2
     answer = await client.post("/deletions", json={"kind": "node", "nodes": names})
     assert answer.json()["detail"].startswith("2000 of the targets")
@@ -94,7 +94,7 @@ async def test_a_list_of_duplicates_is_told_by_the_first_of_them(client: httpx.A
     assert answer.json()["self_loops"] == names[:MOST_FAULTS]
 
 
-async def test_many_named_nodes_are_answered_as_few_are(client: httpx.AsyncClient) -> None:
+async def test_many_named_nodes_are_answered_as_few_are(client: httpx2.AsyncClient) -> None:
     many = ["1", "nobody", "2"] * 3_000
     answer = (await client.post("/predict", json={"nodes": many})).json()
     assert [one["node"] for one in answer["predictions"]] == ["1", "2"] * 3_000
@@ -149,7 +149,7 @@ async def test_no_header_makes_an_error_inside(api: Api) -> None:
             assert answer.status_code < 500, (method, path, headers, answer.text)
 
 
-async def test_no_path_makes_an_error_inside(client: httpx.AsyncClient) -> None:
+async def test_no_path_makes_an_error_inside(client: httpx2.AsyncClient) -> None:
     for prefix in (
         "/",
         "/predict/",
@@ -220,7 +220,7 @@ STRANGE_BODIES: list[bytes] = [
 ]
 
 
-async def test_no_body_makes_an_error_inside(client: httpx.AsyncClient) -> None:
+async def test_no_body_makes_an_error_inside(client: httpx2.AsyncClient) -> None:
     for path in ("/predict", "/deletions", "/deletions/search", "/drills"):
         for body in STRANGE_BODIES:
             answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 
 from service.access.api_keys import ApiKeyRepository
@@ -34,12 +34,12 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(Scope.DELETIONS_WRITE)
 
 
 @pytest.fixture
-async def reader(api: Api) -> httpx.AsyncClient:
+async def reader(api: Api) -> httpx2.AsyncClient:
     """A key that may know."""
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -51,7 +51,7 @@ def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
 
 
 @pytest.fixture
-async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx.Client]:
+async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx2.Client]:
     """A client of it that may only write."""
     made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
     engine = create_engine(database_url)
@@ -60,7 +60,7 @@ async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx
         await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
     await engine.dispose()
     headers = {"Authorization": f"Bearer {made.text}"}
-    with httpx.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
+    with httpx2.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
         yield client
 
 
@@ -72,7 +72,7 @@ def features(*nodes: str) -> dict[str, Any]:
     return {"kind": "features", "nodes": list(nodes)}
 
 
-def anonymous(answer: httpx.Response) -> dict[str, Any]:
+def anonymous(answer: httpx2.Response) -> dict[str, Any]:
     """An answer without what is new in every one: the id, the time, the random salts, and how many they are."""
     document: dict[str, Any] = answer.json()
     return document | {
@@ -84,7 +84,7 @@ def anonymous(answer: httpx.Response) -> dict[str, Any]:
     }
 
 
-async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
+async def gone(api: Api, reader: httpx2.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
     """Delete `subject` with the key that may."""
     bodies: dict[RequestKind, Callable[..., dict[str, Any]]] = {
         RequestKind.NODE: node_body,
@@ -96,7 +96,9 @@ async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestK
     await api.complete(request)
 
 
-async def test_a_refusal_does_not_say_for_what(api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient) -> None:
+async def test_a_refusal_does_not_say_for_what(
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
+) -> None:
     await gone(api, reader, "5")
     pairs = list(itertools.combinations(NODES[:20], 2))
     refusals = [
@@ -121,7 +123,7 @@ async def test_a_refusal_does_not_say_for_what(api: Api, writer: httpx.AsyncClie
 
 
 async def test_what_is_deleted_is_accepted_as_what_is_there(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     await gone(api, reader, "5")
     await gone(api, reader, "7", RequestKind.FEATURES)
@@ -144,7 +146,7 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
     assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
 
 
-async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, writer: httpx2.AsyncClient) -> None:
     headers = {"Idempotency-Key": "one"}
     first = (await writer.post("/deletions", json=node_body("1"), headers=headers)).json()
     assert (await writer.post("/deletions", json=node_body("1"), headers=headers)).json() == first
@@ -156,7 +158,7 @@ async def test_repeating_a_request_does_not_tell_how_far_it_has_come(api: Api, w
 
 
 async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "one"}
     first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
@@ -173,7 +175,7 @@ async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gon
 
 
 async def test_too_late_to_cancel_is_all_that_is_said(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     taken, completed, cancelled = [
         (await writer.post("/deletions", json=node_body(node))).json()["id"] for node in ("1", "2", "3")
@@ -194,7 +196,7 @@ async def test_too_late_to_cancel_is_all_that_is_said(
     assert "is being applied" in refused(await reader.delete(f"/deletions/{own}"), 409, "conflict")["detail"]
 
 
-async def test_deleted_ids_are_unknown_to_whoever_predicts(api: Api, reader: httpx.AsyncClient) -> None:
+async def test_deleted_ids_are_unknown_to_whoever_predicts(api: Api, reader: httpx2.AsyncClient) -> None:
     await gone(api, reader, "5")
     predicting = await api.client(Scope.PREDICTIONS_READ, Scope.DELETIONS_WRITE)
     assert [(await predicting.get(f"/predict/{node}")).status_code for node in ("5", "nobody")] == [404, 404]
@@ -203,7 +205,7 @@ async def test_deleted_ids_are_unknown_to_whoever_predicts(api: Api, reader: htt
 
 
 async def test_refusals_are_recorded_and_counted(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     await writer.post("/deletions", json=edges(("1", "9"), ("1", "2")))
     await reader.post("/deletions", json=node_body("nobody"))
@@ -224,7 +226,7 @@ async def test_refusals_are_recorded_and_counted(
 
 
 async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     """It would be answered 409 for what is there, 404 for what is not, and put nothing at risk."""
     used = (await writer.post("/deletions", json=node_body("1"))).json()["salts"]["nodes"]["1"]
@@ -240,7 +242,7 @@ async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
 
 
 def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
-    lethe: LetheProcess, writing: httpx.Client
+    lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     earlier = lethe.delete(["5"])
     assert earlier.audit is not None
@@ -254,7 +256,7 @@ def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
     assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
 
 
-def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProcess, writing: httpx.Client) -> None:
+def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProcess, writing: httpx2.Client) -> None:
     lethe.delete(["5"])
     asked = writing.post("/deletions", json=node_body("5", "6", "7")).json()
     assert (asked["count"], len(asked["salts"]["nodes"])) == (3, 3)
@@ -263,12 +265,12 @@ def test_a_request_of_deleted_and_live_nodes_deletes_the_rest(lethe: LetheProces
     assert deletion.audit is not None
     assert deletion.audit.deleted == 2
     assert deletion.explanation is not None
-    assert "1 of the 3 nodes that the request names was gone already" in deletion.explanation
+    assert "1 of the 3 nodes that the request names was already gone" in deletion.explanation
     assert lethe.predict(["5", "6", "7"]).deleted == ["5", "6", "7"]
 
 
 def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
-    lethe: LetheProcess, writing: httpx.Client
+    lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     lethe.delete(["5"])
     # As from elsewhere: on the machine itself the metrics are open.

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from service.access.api_keys import ApiKeyRepository
@@ -54,7 +54,7 @@ async def test_a_key_with_audit_read_opens_it_and_others_do_not(api: Api) -> Non
 async def test_the_session_is_a_cookie_that_no_script_and_no_other_site_gets(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None, **{"X-Forwarded-Proto": "https"})
-    client.base_url = httpx.URL("https://lethe")
+    client.base_url = httpx2.URL("https://lethe")
     cookies = (await sign_in(client, key)).headers.get_list("set-cookie")
     (session,) = [cookie.lower() for cookie in cookies if cookie.startswith("lethe_session")]
     for attribute in ("httponly", "samesite=strict", "path=/dashboard", "secure"):
@@ -168,7 +168,8 @@ async def test_pages_run_and_load_only_what_comes_from_here(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None)
     await sign_in(client, key)
-    for path in ("/dashboard/login", "/dashboard", "/dashboard/requests", "/dashboard/find", "/dashboard/log"):
+    for name in ("/login", "/verify", "", "/requests", "/find", "/log"):
+        path = f"/dashboard{name}"
         page = await client.get(path)
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
@@ -220,7 +221,7 @@ async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) 
         assert page.status_code == status
         assert page.headers["content-type"].startswith("text/html")
         assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
-        assert '<a href="/dashboard">To the overview</a>' in page.text
+        assert '<a href="/dashboard">Go to the overview</a>' in page.text
         assert "lesund" not in page.text + api.lines.getvalue()
         # For a program it is what it is everywhere else.
         problem = await client.get(f"/dashboard{path}")
@@ -241,7 +242,10 @@ async def test_what_does_not_exist_is_told_as_a_page(api: Api) -> None:
         assert "text/html" in page.headers["content-type"]
     assert (await client.get("/dashboard/requests?cursor=x")).status_code == 400
     wrong = await client.get("/dashboard/requests?status=gone&since=yesterday&bound=nan&kind=edge")
-    assert "Not understood, so not applied: Status; Bound after repair, at least; Received from." in wrong.text
+    assert (
+        "These filters were not understood and not applied: Status; Bound after repair, at least; Received from."
+        in wrong.text
+    )
 
 
 async def test_a_form_with_a_field_that_is_unknown_or_repeated_is_refused_by_name(api: Api) -> None:

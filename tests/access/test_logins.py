@@ -158,7 +158,7 @@ async def test_a_deadline_that_no_calendar_has_is_refused_to_the_api_and_the_unl
     async with logged_in(db, API_ROLE) as engine:
         extend = "SELECT request_extend(:id, :key, CAST(CAST(:until AS text) AS timestamptz), 'x')"
         await refused(engine, extend, "bounded", id=request_id, key=db.api_key_id, until=until)
-        check = "INSERT INTO log_checks (api_key_id, size) VALUES (:key, 0)"
+        check = "INSERT INTO log_checks (api_key_id, size, against_size) VALUES (:key, 0, 0)"
         async with engine.begin() as conn:
             await conn.execute(text(check), {"key": db.api_key_id})
         await refused(engine, f"UPDATE log_checks SET checked_at = '{until}'", "permission denied")

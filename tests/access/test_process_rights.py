@@ -75,7 +75,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "lock_log": ("", "read, remove"),
     "lock_sessions": ("read, remove", ""),
     "lock_totals": ("", "read, remove"),
-    "log_checks": ("read, add api_key_id size, change size", _READ),
+    "log_checks": ("read, add against_size api_key_id size, change against_size size", _READ),
     "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "tombstone_keys": (_READ, _ADD),

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import redis
 
@@ -101,7 +101,7 @@ async def api(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterato
         yield running
 
 
-def too_many(answer: httpx.Response) -> None:
+def too_many(answer: httpx2.Response) -> None:
     document = refused(answer, 429, "too-many-attempts")
     assert int(answer.headers["retry-after"]) == document["retry_after"] >= 1
 
@@ -133,7 +133,7 @@ async def test_refusals_are_limited_by_key_for_keys_that_may_only_write(api: Api
 
 
 async def test_one_key_leaves_room_in_the_queue_for_the_others(api: Api) -> None:
-    async def fills(client: httpx.AsyncClient) -> None:
+    async def fills(client: httpx2.AsyncClient) -> None:
         assert (await client.post("/deletions", json=node_body(*NODES[:5]))).status_code == 202
 
     greedy, *others, late = [await api.client(Scope.DELETIONS_WRITE) for _ in range(5)]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -85,7 +85,7 @@ def unharmed(lethe: LetheProcess) -> Iterator[None]:
 
 def test_a_body_of_520_000_numbers_is_refused_at_once(lethe: LetheProcess) -> None:
     headers = authorization() | {"Content-Type": "application/json"}
-    with unharmed(lethe), httpx.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
+    with unharmed(lethe), httpx2.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
         for path in ("/predict", "/deletions", "/deletions/search") * 20:
             answer = client.post(path, content=_BODY)
             assert answer.status_code == 422, path

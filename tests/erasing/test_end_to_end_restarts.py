@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from lethe_client.results import Accepted
@@ -44,7 +44,8 @@ def cloned(folder: Path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    shutil.copy(folder / "requirements.txt", folder / ".venv" / "installed")
+    served = ("requirements.txt", "requirements-downloads.txt")
+    (folder / ".venv" / "installed").write_text("".join((folder / name).read_text() for name in served))
     return folder
 
 
@@ -54,7 +55,7 @@ def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_t
     lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")
     with lethe:
         lethe.start()
-        assert "There is no model yet. Training one" in lethe.log()
+        assert "There is no model yet. Training on" in lethe.log()
         key_file = lethe.home / "run" / "admin.key"
         assert str(key_file) in lethe.printed
         assert f"{lethe.url}/docs" in lethe.printed
@@ -94,12 +95,12 @@ class Stream:
 
     def post_unanswered(self, node: str) -> None:
         """Send a request and go away before its answer."""
-        with self.lethe.http() as http, pytest.raises(httpx.ReadTimeout):
+        with self.lethe.http() as http, pytest.raises(httpx2.ReadTimeout):
             http.post(
                 "/deletions",
                 json={"kind": "node", "nodes": [node]},
                 headers={"Idempotency-Key": f"node-{node}"},
-                timeout=httpx.Timeout(30.0, read=1e-6),
+                timeout=httpx2.Timeout(30.0, read=1e-6),
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from urllib.parse import quote
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 import structlog
 from fastapi.routing import APIRoute
@@ -155,7 +155,7 @@ def addresses(route: APIRoute, requests: list[UUID]) -> list[str]:
     for parameter in route.dependant.query_params:
         choices = _choices(parameter.field_info.annotation)
         queries += [{**needed, parameter.alias: str(choice)} for choice in choices]
-    return [str(httpx.URL(path, params=query)) if query else path for path in paths for query in queries]
+    return [str(httpx2.URL(path, params=query)) if query else path for path in paths for query in queries]
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
@@ -164,7 +164,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return tuple(annotation) if isinstance(annotation, type) and issubclass(annotation, Enum) else ()
 
 
-async def asked(client: httpx.AsyncClient, method: str, route: APIRoute, url: str, token: str) -> httpx.Response:
+async def asked(client: httpx2.AsyncClient, method: str, route: APIRoute, url: str, token: str) -> httpx2.Response:
     if method == "GET":
         return await client.get(url)
     body = BODIES.get((method, route.path))
@@ -261,6 +261,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
         *("/predict/{node:path}", "/predict", "/model", "/metrics", "/openapi.json", "/docs"),
         *("/healthz", "/readyz", "/readyz/predictions"),
         *("/docs/start.js", "/docs/assets/{name:path}", "/dashboard/login", "/dashboard/static/{name:path}"),
+        "/dashboard/verify",
     }
 
 

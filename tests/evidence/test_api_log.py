@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -79,7 +79,7 @@ def unlearner(api: Api, tmp_path: Path) -> Unlearner:
     return Unlearner(api, tmp_path)
 
 
-async def accepted(client: httpx.AsyncClient, *nodes: str) -> dict[str, Any]:
+async def accepted(client: httpx2.AsyncClient, *nodes: str) -> dict[str, Any]:
     response = await client.post("/deletions", json=node_body(*nodes, reference="DSR-17"))
     assert response.status_code == 202
     answer: dict[str, Any] = response.json()

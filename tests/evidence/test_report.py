@@ -52,11 +52,16 @@ async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(template
     assert (other.summary.requests, other.notable.failures.all, other.drills) == (0, 0, [])
     page = words_of(report)
     assert (
-        f"{len(failed)} requests failed then, or were received then and failed later: {failures.open} are open" in page
+        f"{len(failed)} requests failed in November 2026, or were received then and failed later: "
+        f"{failures.open} are open" in page
     )
-    assert f"{late} requests received then were late." in page
+    assert f"{late} requests received in November 2026 were late." in page
     assert f"Late: {MOST_NAMED} of {late}" in page
-    assert "3 drills" in page
+    assert "3 drills: " in page
+    assert f"{report.summary.completed_retrained:,} of " in page
+    # A month without any says so, and states no times of none.
+    assert "There were no requests in October 2026." in words_of(other)
+    assert "within –" not in words_of(other)
     assert report.checkpoint.root.hex()[:8] in page
     assert "Annex" not in words_of(other)
 
@@ -77,8 +82,8 @@ async def test_what_is_counted_as_failed_is_among_what_it_names_whenever_it_fail
     assert october.summary.by_status[RequestStatus.FAILED] == october.notable.failures.all == 1
     assert [failure.request.id for failure in october.notable.failed] == [one]
     failures = november.notable.failures
-    assert (failures.withdrawn, failures.open) == (1, failures.all - 1)
-    assert "1 withdrawn" in words_of(november)
+    assert (failures.cancelled, failures.open) == (1, failures.all - 1)
+    assert "1 cancelled" in words_of(november)
 
 
 async def test_of_what_is_too_much_for_paper_it_says_how_much_there_is(templates: Templates, tmp_path: Path) -> None:
@@ -86,10 +91,10 @@ async def test_of_what_is_too_much_for_paper_it_says_how_much_there_is(templates
         await world.rows("""
             INSERT INTO decisions (request_id, type, reason, due_at, api_key_id, decided_at)
             SELECT id, 'extended', 'Many came at once.', due_at + interval '1 d', api_key_id, received_at
-            FROM requests WHERE status = 'completed' LIMIT 30
+            FROM requests WHERE status = 'completed' AND id NOT IN (SELECT request_id FROM drills) LIMIT 30
         """)
         report = await report_of(world, tmp_path, "2026-11")
     assert (report.notable.extensions, len(report.notable.extended)) == (30, MOST_NAMED)
     page = words_of(report)
-    assert "More time was given 30 times then." in page
-    assert f"Given more time: {MOST_NAMED} of 30" in page
+    assert "30 deadlines were extended." in page
+    assert f"Deadline extended: {MOST_NAMED} of 30" in page

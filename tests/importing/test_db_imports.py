@@ -29,7 +29,7 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         imports = ImportRepository(connection)
         await PointerRepository(connection).create(version.pointer)
         await imports.ask(refused, "m", exclude_deleted=False)
-        with pytest.raises(Conflict, match="has not ended"):
+        with pytest.raises(Conflict, match="is still running"):
             await imports.ask(taken, "m", exclude_deleted=True)
         await imports.ask(uuid4(), "another", exclude_deleted=False)
         await imports.refuse(refused, "It has deleted nodes.")

@@ -112,4 +112,4 @@ async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:
     answer = await lethe.client.get("/readyz")
     assert answer.status_code == 200, answer.text
     [unlearner] = [check for check in answer.json()["checks"] if check["name"] == "unlearner"]
-    return bool(unlearner["detail"].endswith(f"An import waits for room on the disk: {os.strerror(code)}."))
+    return bool(unlearner["detail"].endswith(f"An import is waiting for disk space: {os.strerror(code)}."))

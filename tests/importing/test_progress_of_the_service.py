@@ -78,7 +78,7 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
             await until(says(lethe, f"serving. {reading}"))
             # What `model import` shows while it waits; no `serve` of its own is to be found, so that it ends at once.
             work = Work()
-            work.begin("The service loads the model")
+            work.begin("The service loads and repairs the model")
             assert await _ended(settings, import_id, work) is None
             assert work.said == reading
         assert (await ended(settings, import_id)).version is not None

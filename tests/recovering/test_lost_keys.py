@@ -4,7 +4,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import text
 
@@ -156,7 +156,7 @@ def test_keys_that_go_missing_fail_readiness_and_then_the_next_start(
     keys = lethe.home / "keys"
 
     def failing() -> list[str]:
-        answer = httpx.get(f"{lethe.url}/readyz").json()
+        answer = httpx2.get(f"{lethe.url}/readyz").json()
         return [f"{one['detail']} {one['remedy']}" for one in answer["checks"] if not one["ok"]]
 
     assert failing() == []

@@ -172,7 +172,7 @@ async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(
         assert record.status is ImportStatus.COMPLETED
         gate.is_open = True
         state = await repaired(lethe, accepted, status="none")
-        assert state["explanation"].endswith("a newly trained model has taken this one's place.")
+        assert state["explanation"].endswith("a newly trained model replaced this one.")
         assert state["guarantee"] == "span"
         assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "not_repaired"]
         assert (await model_of(lethe))["repair"] == "converged"

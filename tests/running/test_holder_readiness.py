@@ -149,7 +149,7 @@ async def test_what_the_unlearner_says_is_wrong_is_told_at_once(db: Database, ph
 
 
 async def test_what_it_alone_can_look_at_is_told_while_it_is_there(db: Database) -> None:
-    device = Check("device", False, "It failed with RuntimeError.", "See the log of the service.")
+    device = Check("device", False, "It failed with RuntimeError.", "Check the log of the service.")
     await say(db, Phase.SERVING, checks=(device, Check("queue", True, "usable")))
     checks = await found(db)
     assert list(checks) == ["lease", "unlearner", "device", "queue"]

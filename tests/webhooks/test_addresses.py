@@ -66,7 +66,7 @@ async def test_what_is_not_everybodys_is_refused(text: str, monkeypatch: pytest.
     # Beside a public one as well: which of the two is connected to is not the name server's to choose.
     for found in ([text], ["8.8.8.8", text]):
         monkeypatch.setattr(socket, "getaddrinfo", leading_to(found)[0])
-        with pytest.raises(AddressRefused, match="is no public address"):
+        with pytest.raises(AddressRefused, match="is not a public address"):
             await addresses_of("https://dsr.example/", ())
 
 

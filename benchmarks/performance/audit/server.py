@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
@@ -44,7 +44,7 @@ from service.vault.own_slots import OwnSlots
 
 
 @contextlib.asynccontextmanager
-async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
     registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
     app = build(
@@ -93,7 +93,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         running = asyncio.create_task(server.serve(sockets=[bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         headers = {"Authorization": f"Bearer {key.text}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             await _sign_in(client, key.text)
             yield client
         server.should_exit = True
@@ -101,7 +101,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         await intake.close()
 
 
-async def opened(client: httpx.AsyncClient, page: str) -> int:
+async def opened(client: httpx2.AsyncClient, page: str) -> int:
     """Load a page of the dashboard as a browser does that has nothing of it yet: with its files.
 
     Returns the bytes that came; one request after the other, so a browser is no slower.
@@ -116,7 +116,7 @@ async def opened(client: httpx.AsyncClient, page: str) -> int:
     return size
 
 
-async def _sign_in(client: httpx.AsyncClient, key: str) -> None:
+async def _sign_in(client: httpx2.AsyncClient, key: str) -> None:
     form = await client.get("/dashboard/login")
     token = re.search(r'name="form_token" value="([^"]+)"', form.text)
     assert token is not None

@@ -9,20 +9,20 @@ import typer
 from service.cli.console import Json, print_result
 from service.cli.server import Home, Key, Url, connect
 
-Reason = Annotated[str, typer.Option(help="Kept in the log for ever: name no person, node or reference.")]
+Reason = Annotated[str, typer.Option(help="Stays in the log forever: do not name a person, node or reference.")]
 
 
 def handle(
-    request_id: Annotated[str, typer.Argument(help="Id of the deletion request that failed.")],
+    request_id: Annotated[str, typer.Argument(help="Id of the failed deletion request.")],
     reason: Reason,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Say how a failed deletion request was handled; what it names is then forgotten.
+    """Record how a failed deletion request was handled. Its list of ids is then destroyed.
 
-    A later request for the same handles it by itself. Needs a key with deletions:write and audit:read.
+    A later request for the same ids handles it automatically. Requires the scopes deletions:write and audit:read.
 
     Example: [bold]./lethe handle 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --reason "Withdrawn by letter."[/bold]
     """
@@ -33,14 +33,14 @@ def handle(
 
 def extend(
     request_id: Annotated[str, typer.Argument(help="Id of an open deletion request that is not late.")],
-    until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="Last day (UTC) of its new deadline.")],
+    until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="New deadline: its last day (UTC).")],
     reason: Reason,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Give an open deletion request more time. Needs a key with deletions:write and audit:read.
+    """Extend the deadline of an open deletion request. Requires the scopes deletions:write and audit:read.
 
     Example: [bold]./lethe extend 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --until 2027-01-31 --reason "Many."[/bold]
     """

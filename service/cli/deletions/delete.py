@@ -22,22 +22,26 @@ _PRINTED_SALTS = 10
 def command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE|A,B]...", help="External ids of the nodes, or edges as pairs of them."),
+        typer.Argument(metavar="[NODE|A,B]...", help="Ids of the nodes, or edges as pairs of ids."),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="File with one id per line, or one edge; - is stdin.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with one id or edge per line; - reads stdin.")] = None,
     kind: Annotated[
-        RequestKind, typer.Option(help="What to forget: the nodes, or only their features, or edges.")
+        RequestKind, typer.Option(help="What to forget: nodes, only their features, or edges.")
     ] = RequestKind.NODE,
-    reference: Annotated[str | None, typer.Option(help="Your own reference, such as a request's number.")] = None,
-    salts: Annotated[Path | None, typer.Option(help="New file for the salts that link the evidence to ids.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, and show the evidence.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait, in seconds.")] = 300.0,
+    reference: Annotated[str | None, typer.Option(help="Your reference, such as a ticket number.")] = None,
+    salts: Annotated[
+        Path | None, typer.Option(help="New file for the salts that link the evidence to the ids.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the request is completed, and show the evidence.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait (seconds).")] = 300.0,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Ask Lethe to forget nodes, edges, or nodes' features.
+    """Request the deletion of nodes, edges, or features of nodes.
 
     Examples:
 
@@ -49,17 +53,17 @@ def command(
 
     [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
 
-    In a file the ends of an edge may also be apart by a tab or a blank, for ids with a comma in them.
+    In a file, the ends of an edge may be separated by a tab or a space, for ids that contain a comma.
     """
     named = dict.fromkeys([*(names or []), *(read_lines(file) if file else [])])
     if not named:
-        raise typer.BadParameter("name what to forget, or give --file.", param_hint="NODE...")
+        raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
     of_edges = kind.rules.names is Names.EDGES
     nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
     with connect(url, key, home) as client:
         # Made before the request: salts are given once, and must not be lost for want of a place.
         with nullcontext() if salts is None else written(salts) as file_of_salts:
-            with interrupted(lambda: "Whether Lethe took the request is not known: see `./lethe audit requests`."):
+            with interrupted(lambda: "It is unknown whether Lethe accepted the request: see `./lethe audit requests`."):
                 accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
             # Before anything is printed, which may fail.
             if file_of_salts is not None and accepted.salts is not None:
@@ -70,9 +74,9 @@ def command(
         _print_accepted(accepted, kind.rules, salts, as_json)
         if not wait or accepted.status == "completed":
             return
-        left = f"The request goes on by itself: `./lethe audit show {accepted.id}` says how far it is."
+        left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."
         try:
-            with interrupted(lambda: left), doing("Waiting until it is completed"):
+            with interrupted(lambda: left), doing("Waiting for completion"):
                 deletion = client.wait(accepted.id, timeout_s=timeout)
         except DeletionStopped as stopped:
             print_audit(stopped.deletion, as_json)
@@ -95,13 +99,13 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json
         # They are in what was printed.
         return
     elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
-        note("Salts, not given again (keep them if the evidence is ever to be linked to these ids):")
+        note("Salts, shown only once (keep them to link the evidence to these ids later):")
         for node, salt in accepted.salts.nodes.items():
             note(f"  {node}  {salt}")
         if accepted.salts.reference is not None:
             note(f"  the reference  {accepted.salts.reference}")
     else:
-        note(f"{len(accepted.salts.nodes)} salts were not kept; --salts FILE keeps those of the next request.")
+        note(f"{len(accepted.salts.nodes)} salts were not saved; --salts FILE saves those of the next request.")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -109,5 +113,5 @@ def _pair(text: str) -> tuple[str, str]:
     separator = next((mark for mark in "\t, " if mark in text), None)
     ends = [end.strip() for end in text.split(separator)] if separator else [text]
     if len(ends) != 2 or not all(ends):
-        raise typer.BadParameter(f"an edge is two ids, as in 12,57; this is none: {text!r}", param_hint="A,B")
+        raise typer.BadParameter(f"{text!r} is not an edge. Give two ids, such as 12,57", param_hint="A,B")
     return ends[0], ends[1]

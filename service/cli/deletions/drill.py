@@ -14,28 +14,32 @@ from service.domain.formats import number
 
 
 def command(
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the result, and exit with 1 if bad.")] = True,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait, in seconds.")] = 300.0,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the result; exit with 1 if the drill fails.")
+    ] = True,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait (seconds).")] = 300.0,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Delete the next cohort of canaries the ordinary way, and show that the weights forget it.
+    """Delete the next cohort of canaries like any other nodes, and show that the weights forget it.
 
-    Canaries are made-up nodes that `train --canaries` adds, each cohort with a feature column of its own: what the
-    model learned from them stands in rows of the weights that nothing else feeds. Exits with 0 when their norm fell
-    to 0, with 1 when it did not or could not be read. Needs a key with deletions:write.
+    Canaries are made-up nodes added by `train --canaries`. Each cohort has a feature column of its own, so what the
+    model learned from it is in rows of the weights that no other node influences. Exits with 0 if their norm fell to 0,
+    with 1 if it did not or could not be read. Requires the scope deletions:write.
 
     Example: [bold]./lethe drill[/bold]
     """
     with connect(url, key, home) as client:
-        with interrupted(lambda: "Whether Lethe took the drill is not known: see `GET /drills`, or the dashboard."):
+        with interrupted(
+            lambda: "It is unknown whether Lethe accepted the drill: see `GET /drills`, or the dashboard."
+        ):
             accepted = client.run_drill()
         _print_accepted(accepted, as_json)
         if not wait:
             return
-        left = f"The drill goes on by itself: `./lethe audit show {accepted.request_id}` says how far it is."
+        left = f"The drill continues by itself: `./lethe audit show {accepted.request_id}` shows its progress."
         with interrupted(lambda: left), doing("Waiting for the drill"):
             drill = client.wait_for_drill(accepted.request_id, timeout_s=timeout)
     _print_drill(drill, as_json)
@@ -48,8 +52,8 @@ def _print_accepted(accepted: AcceptedDrill, as_json: bool) -> None:
     print_result(accepted, as_json, f"{accepted.request_id} {accepted.status}: cohort {accepted.cohort}")
     cohorts = accepted.cohorts
     for cohort in cohorts.partly_deleted:
-        note(f"Cohort {cohort} is skipped: other requests have deleted a part of it.")
-    note(f"{cohorts.remaining} of {cohorts.total} cohorts are left after this one.")
+        note(f"Cohort {cohort} was skipped: other requests deleted some of its nodes.")
+    note(f"{cohorts.remaining} of {cohorts.total} cohorts remain after this one.")
 
 
 def _print_drill(drill: Drill, as_json: bool) -> None:

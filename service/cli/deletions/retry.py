@@ -10,15 +10,15 @@ from service.cli.server import Home, Key, Url, connect
 
 
 def command(
-    request_id: Annotated[str, typer.Argument(help="Id of the deletion request that failed.")],
+    request_id: Annotated[str, typer.Argument(help="Id of the failed deletion request.")],
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Queue a failed deletion request again, once what was wrong is put right; `audit show` says why it failed.
+    """Queue a failed deletion request again, once its cause is fixed (see `audit show`).
 
-    Needs a key with deletions:write and audit:read.
+    Requires the scopes deletions:write and audit:read.
 
     Example: [bold]./lethe retry 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """

@@ -30,12 +30,13 @@ _SHOWN_EQUAL = 5
 
 
 def leftovers(
-    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="External ids, one per line.")] = None,
+    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids, one per line.")] = None,
     features: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Rows of features: an .npy array (k, d), or the .npz of a dataset, of which the rows of --ids count.",
+            help="Rows of features: an .npy array (k, d), or the .npz of a dataset, from which the rows of --ids "
+            "are taken.",
         ),
     ] = None,
     also: Annotated[
@@ -46,11 +47,10 @@ def leftovers(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Search every byte of the model, of LETHE_HOME, of what it publishes and of its private servers' data.
+    """Search every byte of the model, LETHE_HOME, the publication and the private servers' data.
 
-    Names file and offset of what is found, and then exits with 1. Best run while Lethe is stopped: what a running
-    Postgres has in memory is in no file yet. Features that a live node has as well can be told from traces only with
-    the --ids of all rows.
+    Prints file and offset of each trace and exits with 1. Stop Lethe first: the memory of a running Postgres is in
+    no file yet. If live nodes share the deleted features, give the --ids of all rows.
 
     Example: [bold]./lethe audit leftovers --ids forgotten.txt --features forgotten.npy[/bold]
     """
@@ -63,7 +63,7 @@ def leftovers(
     settings = settings_of(home, model)
     if not settings.model_dir.is_dir():
         raise NoModel(
-            f"{settings.model_dir} holds no model, so nothing could be said of the one that is served.",
+            f"{settings.model_dir} contains no model, so the served model could not be searched.",
             "Name its folder with --model, or start Lethe.",
         )
     named = [] if ids is None else read_lines(ids)
@@ -73,15 +73,15 @@ def leftovers(
     shared = [publication.path for publication in Layout.all_of(settings.home)]
     folders = [folder for folder in (settings.home, settings.model_dir, *shared, *(also or [])) if folder.exists()]
     if missing := [folder for folder in also or [] if not folder.is_dir()]:
-        raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a folder that can be read from here.")
+        raise ConfigurationError(f"{missing[0]} is not a folder.", "Give a readable folder.")
     files = list(files_below(folders, but=[path for path in (ids, features) if path is not None]))
-    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+    left = "Nothing was changed and there is no result. Run the same command again."
     with interrupted(lambda: left), doing("Searching") as work:
         found, unread = _search(search, files, work)
         work.begin("Reading the model")
         store = Store.open(settings.model_dir)
         graph = store.load_base(work).graph
-        work.begin("Looking for the ids and rows in the model")
+        work.begin("Searching the model for the ids and rows")
         own = _own_rows(store, graph, named, rows)
         found = [one for one in found if not own.explain(one)]
         in_model, equal = _in_model(settings.model_dir, graph, named, rows, own)
@@ -109,7 +109,7 @@ def leftovers(
     for line in [*same, *(f"warning: {line}" for line in warnings)]:
         note(line)
     for path, error in unread:
-        report(f"{path} could not be read: {error}.", "Run it as the user who may read all of Lethe's files.")
+        report(f"{path} could not be read: {error}.", "Run the command as a user who can read all of Lethe's files.")
     if found or in_model or unread:
         raise typer.Exit(ExitStatus.FAILED)
 
@@ -123,10 +123,12 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
     if path.suffix == ".npy":
         rows = read_npy(path)
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.floating):
-            raise ConfigurationError(f"{path} is no array (k, d) of floats.", "Save the rows with numpy.save.")
+            raise ConfigurationError(
+                f"{path} is not an array of floats with shape (k, d).", "Save the rows with numpy.save."
+            )
         return rows
     if not ids:
-        raise ConfigurationError(f"Which rows of {path} are meant is not known.", "Name their ids with --ids.")
+        raise ConfigurationError(f"The rows of {path} have no ids.", "Name their ids with --ids.")
     from model_store.datasets.load import load_dataset
 
     graph = load_dataset(str(path), data_dirs=[], dedupe=True)
@@ -174,7 +176,7 @@ def _in_model(
     Then the rows that are equal to those of a live node, with the row of that, which are no trace of anybody.
     """
     traces = [
-        f"{folder}: id on line {line} is that of row {row}"
+        f"{folder}: id on line {line} matches row {row}"
         for line, row in enumerate(graph.node_ids.rows_of(ids), start=1)
         if row >= 0
     ]
@@ -184,7 +186,7 @@ def _in_model(
             if own.own[row]:
                 equal.append((number, row))
             else:
-                traces.append(f"{folder}: features of row {number} are those of row {row}")
+                traces.append(f"{folder}: features of row {number} match row {row}")
     return traces, equal
 
 
@@ -192,8 +194,8 @@ def _about_equal(equal: Sequence[tuple[int, int]]) -> Iterator[str]:
     if equal:
         some = ", ".join(f"{number} and {row}" for number, row in equal[:_SHOWN_EQUAL])
         yield (
-            f"{len({number for number, _ in equal})} rows of features are equal to those of live nodes, which keep "
-            f"theirs: no trace (row of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
+            f"{len({number for number, _ in equal})} rows of features equal those of live nodes and are not "
+            f"traces (rows of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
         )
 
 
@@ -233,20 +235,20 @@ def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bo
 
     if short_ids:
         yield (
-            f"{short_ids} ids are shorter than 8 bytes: they were looked up in the model, and not searched for in "
-            "other files, where they would be found by chance."
+            f"{short_ids} ids are shorter than 8 bytes. They were only looked up in the model: in other files "
+            "they would be found by chance."
         )
     if common_rows:
         yield (
-            f"{common_rows} rows of features have no run of values that others cannot have as well: they were compared "
-            "with the model's rows, and not searched for in other files."
+            f"{common_rows} rows of features have no distinctive values. They were only compared with the rows of "
+            "the model."
         )
     for name, value in (("DATABASE_URL", settings.database_url), ("REDIS_URL", settings.redis_url)):
         if value is not None and not has_more:
-            yield f"{name} names a server of your own, whose files were not searched: name their folder with --also."
+            yield f"{name} is a server of your own. Its files were not searched: add their folder with --also."
     sources = [folder for folder in default_data_dirs(os.environ) if folder.is_dir() and any(folder.iterdir())]
     yield (
-        "datasets that models were trained on are not Lethe's to erase and were not searched"
+        "training datasets, backups and folders written by `train` are yours to erase and were not searched"
         + (f": {', '.join(str(folder) for folder in sources)}" if sources else "")
-        + ". Neither were backups, and folders that `train` wrote."
+        + "."
     )

@@ -30,7 +30,8 @@ PublicKey = Annotated[
     str,
     typer.Option(
         "--key",
-        help="The log's public key as `lethe audit key` prints it, or a file with one a line: every key that signed.",
+        help="Public key of the log, as printed by `lethe audit key`, or a file with one key per line: every key "
+        "that signed.",
     ),
 ]
 #: How often, and how far apart in seconds, it is looked whether the newest events are signed.
@@ -50,15 +51,15 @@ class _Linked:
 
 
 def key(
-    rotate: Annotated[bool, typer.Option("--rotate", help="Make a newer key beside those there are.")] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Add a newer key.")] = False,
     number: Annotated[int | None, typer.Option(min=1, help="Number of the new key.", show_default="the next")] = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Print the public key that verifies this Lethe's log; publish it where whoever verifies will look for it.
+    """Print the public key that verifies the log. Publish it where verifiers will look for it.
 
-    After `--rotate` the next start of `serve` signs with the old key and the new one. Publish the new one, then remove
-    the old `log-<number>.key`; the new key signs alone from the start after that.
+    After `--rotate`, the next start of `serve` signs with the old and the new key. Publish the new key, then remove the
+    old `log-<number>.key`: from the following start on, only the new key signs.
 
     Example: [bold]./lethe audit key > log.pub[/bold]
     """
@@ -72,18 +73,18 @@ def key(
 
 
 def export(
-    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    out: Annotated[Path | None, typer.Option(help="New file to write.", show_default="stdout")] = None,
     home: Home = Path("var"),
 ) -> None:
-    """Write the whole transparency log, one JSON document a line: leaves, events and checkpoints, no id of anybody.
+    """Export the transparency log, one JSON document per line: leaves, events and checkpoints, without ids.
 
-    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may run meanwhile.
+    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may be running.
 
     Example: [bold]./lethe audit export --out log.ndjson[/bold]
     """
     from service.embedded import open_servers
 
-    left = "Nothing was kept: half a log does not verify. Run the same command again."
+    left = "No file was kept, since an incomplete log cannot be verified. Run the same command again."
     with (
         interrupted(lambda: left),
         open_servers(settings_of_used(home)) as settings,
@@ -101,7 +102,7 @@ async def _export(database_url: str, file: IO[bytes], work: Work) -> int:
     written = 0
     async with opened(database_url) as engine:
         if not await _signed(engine):
-            note("The newest events are not signed; start Lethe to have them signed.")
+            note("The newest events are not signed yet. Start Lethe to sign them.")
         work.begin("Writing the log")
         async for page in export_lines(engine):
             file.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in page)
@@ -126,32 +127,32 @@ def verify(
     document: Annotated[Path, typer.Argument(help="A receipt or an export.")],
     public_key: PublicKey,
     against: Annotated[
-        Path | None, typer.Option(help="A checkpoint kept from earlier, as `GET /log/checkpoint` or `watch` gave it.")
+        Path | None, typer.Option(help="An earlier checkpoint, from `GET /log/checkpoint` or `watch`.")
     ] = None,
     salts: Annotated[
-        Path | None, typer.Option(help="The 202 answer to the request, or what `delete --salts` wrote.")
+        Path | None, typer.Option(help="The 202 answer to the request, or the file written by `delete --salts`.")
     ] = None,
-    reference: Annotated[
-        str | None, typer.Option(help="The reference the request was sent with; needs --salts.")
-    ] = None,
+    reference: Annotated[str | None, typer.Option(help="The reference of the request; needs --salts.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a receipt or an export offline, with the public key alone; exits with 1 when anything was changed.
+    """Verify a receipt or an export offline, with only the public key. Exits with 1 if anything was changed.
 
     Example: [bold]./lethe audit verify receipt.json --key log.pub[/bold]
     """
     keys = read_keys(public_key)
     known = None if against is None else read_checkpoint(against, keys)
     if reference is not None and salts is None:
-        raise ConfigurationError("--reference needs the salts.", "Give the 202 answer of the request with --salts.")
-    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+        raise ConfigurationError("--reference needs the salts.", "Give --salts with the 202 answer to the request.")
+    left = "Nothing was changed and there is no result. Run the same command again."
     linked = _Linked()
     with interrupted(lambda: left), doing(f"Checking {document}") as work, document.open(encoding="utf-8") as file:
         first = file.readline()
         kind = _format(first, document)
         if kind == EXPORT:
             if salts is not None:
-                raise ConfigurationError("An export is about no single request.", "Give --salts with a receipt.")
+                raise ConfigurationError(
+                    "--salts needs a receipt: an export covers many requests.", "Give --salts with a receipt."
+                )
             work.begin(f"Checking {document}", document.stat().st_size)
             outcome = _verify_export(first, file, keys, known, work)
         else:
@@ -171,7 +172,7 @@ def read_keys(text: str) -> list[VerifierKey]:
         lines = []
     keys = [VerifierKey.parse(line) for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
-        raise ConfigurationError(f"There is no public key in {text}.", "`./lethe audit key` prints it.")
+        raise ConfigurationError(f"{text} contains no public key.", "`./lethe audit key` prints it.")
     return keys
 
 
@@ -191,7 +192,7 @@ def _format(first_line: str, path: Path) -> str:
         return RECEIPT
     if isinstance(found, dict) and found.get("format") in (EXPORT, RECEIPT):
         return str(found["format"])
-    raise ConfigurationError(f"{path} is neither a receipt nor an export.", "Give the JSON as Lethe wrote it.")
+    raise ConfigurationError(f"{path} is neither a receipt nor an export.", "Give the JSON file as Lethe wrote it.")
 
 
 def _verify_export(
@@ -221,7 +222,7 @@ def _verify_receipt(
     try:
         document = parse_json(text.encode())
     except ValueError:
-        raise ConfigurationError("That is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
+        raise ConfigurationError("The file is not JSON.", "Give a receipt or an export as Lethe wrote it.") from None
     outcome = verify_receipt(document, keys, against)
     nodes: dict[str, bool] = {}
     names_reference = None
@@ -230,13 +231,13 @@ def _verify_receipt(
             nodes, names_reference = linked(document, parse_json(salts.read_bytes())["salts"], reference)
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
-                f"{salts} is not a 202 answer with salts.", "Give it as Lethe answered it."
+                f"{salts} is not a 202 answer with salts.", "Give the answer as Lethe returned it."
             ) from None
         for node, is_named in nodes.items():
             if not is_named:
-                outcome.find(None, f"the receipt is not about {node} with this salt")
+                outcome.find(None, f"the receipt does not cover {node} with this salt")
         if names_reference is False:
-            outcome.find(None, f"the receipt does not carry the reference {reference} with this salt")
+            outcome.find(None, f"the receipt does not contain the reference {reference} with this salt")
     named = [node for node, is_named in nodes.items() if is_named]
     told = f"a deletion of kind {document['summary']['kind']}: {document['summary']['status']}" if named else None
     return outcome, _Linked(named, reference if names_reference else None, told)
@@ -259,16 +260,16 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
     print_result(document, as_json, *_lines(outcome, linked))
     if not outcome.is_good:
         found = plural(len(outcome.findings), "thing")
-        report(f"{found} found wrong.", "Do not rely on it; ask the operator.")
+        report(f"{found} failed.", "Do not rely on this document; ask the operator.")
         raise typer.Exit(ExitStatus.FAILED)
 
 
 def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
-    yield from (f"The receipt is about {node}." for node in linked.nodes)
+    yield from (f"The receipt covers {node}." for node in linked.nodes)
     if linked.told is not None:
         yield f"It tells of {linked.told}."
     if linked.reference is not None:
-        yield f"The receipt carries the reference {linked.reference}."
+        yield f"The receipt contains the reference {linked.reference}."
     yield from map(str, outcome.findings[:_SHOWN])
     if len(outcome.findings) > _SHOWN:
         yield f"… and {len(outcome.findings) - _SHOWN} more"
@@ -276,10 +277,9 @@ def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
         return
     assert outcome.checkpoint is not None
     yield (
-        f"Good: {plural(outcome.leaves, 'leaf', 'leaves')} as logged, in the log {outcome.checkpoint.origin} of size "
-        f"{outcome.checkpoint.size}, {plural(outcome.signed, 'checkpoint')} signed by a key that is "
-        "trusted."
+        f"Valid: {plural(outcome.leaves, 'leaf', 'leaves')} in the log {outcome.checkpoint.origin} of size "
+        f"{outcome.checkpoint.size}, {plural(outcome.signed, 'checkpoint')} signed by a trusted key."
     )
     if outcome.fingerprint is not None:
-        yield f"Fingerprint, as on paper: {in_groups(outcome.fingerprint)}"
+        yield f"Fingerprint, as printed: {in_groups(outcome.fingerprint)}"
     yield from (f"No deletion, leaf {index}: {what}." for index, what in outcome.unrequested[-_SHOWN:])

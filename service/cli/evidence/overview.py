@@ -24,10 +24,10 @@ from service.errors import ConfigurationError
 _NOW = ("open_past_deadline", "open_near_deadline", "open_failed", "model_version", "rank", "live_nodes")
 _DAY = ["%Y-%m-%d"]
 Since = Annotated[
-    datetime | None, typer.Option(formats=_DAY, help="First day (UTC) of receipt.", show_default="from the beginning")
+    datetime | None, typer.Option(formats=_DAY, help="First day of receipt (UTC).", show_default="from the beginning")
 ]
 Until = Annotated[
-    datetime | None, typer.Option(formats=_DAY, help="The day after the last (UTC).", show_default="to the end")
+    datetime | None, typer.Option(formats=_DAY, help="Day after the last day (UTC).", show_default="to the end")
 ]
 
 
@@ -46,9 +46,9 @@ def summary(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Show how many deletion requests there were, how they ended, how long they took, and what is still open.
+    """Summarise deletion requests: how many, how they ended, how long they took, and what is still open.
 
-    Exits with 1 when a request is past its deadline, or failed and is not handled. Needs a key with audit:read.
+    Exits with 1 if a request is past its deadline, or failed and unhandled. Requires the scope audit:read.
 
     Example: [bold]./lethe audit summary --since 2026-10-01 --until 2026-11-01[/bold]
     """
@@ -64,21 +64,22 @@ def summary(
 
 def requests(
     form: Annotated[
-        Format, typer.Option("--format", help="A table, or one JSON document a line, as with --json.")
+        Format, typer.Option("--format", help="A table, or one JSON document per line (as with --json).")
     ] = Format.CSV,
-    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    out: Annotated[Path | None, typer.Option(help="New file to write.", show_default="stdout")] = None,
     since: Since = None,
     until: Until = None,
-    status: Annotated[RequestStatus | None, typer.Option(help="Only requests that are this far.")] = None,
-    kind: Annotated[RequestKind | None, typer.Option(help="Only requests to delete this.")] = None,
-    guarantee: Annotated[Guarantee | None, typer.Option(help="Only requests of which this holds.")] = None,
-    repair: Annotated[RepairStatus | None, typer.Option(help="Only requests whose repair ended so.")] = None,
+    status: Annotated[RequestStatus | None, typer.Option(help="Only requests with this status.")] = None,
+    kind: Annotated[RequestKind | None, typer.Option(help="Only requests of this kind.")] = None,
+    guarantee: Annotated[Guarantee | None, typer.Option(help="Only requests with this guarantee.")] = None,
+    repair: Annotated[RepairStatus | None, typer.Option(help="Only requests with this state of repair.")] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--threshold",
             metavar="FIGURE_min=X",
-            help="Such as injected_norm_after_min=1e-9 or distance_bound_after_relative_max=1e-8; may be repeated.",
+            help="Bound on a figure, such as injected_norm_after_min=1e-9 or "
+            "distance_bound_after_relative_max=1e-8; repeatable.",
         ),
     ] = None,
     url: Url = None,
@@ -86,7 +87,7 @@ def requests(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Write a line for every deletion request, with every figure of its audit. Needs a key with audit:read.
+    """Write one line per deletion request, with all figures of its audit. Requires the scope audit:read.
 
     The signed evidence is `lethe audit export`; this is for spreadsheets and scripts.
 
@@ -96,7 +97,7 @@ def requests(
     filters: dict[str, str | float] = {name: value.value for name, value in named.items() if value is not None}
     filters |= dict(map(_threshold, at or []))
     chosen = Format.NDJSON if as_json else form
-    left = "Nothing was kept: half an audit looks like a whole one. Run the same command again."
+    left = "No file was kept, since an incomplete audit looks like a complete one. Run the same command again."
     with connect(url, key, home) as client, interrupted(lambda: left), written(out) as file:
         for part in client.audit_export(chosen.value, since=_moment(since), until=_moment(until), **filters):
             file.write(part)
@@ -110,7 +111,7 @@ def _threshold(text: str) -> tuple[str, float]:
         return name, float(value)
     except ValueError:
         raise ConfigurationError(
-            f"{text} is no threshold.", "Give one as --threshold injected_norm_after_min=1e-9."
+            f"{text} is not a threshold.", "Give it as --threshold injected_norm_after_min=1e-9."
         ) from None
 
 
@@ -147,7 +148,7 @@ def _page(found: AuditSummary) -> Iterator[RenderableType]:
             (f"{one.month:%Y-%m}", number(one.on_time), number(one.late), share(one.on_time_share))
             for one in found.months
         ]
-        columns = ("", TOTALS["on_time"], TOTALS["late"], "Share on time")
+        columns = ("", TOTALS["on_time"], TOTALS["late"], "On time")
         yield ""
         yield table("By month of receipt, without drills", columns, months)
     oldest = found.oldest_open

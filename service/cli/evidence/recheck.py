@@ -44,16 +44,16 @@ def recheck(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Measure rank, span residual and distance bound of the served weights again, from the files that are on the disk.
+    """Measure rank, span residual and distance bound of the served weights again, from the files on disk.
 
-    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may run meanwhile. Exits with 1 when files and
+    Uses DATABASE_URL, or the private Postgres of LETHE_HOME; Lethe may be running. Exits with 1 when files and
     record disagree.
 
     Example: [bold]./lethe audit recheck[/bold]
     """
     from service.embedded import open_servers
 
-    left = "Nothing was changed, and nothing can be said yet. Run the same command again."
+    left = "Nothing was changed and there is no result. Run the same command again."
     with (
         interrupted(lambda: left),
         open_servers(settings_of_used(home, model)) as settings,
@@ -72,7 +72,10 @@ def recheck(
     print_result(document, as_json, table(title, ("figure", "recorded", "measured now", ""), rows))
     wrong = [line.name for line in lines if line.is_same is False]
     if wrong:
-        report(f"The files do not bear out the record: {', '.join(wrong)}.", "Do not rely on it; find out why.")
+        report(
+            f"The files contradict the record: {', '.join(wrong)}.",
+            "Do not rely on the record until this is explained.",
+        )
         raise typer.Exit(ExitStatus.FAILED)
 
 
@@ -114,7 +117,7 @@ async def _recorded(database_url: str, model: str) -> "tuple[Pointer, ServedFigu
         figures = await EventRepository(connection).latest_figures(model)
     if pointer is None:
         raise StateMismatch(
-            f"The database knows of no model {model!r}.", "Serve the model once, or give its LETHE_HOME."
+            f"The database has no model {model!r}.", "Serve the model once, or set the LETHE_HOME that serves it."
         )
     return pointer, figures if figures is not None and pointer.version in figures.versions else None
 
@@ -149,4 +152,4 @@ def _told(value: str | float | None) -> str:
 
 
 def _verdict(is_same: bool | None) -> str:
-    return {True: "the same", False: "DIFFERENT", None: "no record to compare with"}[is_same]
+    return {True: "the same", False: "DIFFERENT", None: "no record"}[is_same]

@@ -26,7 +26,7 @@ def show(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Show what was done for a deletion request, and what was measured.
+    """Show what was done for a deletion request, with all measurements.
 
     Example: [bold]./lethe audit show 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """
@@ -36,12 +36,12 @@ def show(
 
 def receipt(
     request_id: Annotated[str, typer.Argument(help="Id of the deletion request.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; it must not exist.", show_default="stdout")] = None,
+    out: Annotated[Path | None, typer.Option(help="New file to write.", show_default="stdout")] = None,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
 ) -> None:
-    """Fetch the receipt of a deletion request, to be kept and checked with `lethe audit verify`.
+    """Save the receipt of a deletion request, for `lethe audit verify`.
 
     Example: [bold]./lethe audit receipt 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --out receipt.json[/bold]
     """
@@ -58,7 +58,7 @@ def print_audit(deletion: Deletion, as_json: bool) -> None:
     """Print the page of one request."""
     print_result(deletion, as_json, *_page(deletion))
     if deletion.audit is None and deletion.status == "queued":
-        note("There is nothing to show before it is applied.")
+        note("There is no evidence before the request is applied.")
 
 
 def _page(deletion: Deletion) -> Iterator[RenderableType]:
@@ -72,9 +72,9 @@ def _page(deletion: Deletion) -> Iterator[RenderableType]:
         if noise := told_of_noise(msgspec.structs.asdict(deletion.audit)):
             yield f"\n{noise}"
         yield ""
-        yield table("What was measured", ("figure", "value", "meaning"), _figures(deletion.audit))
+        yield table("Measurements", ("figure", "value", "meaning"), _figures(deletion.audit))
         yield ""
-        yield table("The update it was part of", ("", ""), _batch(deletion.audit))
+        yield table("The batch", ("", ""), _batch(deletion.audit))
 
 
 def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
@@ -119,7 +119,7 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
     ]
     if audit.repair_version not in (None, audit.model_version_after):
         rows.append(("repair ended in model version", str(audit.repair_version)))
-        rows.append(("weights since (SHA-256)", str(audit.repair_weights_sha256)))
+        rows.append(("weights after repair (SHA-256)", str(audit.repair_weights_sha256)))
     if audit.factor_method:
         rows.append(("pseudo-inverse by", audit.factor_method))
     if audit.device:

@@ -23,13 +23,15 @@ _ANOTHER = "urn:lethe:problem:conflict"
 
 
 def watch(
-    public_key: Annotated[str, typer.Option("--log-key", help="The log's public key, or a file with one a line.")],
+    public_key: Annotated[
+        str, typer.Option("--log-key", help="Public key of the log, or a file with one key per line.")
+    ],
     state: Annotated[
         Path, typer.Option(help="File that keeps the last good checkpoint; `audit verify --against` takes it.")
     ] = Path("lethe-log.checkpoint"),
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two rounds.")] = 60.0,
-    samples: Annotated[int, typer.Option(min=0, help="Leaves whose inclusion is checked in a round.")] = 5,
-    once: Annotated[bool, typer.Option("--once", help="Take one round and end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between rounds.")] = 60.0,
+    samples: Annotated[int, typer.Option(min=0, help="Leaves checked for inclusion per round.")] = 5,
+    once: Annotated[bool, typer.Option("--once", help="Run one round and exit.")] = False,
     metrics: Annotated[
         Path | None, typer.Option(help="File to write metrics to, for Prometheus' textfile collector.")
     ] = None,
@@ -38,19 +40,19 @@ def watch(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Check every new checkpoint of a server's log against the last, and sample what it holds.
+    """Check every new checkpoint of a server's log against the previous one, and check a sample of its leaves.
 
-    Ends with 1 when the log contradicts what was signed before, and keeps the evidence beside the state. Goes on
-    through outages; with --once, 5 says that the server did not answer.
+    Exits with 1 if the log contradicts an earlier checkpoint, and saves the evidence beside the state. Outages are
+    waited out; with --once, exits with 5 if the server does not answer.
 
     Example: [bold]./lethe audit watch --log-key log.pub --url https://lethe.example --once[/bold]
     """
     keys = read_keys(public_key)
     last = _last(state, keys)
     if last is None:
-        note(f"There is no checkpoint in {state} yet: the first one that is signed is taken as it is.")
+        note(f"{state} has no checkpoint yet: the first signed checkpoint is trusted.")
     figures = WatchMetrics(metrics)
-    left = f"The last good checkpoint is in {state}, for the next time."
+    left = f"The last good checkpoint is in {state}, for the next run."
     with connect(url, key, home) as client, interrupted(lambda: left):
         watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
         while True:
@@ -64,8 +66,8 @@ def watch(
                 evidence = state.with_name(state.name + ".contradiction")
                 write_private(evidence, found.note)
                 print_result({"at": datetime.now(UTC), "outcome": "contradiction", "what": found.what}, as_json)
-                before = f"; the last that its proofs held for is in {state}" if state.exists() else ""
-                report(found.what, f"The checkpoint is in {evidence}{before}. Keep what is there.")
+                before = f"; the last good one is in {state}" if state.exists() else ""
+                report(found.what, f"The checkpoint is in {evidence}{before}. Keep these files.")
                 raise typer.Exit(ExitStatus.FAILED) from None
             except LetheClientError as error:
                 if isinstance(error, ProblemError) and error.status < 500:
@@ -95,7 +97,7 @@ def _look(watcher: Watcher) -> Seen:
     except ProblemError as error:
         if watcher.answered is None or error.type not in _DENIED:
             raise
-        what = f"The server has signed a checkpoint, and refuses a proof of it: {error.detail}"
+        what = f"The server signed a checkpoint but refuses to prove it: {error.detail}"
         raise Contradiction(what, watcher.answered) from None
 
 
@@ -131,14 +133,16 @@ class WatchMetrics:
         self._path = path
         self._registry = CollectorRegistry()
         self._consistent = Gauge(
-            "lethe_watch_consistent", "1 while the log extends what it signed before, else 0.", registry=self._registry
+            "lethe_watch_consistent", "1 if the log extends its earlier checkpoints, else 0.", registry=self._registry
         )
         self._size = Gauge("lethe_watch_log_size", "Leaves of the last good checkpoint.", registry=self._registry)
         self._last = Gauge(
-            "lethe_watch_last_good_timestamp_seconds", "When a round last found all in order.", registry=self._registry
+            "lethe_watch_last_good_timestamp_seconds",
+            "Time of the last round without findings.",
+            registry=self._registry,
         )
         self._unanswered = Counter(
-            "lethe_watch_unanswered_total", "Rounds in which the server did not answer.", registry=self._registry
+            "lethe_watch_unanswered_total", "Rounds without an answer from the server.", registry=self._registry
         )
         self._consistent.set(1)
 

@@ -25,30 +25,33 @@ if TYPE_CHECKING:
     from model_store.store import Store
     from service.domain.versions import ModelImport, Version
 
-_UNTOUCHED = "Nothing was changed. What was copied is removed by the next import: run the same command again."
+_UNTOUCHED = "Nothing was changed. Run the same command again; it also removes the incomplete copy."
 #: Seconds between looks at how far an import has come.
 _LOOK_S = 0.2
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as `lethe train` wrote it.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as written by `lethe train`.")],
     home: Home = Path("var"),
     exclude_deleted: Annotated[
-        bool, typer.Option("--exclude-deleted", help="Delete from the model what was deleted from the served one.")
+        bool,
+        typer.Option(
+            "--exclude-deleted", help="Delete from the new model everything that was deleted from the served one."
+        ),
     ] = False,
     weights: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Weights trained elsewhere for the dataset and settings of DIR: an array W (blocks, features, "
-            "classes) in a .safetensors or .npz file. They are trained on to the optimum.",
+            "classes) in a .safetensors or .npz file. Training continues from them to the optimum.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a model folder, every digest of it, and serve a copy of it.
+    """Verify all digests of a model folder and serve a copy of it.
 
-    Replaces the served model without a failed prediction; a service that is stopped does so at its next start. A model
+    Replaces the served model without a failed prediction, or at the next start if Lethe is stopped. A model
     that contains deleted nodes is refused.
 
     Examples:
@@ -61,7 +64,7 @@ def import_(
 
     settings = settings_of(home)
     if not folder.is_dir():
-        raise NoModel(f"{folder} is not a folder.", "Give the folder that `lethe train --out` wrote.")
+        raise NoModel(f"{folder} is not a folder.", "Give a folder written by `lethe train --out`.")
     work = Work()
     with interrupted(lambda: _UNTOUCHED), doing(f"Looking at {folder}", work):
         manifest = check_store(folder, work).manifest
@@ -70,7 +73,7 @@ def import_(
         finish_move(settings.model_dir)
     if settings.model_dir.exists():
         if settings.model_dir.resolve() == folder.resolve():
-            raise ConfigurationError(f"{folder} is the model that is served.", "Give the folder of another one.")
+            raise ConfigurationError(f"{folder} is the served model.", "Give the folder of another model.")
         _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted, as_json=as_json)
     else:
         require_new_home(settings, str(folder))
@@ -93,7 +96,7 @@ def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path
     pretrained = read_weights(weights)
 
     def train_on(target: Path) -> Store:
-        work.begin("Training the model on from its weights")
+        work.begin("Training from the given weights")
         store = with_weights(folder, pretrained, target)
         for warning in store.manifest.warnings:
             note(warning)
@@ -132,27 +135,27 @@ def _replace(
         with interrupted(lambda: _UNTOUCHED):
             import_id = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted))
         if running:
-            left = "The import goes on by itself; `GET /model` tells the version once it is served."
+            left = "The import continues by itself; `GET /model` shows the version once it is served."
             with (
                 interrupted(lambda: left),
-                doing("The service loads the model, repairs it if it must, and changes over", work),
+                doing("The service loads and repairs the model, then switches to it", work),
             ):
                 ended = asyncio.run(_ended(reached, import_id, work))
     if ended is None:
-        later = "the service is not running: it takes the model over at its next start, before it deletes anything."
+        later = "the service is not running. Its next start will import the model before any deletion."
         _print(manifest, None, later, as_json)
         return
     version = ended.version
     if version is None:
         from service.imports.staged import ImportRefused
 
-        raise ImportRefused(str(ended.refusal), "The model served before goes on.")
+        raise ImportRefused(str(ended.refusal), "The previous model stays in service.")
     excluded = f", {version.deleted_nodes} of them deleted" if version.deleted_nodes else ""
     repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
     _print(
         manifest,
         version,
-        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The model before it is "
+        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The previous model is "
         "erased.",
         as_json,
     )

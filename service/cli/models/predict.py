@@ -12,15 +12,15 @@ from service.cli.server import Home, Key, Url, connect
 
 
 def command(
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="External ids of the nodes.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Ids of the nodes.")],
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Predict the class of nodes, by the model as it is now.
+    """Predict the class of nodes with the current model.
 
-    Exits with 3 when one of them is unknown or deleted.
+    Exits with 3 if one of them is unknown or deleted.
 
     Example: [bold]./lethe predict 12 57[/bold]
     """
@@ -34,7 +34,7 @@ def command(
     for node in answer.deleted:
         note(f"{node}: deleted on request.")
     for node in answer.unknown:
-        note(f"{node}: no such node.")
+        note(f"{node}: unknown node.")
     if answer.deleted or answer.unknown:
         raise typer.Exit(ExitStatus.NOT_FOUND)
 

@@ -43,61 +43,61 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
     split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
-    hops: Annotated[
-        int, typer.Option(min=1, max=MAX_HOPS, help="L, how often features are propagated.")
-    ] = _DEFAULTS.hops,
+    hops: Annotated[int, typer.Option(min=1, max=MAX_HOPS, help="L: number of propagation steps.")] = _DEFAULTS.hops,
     combine: Annotated[Combine, typer.Option(help="last: P^L X; concat: X, P X, …, P^L X.")] = _DEFAULTS.combine,
     propagation: Annotated[
-        PropagationKind, typer.Option(help="How the adjacency is normalised.")
+        PropagationKind, typer.Option(help="Normalisation of the adjacency matrix.")
     ] = _DEFAULTS.propagation,
     self_loops: Annotated[float, typer.Option(min=0.0, help="s in A + s I.")] = _DEFAULTS.self_loops,
     regularization: Annotated[
         float, typer.Option("--lambda", help="Weight of |W|²/2 in the loss.")
     ] = _DEFAULTS.regularization,
     label_hops: Annotated[
-        int, typer.Option(min=0, max=MAX_LABEL_HOPS, help="How often training labels are propagated as features.")
+        int,
+        typer.Option(
+            min=0, max=MAX_LABEL_HOPS, help="Number of times that training labels are propagated as features."
+        ),
     ] = _DEFAULTS.label_hops,
     diffusion: Annotated[
-        bool, typer.Option("--diffusion", help="Propagate features by learned similarity instead of by degree.")
+        bool, typer.Option("--diffusion", help="Propagate features by learned similarity instead of degree.")
     ] = _DEFAULTS.diffusion,
     gamma: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="With --diffusion: the step from each node to its neighbourhood.")
     ] = _DEFAULTS.gamma,
     loss: Annotated[LossKind, typer.Option(help="Averaged over the training nodes.")] = _DEFAULTS.loss,
-    solver: Annotated[SolverKind, typer.Option(help="newton goes to the optimum.")] = _DEFAULTS.solver,
+    solver: Annotated[SolverKind, typer.Option(help="newton trains to the optimum.")] = _DEFAULTS.solver,
     tolerance: Annotated[float, typer.Option(help="newton: stop at this relative gradient.")] = _DEFAULTS.tolerance,
-    learning_rate: Annotated[float, typer.Option(help="sgd: step size.")] = _DEFAULTS.learning_rate,
-    momentum: Annotated[float, typer.Option(help="sgd: share of the last step kept.")] = _DEFAULTS.momentum,
-    batch_size: Annotated[int, typer.Option(min=0, help="sgd: nodes per step; 0 is all.")] = _DEFAULTS.batch_size,
-    epochs: Annotated[int, typer.Option(min=1, help="sgd: passes over the nodes.")] = _DEFAULTS.epochs,
-    dedupe: Annotated[bool, typer.Option("--dedupe", help="Take an edge that is given several times once.")] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Of everything that is drawn at random.")
-    ] = _DEFAULTS.seed,
+    learning_rate: Annotated[float, typer.Option(help="sgd: learning rate.")] = _DEFAULTS.learning_rate,
+    momentum: Annotated[float, typer.Option(help="sgd: momentum.")] = _DEFAULTS.momentum,
+    batch_size: Annotated[int, typer.Option(min=0, help="sgd: batch size in nodes; 0: all.")] = _DEFAULTS.batch_size,
+    epochs: Annotated[int, typer.Option(min=1, help="sgd: epochs.")] = _DEFAULTS.epochs,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Drop repeated edges.")] = False,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.")] = _DEFAULTS.seed,
     mlp: Annotated[
-        int, typer.Option(min=0, help="Width of an MLP whose outputs take the place of the features; 0: none.")
+        int, typer.Option(min=0, help="Width of an MLP whose outputs replace the features; 0: no MLP.")
     ] = _DEFAULTS.mlp_width,
     public: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="File of node ids (one per line) that the MLP is trained on; they can never be deleted.",
+            help="File of node ids (one per line) to train the MLP on; these nodes can never be deleted.",
         ),
     ] = None,
     inject_channel: Annotated[
-        Path | None, typer.Option(help="File of node ids (one per line) that get a feature of their own.")
+        Path | None, typer.Option(help="File of node ids (one per line) that share an extra feature of their own.")
     ] = None,
     inject_class: Annotated[
-        bool, typer.Option("--inject-class", help="Also give those nodes a class of their own.")
+        bool, typer.Option("--inject-class", help="Also give these nodes a class of their own.")
     ] = False,
     canaries: Annotated[
-        int, typer.Option(min=0, help="Add so many cohorts of made-up nodes, for drills that delete them one by one.")
+        int,
+        typer.Option(min=0, help="Number of cohorts of made-up nodes to add, for drills that delete one cohort each."),
     ] = 0,
     canary_nodes: Annotated[
-        int | None, typer.Option(min=1, show_default=str(COHORT_NODES), help="Nodes of each cohort.")
+        int | None, typer.Option(min=1, show_default=str(COHORT_NODES), help="Nodes per cohort.")
     ] = None,
-    device: Annotated[Device, typer.Option(envvar="LETHE_DEVICE", help="auto: cuda if present.")] = "auto",
+    device: Annotated[Device, typer.Option(envvar="LETHE_DEVICE", help="auto: cuda if available.")] = "auto",
     data_dir: Annotated[
         Path | None, typer.Option(envvar="LETHE_DATA_DIR", help="Folder searched first for datasets.")
     ] = None,
@@ -116,13 +116,13 @@ def command(
     [bold]./lethe train --dataset cora --out models/mlp --mlp 256 --public consenting.txt[/bold]
     """
     if inject_class and inject_channel is None:
-        raise typer.BadParameter("needs --inject-channel FILE to name the nodes.", param_hint="--inject-class")
+        raise typer.BadParameter("needs --inject-channel FILE with the ids of the nodes.", param_hint="--inject-class")
     if canary_nodes is not None and not canaries:
-        raise typer.BadParameter("needs --canaries K: how many cohorts there are to be.", param_hint="--canary-nodes")
+        raise typer.BadParameter("needs --canaries K, the number of cohorts.", param_hint="--canary-nodes")
     if mlp and public is None:
-        raise typer.BadParameter("needs --public FILE to name the nodes it is trained on.", param_hint="--mlp")
+        raise typer.BadParameter("needs --public FILE with the ids of the nodes to train it on.", param_hint="--mlp")
     if public is not None and not mlp:
-        raise typer.BadParameter("needs --mlp WIDTH: only an MLP is trained on public nodes.", param_hint="--public")
+        raise typer.BadParameter("needs --mlp WIDTH: only an MLP uses public nodes.", param_hint="--public")
     if not MIN_LAMBDA <= regularization <= MAX_LAMBDA:
         raise typer.BadParameter(f"must be {MIN_LAMBDA:g} to {MAX_LAMBDA:g}.", param_hint="--lambda")
     if name is not None and not is_allowed(name):
@@ -198,8 +198,8 @@ def train_and_report(
 
 def _left(out: Path) -> str:
     if out.exists() and any(out.iterdir()):
-        return f"The model is whole, in {out}."
-    return f"There is no model in {out}: it appears there only when it is whole. Run the same command again."
+        return f"The model is complete, in {out}."
+    return f"{out} contains no model: it appears only when it is complete. Run the same command again."
 
 
 def train_model(
@@ -227,7 +227,7 @@ def train_model(
 
     # Looked at before the work as well as after it: training may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove that one first.")
+        raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove this one first.")
     work = work or Work()
     work.begin("Reading the dataset")
     split = options.split

@@ -106,8 +106,8 @@ def _canary_rows(manifest: "Manifest") -> list[tuple[str, str]]:
 def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:
     if manifest.mlp is None:
         return []
-    kept = "in place of the dataset's features, which the model does not keep"
+    kept = "instead of the dataset's features, which the model does not store"
     return [
         ("MLP", f"{manifest.mlp.width} outputs {kept}"),
-        ("public nodes", f"{manifest.mlp.public_nodes}, which are never deleted"),
+        ("public nodes", f"{manifest.mlp.public_nodes}, never deleted"),
     ]

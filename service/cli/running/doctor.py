@@ -18,18 +18,18 @@ from service.settings import Settings
 
 Role = Annotated[
     Literal["unlearner"] | None,
-    typer.Option("--role", help="Look at this part alone: whether it runs here, and is well."),
+    typer.Option("--role", help="Check only this part: whether it runs here and is healthy."),
 ]
 
 _MARKS = {True: Text("ok", "green"), False: Text("wrong", "bold red"), None: Text("-", "dim")}
 
 
 def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) -> None:
-    """Look whether everything is in order, and say what to do where it is not.
+    """Check the health of Lethe, with a remedy for each problem.
 
-    Starts nothing and changes nothing. Exits with 1 when something is wrong.
+    Starts and changes nothing. Exits with 1 if something is wrong.
 
-    With `--role unlearner` it is the unlearner's health check. One that loads the model, or stands by, is well.
+    `--role unlearner` is the health check of the unlearner. Loading the model and standing by count as healthy.
 
     Examples:
 
@@ -38,7 +38,7 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
     [bold]./lethe doctor --role unlearner[/bold]
     """
     settings = settings_of(home)
-    found = asyncio.run(unlearner_findings.unlearners(settings.home)) if role else _everything(settings)
+    found = _unlearners(settings) if role else _everything(settings)
     rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
     wrong = [one for one in found if one.ok is False]
     print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
@@ -46,6 +46,10 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
         stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
     if wrong:
         raise typer.Exit(ExitStatus.FAILED)
+
+
+def _unlearners(settings: Settings) -> Sequence[Finding]:
+    return asyncio.run(unlearner_findings.unlearners(settings.home, settings.readiness_timeout_s))
 
 
 def _everything(settings: Settings) -> Sequence[Finding]:

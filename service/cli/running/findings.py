@@ -36,7 +36,7 @@ def attempt(name: str, look: Callable[[], Finding]) -> Finding:
     except ExplainedError as error:
         return Finding(name, False, error.detail, error.remedy)
     except OSError as error:
-        return Finding(name, False, str(error), "Check the path and who may read and write it.")
+        return Finding(name, False, str(error), "Check the path and its permissions.")
 
 
 def python_version() -> Finding:
@@ -44,7 +44,7 @@ def python_version() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= _OLDEST_PYTHON:
         return Finding("python", True, found)
-    return Finding("python", False, found, "Install Python 3.11 or newer and remove .venv; ./lethe makes it anew.")
+    return Finding("python", False, found, "Install Python 3.11 or newer and remove .venv; ./lethe recreates it.")
 
 
 def packages(root: Path) -> Finding:
@@ -53,11 +53,13 @@ def packages(root: Path) -> Finding:
     `root` is the folder that `service` was imported from: a checkout, or where Lethe's wheel was installed.
     """
     is_checkout = (root / "lethe").is_file()
-    lines = (root / "requirements.txt").read_text().splitlines() if is_checkout else _requirements_of_the_wheel()
-    pins = [line.partition("#")[0].strip().partition("==")[::2] for line in lines if "==" in line]
-    again = "Remove .venv; ./lethe makes it anew." if is_checkout else "Install lethe-service in a new environment."
+    lines = _requirements_of_the_checkout(root) if is_checkout else _requirements_of_the_wheel()
+    # What an extra adds may be absent.
+    needed = [line.partition("#")[0].strip() for line in lines if "extra ==" not in line]
+    pins = [line.partition("==")[::2] for line in needed if "==" in line]
+    again = "Remove .venv; ./lethe recreates it." if is_checkout else "Install lethe-service in a new environment."
     if not pins:
-        return Finding("packages", False, "nothing here says which are needed", again)
+        return Finding("packages", False, "the required versions are unknown here", again)
     wrong: list[str] = []
     for name, pinned in pins:
         try:
@@ -70,6 +72,11 @@ def packages(root: Path) -> Finding:
         return Finding("packages", True, f"all {len(pins)} as pinned")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
     return Finding("packages", False, ", ".join(wrong[:_NAMED]) + more, again)
+
+
+def _requirements_of_the_checkout(root: Path) -> Sequence[str]:
+    files = (root / name for name in ("requirements.txt", "requirements-downloads.txt"))
+    return [line for file in files for line in file.read_text().splitlines()]
 
 
 def _requirements_of_the_wheel() -> Sequence[str]:
@@ -107,16 +114,16 @@ def keys(folder: Path) -> Finding:
     from service.vault.log_keys import are_there
 
     if not folder.exists():
-        return Finding("keys", None, f"none yet in {folder}; the first start makes them")
+        return Finding("keys", None, f"none yet in {folder}; the first start creates them")
     Keyring.open(folder, create=False)
     # A start makes the first key of the log, and then the file of the requests' keys.
     if are_there(folder) and not (folder / SLOTS).exists():
         return Finding(
             "keys",
             False,
-            f"{folder / SLOTS} is missing: what queued requests name cannot be read without it",
-            "Restore it from the backup of LETHE_HOME that belongs to this database. Where nothing was queued, the "
-            "next start makes it anew; where something was, it says how many requests.",
+            f"{folder / SLOTS} is missing: queued requests cannot be read without it",
+            "Restore it from the backup of LETHE_HOME that belongs to this database. If no request is queued, the "
+            "next start recreates it; otherwise it reports their number.",
         )
     return Finding("keys", True, str(folder))
 

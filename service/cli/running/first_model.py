@@ -29,9 +29,9 @@ def train_first_model(settings: Settings) -> None:
         raise ConfigurationError(
             f"There is no model in {folder}.", f"Train one with `./lethe train --dataset cora --out {folder}`."
         )
-    require_new_home(settings, "one that `./lethe train --out DIR` has written")
+    require_new_home(settings, "a folder written by `./lethe train --out DIR`")
     refuse_weak_first_start(settings)
-    note(f"There is no model yet. Training one on {settings.dataset}.")
+    note(f"There is no model yet. Training on {settings.dataset}.")
     options = TrainingOptions(device=settings.device)
     train_and_report(settings.dataset, folder, ModelSpec(), options, data_dir=settings.data_dir)
 
@@ -50,8 +50,8 @@ def require_new_home(settings: Settings, found: str) -> None:
 
     if (settings.home / "keys" / SLOTS).exists():
         raise ConfigurationError(
-            f"{settings.home} has served a model, and none is in {settings.model_dir}: it is in another folder, or it "
-            "is lost.",
-            f"Name the other folder by LETHE_MODEL. If it is lost, copy {found} to {settings.model_dir} and run "
-            "`./lethe recover`, which deletes from it what was deleted before. It must have the lost one's name.",
+            f"{settings.home} served a model before, but {settings.model_dir} contains none: it is in another "
+            "folder, or lost.",
+            f"Set LETHE_MODEL to the other folder. If the model is lost, copy {found} to {settings.model_dir} and run "
+            "`./lethe recover`, which repeats all deletions. It must have the name of the lost model.",
         )

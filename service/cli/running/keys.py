@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is; for your own overview.")],
-    scope: Annotated[list[Scope], typer.Option(help="What the key may do; may be given several times.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, for your overview.")],
+    scope: Annotated[list[Scope], typer.Option(help="Scope of the key; repeatable.")],
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Make a key and print it; it is shown this once, Lethe keeps only a keyed hash.
+    """Create a key and print it once. Lethe stores only a keyed hash.
 
     Example: [bold]./lethe keys create shop --scope predictions:read --scope deletions:write[/bold]
     """
@@ -41,9 +41,7 @@ def create(
     if fault := fault_of(name):
         raise ConfigurationError(f"The name {fault}.", "Choose another name.")
     if name in RESERVED_NAMES:
-        raise ConfigurationError(
-            f"The name {name!r} is that of a key that a start of Lethe makes.", "Choose another name."
-        )
+        raise ConfigurationError(f"The name {name!r} is reserved for a key that Lethe creates.", "Choose another name.")
     made = new_api_key()
 
     async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:
@@ -53,12 +51,12 @@ def create(
         return await repository.create(made.id, name, scope, keyring.api_key_hash(made.text))
 
     created = _with_repository(home, insert)
-    note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown this once:")
+    note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown only once:")
     print_result({**_facts(created), "key": made.text}, as_json, made.text)
 
 
 def list_(home: Home = Path("var"), as_json: Json = False) -> None:
-    """List all keys, revoked ones included, without the keys themselves.
+    """List all keys, including revoked ones, without their text.
 
     Example: [bold]./lethe keys list[/bold]
     """
@@ -78,7 +76,7 @@ def revoke(
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Revoke a key; requests with it are refused from then on.
+    """Revoke a key. Requests with it are refused from then on.
 
     Example: [bold]./lethe keys revoke 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """
@@ -89,7 +87,7 @@ def revoke(
 
     revoked = _with_repository(home, write)
     if revoked is None:
-        raise NotFound(f"There is no key {key_id}.", "See `./lethe keys list` for the keys there are.")
+        raise NotFound(f"Unknown key {key_id}.", "`./lethe keys list` lists the keys.")
     print_result(_facts(revoked), as_json, f"{revoked.id} {revoked.name} revoked")
 
 

@@ -9,7 +9,7 @@ from service.settings import load_settings
 
 
 def command(home: Home = Path("var"), as_json: Json = False) -> None:
-    """Bring the database's tables to this version; `lethe serve` does it by itself at start.
+    """Migrate the database to this version. `lethe serve` also does this at its start.
 
     Uses DATABASE_URL, or the private Postgres of LETHE_HOME.
 
@@ -18,11 +18,11 @@ def command(home: Home = Path("var"), as_json: Json = False) -> None:
     from service.db import migrate, schema
     from service.embedded import open_servers
 
-    left = "The database is at one revision or at the other, not between them. Run the same command again."
+    left = "The migration is one transaction: it was applied entirely or not at all. Run the same command again."
     with (
         interrupted(lambda: left),
         open_servers(load_settings(home=home)) as settings,
-        doing("Bringing the tables to this version"),
+        doing("Migrating the tables"),
     ):
         assert settings.database_url is not None
         before = asyncio.run(schema.current(settings.database_url))

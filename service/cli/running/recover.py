@@ -16,6 +16,7 @@ from service.cli.console import Json, doing, interrupted, note, print_result, ta
 from service.cli.database import opened
 from service.cli.running.serve import setting_option
 from service.cli.server import Home
+from service.domain.formats import plural
 from service.domain.states import RepairPolicy
 from service.errors import AlreadyRunning, LeaseLost
 from service.local_disk import require_local_disks
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _ASK_S = 0.2
 #: Most leases that one recovery may lose before it gives up.
 _MOST_LOSSES = 5
-_LEFT = "What was done is kept, and the rest is still to be done: run the same command again before you start Lethe."
-_SEND_AGAIN = "Send the requests that failed again: `GET /deletions?status=failed` lists them."
+_LEFT = "The work so far is kept. Run the same command again before you start Lethe."
+_SEND_AGAIN = "Send the failed requests again: `GET /deletions?status=failed` lists them."
 
 
 @dataclass(frozen=True)
@@ -66,32 +67,33 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Go on without a key that is lost for good: requests (what is queued fails and must be sent "
-            "again), api-pepper (every API key is revoked), body; or without what cannot be read of the model's own "
-            "tombstones: tombstones. May be given several times.",
+            help="Continue without something that is lost for good: requests (queued requests fail and must be "
+            "sent again), api-pepper (every API key is revoked), body, or tombstones (unreadable tombstones of the "
+            "model). Repeatable.",
         ),
     ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
             "--take-over",
-            help="Serve the model from this LETHE_HOME, which is not the one that the database belongs to: a copy, or "
-            "one restored from a backup. Everything that runs in the other must be stopped for good.",
+            help="Make the database belong to this LETHE_HOME: a copy, or one restored from a backup. Everything that "
+            "runs in the other home must be stopped for good.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Go on after a backup of the store alone, or of the database alone, was restored.
+    """Recover after a backup of only the store, or only the database, was restored.
 
-    Deletes from the store all that the database knows was deleted, keeps deleted what the store knows was, and says
-    what neither can know. Lethe must be stopped. Running it again does no harm.
+    Everything that store or database records as deleted is deleted again, and the output names what neither can know.
+    Lethe must be stopped. Safe to run again.
 
     Example: [bold]./lethe recover[/bold]
     """
     from model_store.replacement import finish_move
     from model_store.store import Store
-    from service.embedded import open_servers
+    from service.embedded import open_servers, owns_database
     from service.observability.logging import configure_logging
+    from service.publication.layout import in_use
 
     settings = load_settings(
         home=home,
@@ -104,10 +106,9 @@ def command(
     )
     configure_logging(settings.log_format, settings.log_level, process="recover")
     require_local_disks(settings.home, settings.share)
-    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached:
+    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached, in_use(settings.home):
         finish_move(reached.model_dir)
-        # A private database belongs to the home that it is in.
-        take_over = take_over or settings.database_url is None
+        take_over = take_over or owns_database(reached)
         accepted = frozenset(accept_lost or ())
         recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), accepted, take_over=take_over))
     _report(recovered, as_json)
@@ -137,7 +138,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
         async with opened(settings.database_url) as owner:
             revoked = await accept_lost(owner, keys, lost_keys)
         if revoked:
-            note(f"{revoked} API keys were revoked; the next start makes a first one anew.")
+            note(f"{revoked} API keys were revoked; the next start creates a first one.")
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
         keyring = await open_keyring(engine, keys)
@@ -253,7 +254,8 @@ async def _lease(
             return lease
         if time.monotonic() > deadline:
             raise AlreadyRunning(
-                f"Another process holds the lease on the model {store.manifest.name}.", "Stop it, and recover again."
+                f"Another process holds the lease on the model {store.manifest.name}.",
+                "Stop it and run the command again.",
             )
         await asyncio.sleep(_ASK_S)
 
@@ -261,7 +263,7 @@ async def _lease(
 def _report(recovered: "Recovered", as_json: bool) -> None:
     recovery = recovered.recovery
     if recovered.gave_up_tombstones:
-        note("What could not be read of the store's own tombstones was given up; the rest was written anew.")
+        note("Unreadable tombstones of the store were given up; the others were rewritten.")
     print_result(
         _document(recovered), as_json, _agreement(recovered) if recovery is None else _table(recovered, recovery)
     )
@@ -296,24 +298,24 @@ def _document(recovered: "Recovered") -> dict[str, object]:
 
 
 def _agreement(recovered: "Recovered") -> str:
-    failed = f"{recovered.failed} requests failed, their keys being lost. " if recovered.failed else ""
+    failed = f"{recovered.failed} requests failed because their keys are lost. " if recovered.failed else ""
     changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
-    return f"Store and database agree, and nothing that was deleted is left. {failed}{changed} was changed."
+    return f"Store and database agree, and no deleted data is left. {failed}{changed} was changed."
 
 
 def _table(recovered: "Recovered", recovery: "Recovery") -> Table:
     version = recovery.version
     rows = [
-        ("the database was at", recovery.database_before or "nothing: it did not know the model"),
-        ("the store was at", recovery.store_before),
-        ("committed now", f"version {version.number}"),
+        ("database before", recovery.database_before or "nothing: the model was unknown to it"),
+        ("store before", recovery.store_before),
+        ("committed", f"version {version.number}"),
         ("deleted again: nodes", str(version.deleted_nodes)),
         ("deleted again: features of nodes", str(version.deleted_features)),
         ("deleted again: edges", str(version.deleted_edges)),
         ("directions removed", str(version.directions_removed)),
-        ("deleted nodes this database does not know", str(recovery.unknown_nodes)),
+        ("deleted nodes unknown to this database", str(recovery.unknown_nodes)),
         ("requests completed", str(recovered.completed)),
-        ("requests failed, their keys being lost", str(recovered.failed)),
+        ("requests failed (keys lost)", str(recovered.failed)),
     ]
     return table("Recovered", ("", ""), rows)
 
@@ -322,13 +324,13 @@ def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:
     advice = []
     if recovery.unknown_nodes:
         advice.append(
-            f"The store has {recovery.unknown_nodes} nodes deleted that this database knows nothing of. They are not "
-            f"served. {min(kept, recovery.unknown_nodes)} of them are in the store's own record: asked for, they are "
-            "deleted (410), and a newly trained model that contains them is refused. Of any others the ids are gone: "
-            "leave them out of what you train on."
+            f"The store records {plural(recovery.unknown_nodes, 'deletion')} missing from this database. "
+            f"They are not served. {min(kept, recovery.unknown_nodes)} of them are in the store's tombstones: "
+            "predictions of them are answered 410, and a newly trained model that contains them is refused. The ids of "
+            "any others are gone: leave them out of your training data."
         )
     if recovery.database_before is None or recovery.unknown_nodes:
-        advice.append("Requests that were accepted after this database's backup are not in it: send them again.")
+        advice.append("Requests accepted after the backup of this database are missing from it: send them again.")
     if failed:
         advice.append(_SEND_AGAIN)
     return advice

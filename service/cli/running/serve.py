@@ -23,8 +23,8 @@ _ROLE = inspect.Parameter(
         Role | None,
         typer.Option(
             "--role",
-            help="Do this part alone: prepare ends, the others go on. Private servers belong to no part: they run, "
-            "on ports that LETHE_HOME keeps, while any part uses them.",
+            help="Run only this part. `prepare` exits when it is done; the others run until stopped. Private servers "
+            "run while any part uses them.",
         ),
     ],
 )
@@ -44,7 +44,7 @@ def command() -> Callable[..., None]:
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
     Starts Postgres and Valkey of its own unless DATABASE_URL and REDIS_URL are set.
-    Trains a model first when there is none. Every option is also an environment variable.
+    Trains a model first if there is none. Every option is also an environment variable.
 
     Examples:
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from service.cli.database import opened
 from service.cli.running.findings import Finding
@@ -32,7 +32,7 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
     the leases.
     """
     if url is None:
-        return [Finding("postgres", None, "private, and not running; `./lethe serve` starts it")]
+        return [Finding("postgres", None, "private, not running; `./lethe serve` starts it")]
     try:
         async with opened(url) as engine:
             found = await _reachable(engine)
@@ -53,7 +53,7 @@ async def login(url: str | None, role: str) -> Finding:
     """Whether the process that works as `role` has a login that can do no more than that role."""
     name = f"login of {role}"
     if url is None:
-        text = "none of its own: whoever takes over that process can do all that the login of DATABASE_URL can"
+        text = "none of its own: an attacker who controls that process has all rights of the login in DATABASE_URL"
         return Finding(name, None, text)
     try:
         async with opened(url) as engine:
@@ -65,17 +65,17 @@ async def login(url: str | None, role: str) -> Finding:
     except Unavailable as error:
         return Finding(name, False, error.for_operators, error.remedy)
     if not may_work:
-        return Finding(name, False, f"may not work as {role}", f"As the tables' owner: GRANT {role} TO that login.")
+        return Finding(name, False, f"is not a member of {role}", f"As the tables' owner: GRANT {role} TO that login.")
     if not is_kept:
-        text = f"can do more than {role}: it owns the tables, or may work as another role"
-        return Finding(name, False, text, "Give this process a login of its own that is a member of that role alone.")
-    return Finding(name, True, "can do no more than that process needs")
+        text = f"has more rights than {role}: it owns the tables, or is a member of another role"
+        return Finding(name, False, text, "Give this process its own login that is a member of only that role.")
+    return Finding(name, True, "has no more rights than that process needs")
 
 
 async def redis(url: str | None) -> Finding:
     """Whether Redis answers."""
     if url is None:
-        return Finding("redis", None, "private, and not running; `./lethe serve` starts it")
+        return Finding("redis", None, "private, not running; `./lethe serve` starts it")
     try:
         found = await version_of(url, socket_timeout_s=_TIMEOUT_S)
     except Unavailable as error:
@@ -88,14 +88,14 @@ def service(facts: ServerFacts | None) -> list[Finding]:
     if facts is None:
         return [Finding("service", None, "not running in this LETHE_HOME")]
     try:
-        answer = httpx.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
+        answer = httpx2.get(f"{facts.url}/readyz", timeout=_TIMEOUT_S).json()
         checks = [
             Finding(f"service: {one['name']}", bool(one["ok"]), str(one["detail"]), str(one["remedy"]))
             for one in answer["checks"]
         ]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
         found = f"process {facts.pid} does not answer at {facts.url}: {error}"
-        return [Finding("service", False, found, "See its log; stop and start it if it stays so.")]
+        return [Finding("service", False, found, "Check its log. Restart it if this persists.")]
     return [Finding("service", True, f"process {facts.pid} at {facts.url}"), *checks]
 
 
@@ -124,7 +124,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
         tombstones = await TombstoneRepository(connection).key_fingerprints()
     name = "keys and database"
     if not registered and not tombstones:
-        return Finding(name, None, "the database relies on none yet")
+        return Finding(name, None, "not used by the database yet")
     try:
         keyring = await asyncio.to_thread(Keyring.open, folder, create=False)
         keyring.check(tombstones)
@@ -143,7 +143,7 @@ async def _requests(engine: Engine) -> Finding:
         still_open, late, failed = tuple((await connection.exec_driver_sql(asked)).one())
         served = (await connection.exec_driver_sql(_LEASED)).scalars().all()
         oldest = [await RequestRepository(connection).oldest(model) for model in served]
-    found = f"{still_open} open, {late} past their deadline, {failed} failed and not handled"
+    found = f"{still_open} open, {late} past their deadline, {failed} failed and unhandled"
     stuck = [one for one in oldest if one is not None and one.is_stuck(MOST_UNCLAIMED_S + _LONGEST_FILL_S)]
     if stuck:
         waits_s = max(one.waits_s for one in stuck)
@@ -152,7 +152,7 @@ async def _requests(engine: Engine) -> Finding:
         return Finding("requests", True, found)
     if stuck:
         return Finding("requests", False, found, "Check /readyz of the running Lethe, and the unlearner's log.")
-    remedy = "See them on the dashboard. Try a failed one again with `./lethe retry`, or say how it was handled with "
+    remedy = "See the dashboard. Retry a failed request with `./lethe retry`, or record how it was handled with "
     return Finding("requests", False, found, remedy + "`./lethe handle`.")
 
 
@@ -167,5 +167,5 @@ async def _leases(engine: Engine) -> Finding:
     async with transaction(engine) as connection:
         names = list((await connection.exec_driver_sql(_LEASED)).scalars())
     if not names:
-        return Finding("lease", None, "held by nobody; nothing is unlearned until a service runs")
+        return Finding("lease", None, "not held; nothing is deleted until an unlearner runs")
     return Finding("lease", True, "held for " + ", ".join(names))

@@ -27,14 +27,13 @@ _EndpointId = Annotated[UUID, typer.Argument(help="Id of the endpoint, from `let
 
 
 def add(
-    address: Annotated[str, typer.Argument(help="Where to send to, such as https://dsr.example/lethe.")],
+    address: Annotated[str, typer.Argument(help="URL to send events to, such as https://dsr.example/lethe.")],
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Send the events of all requests to an address from now on, and print the secret that they are signed with.
+    """Send the events of all requests to a URL from now on. Prints the secret that signs them, once.
 
-    It is shown this once; Lethe keeps it encrypted. Addresses that Lethe would never send to, given this command's
-    LETHE_WEBHOOK_NETWORKS, are refused.
+    Lethe stores the secret encrypted. URLs outside of public addresses and LETHE_WEBHOOK_NETWORKS are refused.
 
     Example: [bold]./lethe webhooks add https://dsr.example/lethe[/bold]
     """
@@ -46,7 +45,7 @@ def add(
     try:
         asyncio.run(addresses_of(address, load_settings(home=home).private_receivers))
     except socket.gaierror:
-        note("Its host name does not resolve from here. Each event is retried for three days.")
+        note("Its host name does not resolve from here. Failed deliveries are retried for three days.")
 
     async def write(connection: "Connection", settings: Settings) -> tuple[UUID, str]:
         endpoints = EndpointRepository(connection)
@@ -57,12 +56,12 @@ def add(
         return endpoint_id, secret
 
     endpoint_id, secret = with_database(home, write)
-    note(f"Endpoint {endpoint_id} for {address}; its secret, shown this once:")
+    note(f"Endpoint {endpoint_id} for {address}; its secret, shown only once:")
     print_result({"id": str(endpoint_id), "url": address, "secret": secret}, as_json, secret)
 
 
 def list_(home: Home = Path("var"), as_json: Json = False) -> None:
-    """List all endpoints, the removed ones included.
+    """List all endpoints, including removed ones.
 
     Example: [bold]./lethe webhooks list[/bold]
     """
@@ -78,7 +77,7 @@ def list_(home: Home = Path("var"), as_json: Json = False) -> None:
 
 
 def remove(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = False) -> None:
-    """Send nothing to an endpoint any more, also nothing that waits.
+    """Remove an endpoint. Its pending events are dropped.
 
     Example: [bold]./lethe webhooks remove 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """
@@ -93,9 +92,9 @@ def remove(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = F
 
 
 def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = False) -> None:
-    """Send an endpoint a signed message of the type `ping`, once and at once, and print what it answers.
+    """Send one signed `ping` message to an endpoint now, and print its answer.
 
-    From where the command runs, with its LETHE_WEBHOOK_NETWORKS. Exits 1 unless the answer is one of 200 to 299.
+    Sent from this machine, with LETHE_WEBHOOK_NETWORKS of this command. Exits with 1 unless the answer is 200 to 299.
 
     Example: [bold]./lethe webhooks ping 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """
@@ -128,4 +127,4 @@ def _removed(endpoint: "Endpoint") -> str:
 
 
 def _unknown(endpoint_id: UUID) -> NotFound:
-    return NotFound(f"No endpoint {endpoint_id} is in use.", "See `./lethe webhooks list` for those there are.")
+    return NotFound(f"Unknown endpoint {endpoint_id}.", "`./lethe webhooks list` lists the endpoints.")

@@ -18,6 +18,12 @@
     const [mantissa, exponent] = value.toExponential(2).split("e");
     return `${mantissa} × ${power(Number(`1e${exponent}`))}`;
   }
+  // A share per cent, or in ppm or ppb, as the pages write it.
+  function share(value) {
+    if (value === 0 || value >= 1e-4) return `${figure(100 * value)}%`;
+    if (value >= 1e-7) return `${Number((1e6 * value).toPrecision(3))} ppm`;
+    return value >= 1e-12 ? `${Number((1e9 * value).toPrecision(3))} ppb` : figure(value);
+  }
   function span(seconds) {
     if (seconds < 1) return `${plain(seconds * 1000)} ms`;
     if (seconds < 120) return `${plain(seconds)} s`;
@@ -68,8 +74,10 @@
   const logY = (scale) => ({ distr: 3, range: () => [scale.low, scale.high] });
   function around(_, low, high) {
     if (low === null) return [0, 1];
-    const room = Math.max(1, (high - low) * 0.1);
-    return [Math.max(0, Math.floor(low - room)), Math.ceil(high + room)];
+    // Small changes of a large number stay small: the axis covers a twentieth of it at least, and begins at a round one.
+    const room = Math.max(1, (high - low) * 0.1, (0.05 * high - (high - low)) / 2);
+    const unit = 10 ** Math.max(0, Math.floor(Math.log10(2 * room)) - 1) * 5;
+    return [Math.max(0, Math.floor((low - room) / unit) * unit), Math.ceil((high + room) / unit) * unit];
   }
   const upFromZero = (_, low, high) => [0, Math.max(4, Math.ceil((high ?? 0) * 1.1))];
 
@@ -103,7 +111,7 @@
       const scale = logScale([median, p95]);
       return {
         columns: [time, median, p95],
-        series: [line("Median", "chart-1", median), line("95 % within", "chart-2", p95, { dash: [6, 4] })],
+        series: [line("Median", "chart-1", median), line("95% within", "chart-2", p95, { dash: [6, 4] })],
         y: logY(scale), axes: [timeAxis(), logAxis(scale, span)], words: span,
       };
     },
@@ -129,7 +137,7 @@
       const time = data.start, bound = data.series.max_distance_bound_after_relative;
       const scale = logScale([bound]);
       const placed = bound.map((value) => (value === null ? null : Math.max(value, scale.low)));
-      return { columns: [time, placed], shown: [time, bound], series: [line("Largest", "chart-1", bound)], y: logY(scale), axes: [timeAxis(), logAxis(scale, (value) => `${power(100 * value)} %`)], words: (value) => `${figure(100 * value)} %` };
+      return { columns: [time, placed], shown: [time, bound], series: [line("Largest", "chart-1", bound)], y: logY(scale), axes: [timeAxis(), logAxis(scale, share)], words: share };
     },
     live: () => whole("Live nodes", "live_nodes"),
     rank: () => whole("Rank", "rank_after"),

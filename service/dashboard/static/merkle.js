@@ -108,7 +108,7 @@ export async function signersOf(checkpoint, keys) {
   return good;
 }
 
-// A list that tells what was checked, line by line.
+// A list of what was checked, line by line.
 export class Report {
   constructor(list, outcome) {
     this.list = list;
@@ -141,13 +141,13 @@ export async function reportSignature(report, checkpoint, keys) {
     good = await signersOf(checkpoint, keys);
   } catch (error) {
     if (error.name === "NotSupportedError") {
-      report.line("warn", "This browser cannot check Ed25519 signatures; ./lethe audit verify can.");
+      report.line("warn", "This browser cannot check Ed25519 signatures. Use a current version of Firefox, Safari, Chrome or Edge, or ./lethe audit verify.");
       return;
     }
     report.line("bad", error.message);
     return;
   }
-  if (good.length) report.line("good", `The root of ${checkpoint.size} leaves is signed with key ${good.join(" and ")}. Compare it with the key you were given from elsewhere.`);
+  if (good.length) report.line("good", `The log of ${checkpoint.size} events is signed with key ${good.join(" and ")}. Compare the key with one that you obtained elsewhere.`);
   else report.line("bad", "None of the keys of this log has signed the checkpoint.");
 }
 

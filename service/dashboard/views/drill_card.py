@@ -1,7 +1,6 @@
 """The card of the overview that shows the last drill, keeps itself current, and runs the next."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -12,8 +11,8 @@ from service.dashboard.pages import Page, Region, current, html, polls, region
 from service.dashboard.sessions import PATH, SignedIn, form_of
 from service.db.clock import now
 from service.db.transactions import transaction
-from service.domain.drills import Drill, DrillTrigger
-from service.domain.formats import ago, coarse
+from service.domain.drills import Drill
+from service.domain.formats import ago
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.drills.cohorts import ranges
@@ -57,7 +56,7 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
         await form_of(request, visitor.form_token)
         if not _may_run(visitor):
             raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
-        await services.drills.start(visitor.key, DrillTrigger.MANUAL, newest=await services.drills.newest())
+        await services.drills.start(visitor.key, newest=await services.drills.newest())
     except LetheError as error:
         # Without a script the refusal is a page of its own.
         if error.status == 500 or not polls(request, _REGION):
@@ -93,7 +92,6 @@ async def drill_region(services: Services, visitor: Session, fault: str | None =
         cohorts=cohorts,
         remaining=left.remaining if left else 0,
         skipped=ranges(left.partly_deleted) if left else "",
-        next_run=_next_run(newest, at, services.settings.drill_interval),
         may_run=_may_run(visitor),
         is_open=is_open,
         form_token=visitor.form_token,
@@ -110,17 +108,8 @@ def result_of(drill: Drill) -> Result:
     if drill.is_open:
         return Result("Under way", "busy")
     if drill.status is RequestStatus.CANCELLED:
-        return Result("Withdrawn", "quiet")
+        return Result("Cancelled", "quiet")
     label = "Passed" if drill.passed else "Failed"
     if drill.model_replaced_at is not None:
         return Result(f"{label}, earlier model", "quiet")
     return Result(label, "good" if drill.passed else "bad")
-
-
-def _next_run(newest: Drill | None, at: datetime, interval: timedelta | None) -> str:
-    """When the next drill runs by itself, in words; empty when none does."""
-    if interval is None:
-        return ""
-    is_due = newest is None or newest.model_replaced_at is not None
-    left = timedelta() if newest is None or is_due else newest.requested_at + interval - at
-    return f"in {coarse(left)}" if left > timedelta(minutes=1) else "at the next opportunity"

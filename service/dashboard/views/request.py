@@ -22,6 +22,7 @@ from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.deletions.answers import audit_answer
 from service.deletions.decisions import Decisions
+from service.deletions.moves import SEND_ANEW
 from service.deletions.receipts import WITH_RECEIPT, model_events_after, receipt_of
 from service.deletions.requests import RequestRepository
 from service.deletions.schemas import ExtendedBody, HandledBody
@@ -46,9 +47,10 @@ _EVERY_S = 1.0
 
 
 @router.get("/{request_id}")
-async def request_page(request: Request, request_id: UUID, visitor: SignedIn, fingerprint: str = "") -> Response:
+async def request_page(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
     """The page, or the part of it that asks for itself until the request is finished."""
-    async with transaction(services_of(request).engine) as connection:
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
         asked, shown = await _region(connection, request_id)
     if polls(request, _REGION):
         return current(request, shown)
@@ -59,9 +61,10 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn, fi
         visitor,
         asked=asked,
         may_decide=may_decide,
+        # Whether Lethe can see that a later request has deleted the same.
+        settles=may_decide and await services.deletions.intake.is_readable(request_id),
+        send_anew=SEND_ANEW,
         region=shown,
-        # Of the paper whose code led here: the browser compares it with what it has checked itself.
-        fingerprint=fingerprint,
     )
 
 
@@ -139,7 +142,7 @@ def _body(form: type[_Form], **fields: str) -> _Form:
         return form.model_validate(fields)
     except ValidationError:
         raise InvalidRequest(
-            "A day or a reason is missing, or is none.",
+            "A day or a reason is missing or invalid.",
             "Go back and fill in both; a reason has 500 characters at most.",
         ) from None
 
@@ -174,7 +177,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
 
 
 async def _since(connection: Connection, asked: DeletionRequest) -> list[UnrequestedEvent]:
-    """What befell the model after the first event of a request: its figures are not of the weights since."""
+    """What happened to the model after the first event of a request: its figures describe the weights before that."""
     log = LogRepository(connection)
     leaves = await log.of_request(asked.id)
     if not leaves:

@@ -21,8 +21,11 @@ from service.dashboard.words.filters import (
     QUESTIONS,
     ListFilters,
     ListQuery,
+    in_words,
     list_filters,
+    state_of,
 )
+from service.dashboard.words.wording import words_of
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.services import Services, services_of
@@ -85,6 +88,8 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
         filtered=bool(filters.given.keys() - {ORDER.name}),
         counted=min(counted, MOST_COUNTED),
         more=counted > MOST_COUNTED,
+        drills_are_left_out=filters.audit.drills is False,
+        chips=_chips(filters),
         faults=filters.faults,
         first=url_with(path, filters.given) if cursor else None,
         exports=[
@@ -92,6 +97,17 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
         ],
         following=url_with(path, {**filters.given, "cursor": following}) if following else None,
     )
+
+
+def _chips(filters: ListFilters) -> list[tuple[str, str]]:
+    """Each filter in words, and the address of the list without it."""
+    found = []
+    for name, text in filters.given.items():
+        state = state_of(name, text)
+        label = in_words(name, text if state is None else words_of(state).label)
+        rest = {other: value for other, value in filters.given.items() if other != name}
+        found.append((label, url_with(f"{PATH}/requests", rest)))
+    return found
 
 
 def _cursor_key(services: Services, filters: ListFilters) -> bytes:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.domain.formats import coarse, duration
+from service.domain.formats import coarse
 from service.domain.records import DeletionRequest
 
 #: Share of the time after which a request counts as near its deadline.
@@ -28,5 +28,5 @@ def clock_of(request: DeletionRequest, now: datetime) -> Clock:
     left = due_at - now
     share = min(1.0, max(0.0, (now - request.received_at) / (due_at - request.received_at)))
     if left < timedelta():
-        return Clock(due_at, 1.0, "bad", f"{duration(-left)} past its deadline")
+        return Clock(due_at, 1.0, "bad", f"{coarse(-left)} late")
     return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")

@@ -29,6 +29,8 @@ class Choice:
     name: str
     label: str
     states: type[StrEnum]
+    #: What holds where none is chosen.
+    nothing: str = "Any"
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,20 @@ class Answer(StrEnum):
     NO = "no"
 
 
+class Drills(StrEnum):
+    """Whether a list has drills, which it leaves out otherwise."""
+
+    ONLY = "yes"
+    INCLUDED = "all"
+
+
 QUESTIONS = (
-    Choice("open", "Still open", Answer),
+    Choice("open", "Open", Answer),
     Choice("late", "Late", Answer),
-    Choice("drills", "Drill", Answer),
+    Choice("drills", "Drills", Drills, "Left out"),
 )
 ORDER = Choice("order", "Order", Order)
-DAYS = (("since", "Received from"), ("until", "Received until"), ("due", "Due until"))
+DAYS = (("since", "Received from"), ("until", "Received until"), ("due", "Due by"))
 _STATES = (*CHOICES, *QUESTIONS, ORDER)
 LIMITS = (
     Limit("norm_before", Searched.INJECTED_NORM_BEFORE, True),
@@ -109,6 +118,16 @@ class ExportQuery(FilterQuery):
     form: ExportFormat = Field(ExportFormat.CSV, alias="format")
 
 
+def in_words(name: str, text: str) -> str:
+    """A filter that was given and understood, such as "Status: Failed", without the words of its state."""
+    return f"{_LABELS[name]}: {text}"
+
+
+def state_of(name: str, text: str) -> StrEnum | None:
+    """The state that a filter was given; None where it is a day or a figure."""
+    return next((one.states(text) for one in _STATES if one.name == name), None)
+
+
 def list_filters(query: BaseModel) -> ListFilters:
     """The filters in the query of a list's URL, without empty fields."""
     given: dict[str, str] = {}
@@ -135,11 +154,11 @@ def list_filters(query: BaseModel) -> ListFilters:
             given[name] = text
     since, until = _midnight(days.get("since")), _end(days.get("until"))
     if since is not None and until is not None and since >= until:
-        faults.append("the days, whose last is before the first")
+        faults.append("the days, because the last is before the first")
         since = until = None
         given = {name: text for name, text in given.items() if name not in ("since", "until")}
     for figure in [figure for figure, limits in thresholds.items() if limits.is_empty]:
-        faults.append(f"{FIGURES[figure].label}, whose minimum is above its maximum")
+        faults.append(f"{FIGURES[figure].label}, because its minimum is above its maximum")
         del thresholds[figure]
         given = {name: text for name, text in given.items() if name not in _LIMITS_OF[figure]}
     audit = AuditFilters(
@@ -149,7 +168,7 @@ def list_filters(query: BaseModel) -> ListFilters:
         repair=_state(states, "repair", RepairStatus),
         open=_yes(states, "open"),
         late=_yes(states, "late"),
-        drills=_yes(states, "drills"),
+        drills={Drills.ONLY: True, Drills.INCLUDED: None, None: False}[_state(states, "drills", Drills)],
         since=since,
         until=until,
         due_before=_end(days.get("due")),

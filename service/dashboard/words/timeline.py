@@ -29,7 +29,7 @@ def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     received = Step(
         "Received",
         "done",
-        "The request was recorded durably. What it names is kept encrypted, under a key of its own.",
+        "Stored durably. The ids that it names are encrypted under a key of their own.",
         request.received_at,
     )
     steps = [received, *_failed(request, events), *_decided(request, events), *_outcome(request, events)]
@@ -49,17 +49,17 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     if request.status is RequestStatus.FAILED:
         return []
     if request.status is RequestStatus.CANCELLED:
-        text = "Cancelled before the unlearner took it up. What it named was erased."
-        return [_done(request, request.cancelled_at, "Withdrawn", text)]
+        text = "Withdrawn before work on it began. The ids that it named were erased."
+        return [_done(request, request.cancelled_at, "Cancelled", text)]
     if request.status is RequestStatus.COMPLETED and request.applied_at is None:
-        text = "Nothing was left to do: earlier requests had deleted all that it names."
+        text = "Nothing was left to do: earlier requests had deleted everything that it names."
         return [_done(request, request.completed_at, "Completed", text)]
     return [_applied(request), *_repaired(request, events), _completed(request)]
 
 
 def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     """Every time the request failed; the newest one says why, the earlier ones were followed by another attempt."""
-    text = "It could not be applied then, and an operator had it tried again."
+    text = "It could not be applied, and an operator retried it."
     failures = [event for event in events if event.type is EventType.FAILED]
     steps = [_done(request, event.created_at, "Failed", text, "failed") for event in failures]
     if request.status is RequestStatus.FAILED:
@@ -74,29 +74,31 @@ def _decided(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
         reason = event.payload.get("reason")
         if event.type is EventType.EXTENDED:
             due_at = moment(datetime.fromisoformat(event.payload["due_at"]))
-            steps.append(_done(request, event.created_at, "Given more time", f"Due {due_at} UTC. Reason: {reason}"))
+            steps.append(
+                _done(request, event.created_at, "Deadline extended", f"Now due {due_at} UTC. Reason: {reason}")
+            )
         elif event.type is EventType.HANDLED:
-            text = reason or "Later requests have deleted what this one names."
+            text = reason or "Later requests have deleted everything that this one names."
             steps.append(_done(request, event.created_at, "Handled", text))
     return steps
 
 
 def _applied(request: DeletionRequest) -> Step:
     if request.applied_at is None:
-        return Step("Applied", "now", "It waits for the unlearner, or the new model is being computed.")
+        return Step("Applied", "now", "Waiting for its turn, or the new model is being computed.")
     return _done(request, request.applied_at, "Applied", request.kind.rules.applied)
 
 
 def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
     # Why it fell short, the explanation says: no convergence, not wanted any more, or the model was replaced.
-    short = "The repair ended, or was given up, before the weights were those of retraining."
-    text = "The weights were re-optimised on what remains: they are those of retraining, within the bound."
+    short = "The repair ended or was abandoned before the weights reached those of retraining."
+    text = "The weights were re-optimised on the remaining graph: they are those of retraining, within the bound."
     ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", text, "done")}
     ended = [_done(request, event.created_at, *ends[event.type]) for event in events if event.type in ends]
     if ended:
         return ended
     if request.repair is RepairStatus.PENDING:
-        return [Step("Repaired", "now", "The weights are being re-optimised on what remains; erasure does not wait.")]
+        return [Step("Repaired", "now", "The weights are being re-optimised. Erasure does not wait for it.")]
     if request.repair is RepairStatus.NOT_CONVERGED:
         return [Step("Not repaired", "failed", "The repair did not converge; an operator should look into it.")]
     return []
@@ -106,8 +108,8 @@ def _completed(request: DeletionRequest) -> Step:
     erased = request.kind.rules.erased
     if request.completed_at is None:
         state = "now" if request.status is RequestStatus.APPLIED else "waiting"
-        return Step("Completed", state, f"{erased}, ids and older weights are erased from the disk.")
-    text = f"{erased}, ids and older weights are gone from the disk; the key to the ids in the request was destroyed."
+        return Step("Completed", state, f"{erased}, ids and older weights will be erased from the disk.")
+    text = f"{erased}, ids and older weights are gone from the disk. The key to the ids in the request was destroyed."
     return _done(request, request.completed_at, "Completed", text)
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from projector.forgetting.status import RepairStatus
 from service.audit_records.queries import Order
-from service.dashboard.words.filters import Answer
+from service.dashboard.words.filters import Answer, Drills
 from service.domain.guarantees import GUARANTEES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
@@ -24,36 +24,38 @@ class Word:
 
 
 WORDS: dict[StrEnum, Word] = {
-    RequestStatus.QUEUED: Word("Queued", "busy", "Accepted and durable; the unlearner has not taken it up yet."),
+    RequestStatus.QUEUED: Word("Queued", "busy", "Accepted and stored durably; work on it has not begun."),
     RequestStatus.APPLIED: Word(
-        "Applied", "busy", "Out of the graph and every prediction; it is being erased from the disk."
+        "Applied", "busy", "Out of the graph and every prediction; being erased from the disk."
     ),
     RequestStatus.COMPLETED: Word(
-        "Completed", "good", "Also erased from the disk, with every older version of the weights."
+        "Completed", "good", "Erased from the disk too, with every older version of the weights."
     ),
-    RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; the request says why, and what to do."),
-    RequestStatus.CANCELLED: Word("Withdrawn", "quiet", "Cancelled before the unlearner took it up."),
+    RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; its page says why and what to do."),
+    RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn by the caller before work on it began."),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
+    Drills.ONLY: Word("Only drills", "quiet", "Drills and nothing else."),
+    Drills.INCLUDED: Word("Included", "quiet", "Drills among all others."),
     Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),
     Order.OLDEST: Word("Oldest first", "quiet", "Received first at the top."),
     Order.DUE: Word("Due first", "quiet", "Due first at the top."),
     Order.DUE_LAST: Word("Due last", "quiet", "Due last at the top."),
     **{kind: Word(kind.rules.label, "quiet", kind.rules.meaning) for kind in RequestKind},
     Guarantee.SPAN: Word("Span", "warn", GUARANTEES[Guarantee.SPAN]),
-    Guarantee.RETRAINED: Word("As retrained", "good", GUARANTEES[Guarantee.RETRAINED]),
+    Guarantee.RETRAINED: Word("Retrained", "good", GUARANTEES[Guarantee.RETRAINED]),
     Guarantee.GRAPH_ONLY: Word("Graph only", "warn", GUARANTEES[Guarantee.GRAPH_ONLY]),
-    RepairStatus.NONE: Word("Not repaired", "quiet", "This model is not re-optimised after deletions."),
-    RepairStatus.PENDING: Word("Repair under way", "busy", "The weights are being brought to those of retraining."),
+    RepairStatus.NONE: Word("No repair", "quiet", "This model is not re-optimised after deletions."),
+    RepairStatus.PENDING: Word("Repair pending", "busy", "The weights are being brought to those of retraining."),
     RepairStatus.CONVERGED: Word(
-        "Repaired", "good", "The weights were brought to those of retraining, within the bound."
+        "Repair converged", "good", "The weights were brought to those of retraining, within the bound."
     ),
     RepairStatus.NOT_CONVERGED: Word(
-        "Repair did not converge", "bad", "The weights are not those of retraining; an operator should look into it."
+        "Repair not converged", "bad", "The weights are not those of retraining; an operator should look into it."
     ),
-    DeliveryState.WAITING: Word("Waiting", "busy", "It is sent at its next attempt."),
-    DeliveryState.DELIVERED: Word("Delivered", "good", "The receiver has taken it."),
-    DeliveryState.GIVEN_UP: Word("Given up", "bad", "The receiver did not take it in three days, or was removed."),
+    DeliveryState.WAITING: Word("Waiting", "busy", "Will be sent at the next attempt."),
+    DeliveryState.DELIVERED: Word("Delivered", "good", "The receiver accepted it."),
+    DeliveryState.GIVEN_UP: Word("Given up", "bad", "Not accepted within three days, or the receiver was removed."),
 }
 
 

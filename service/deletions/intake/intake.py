@@ -31,7 +31,7 @@ from service.deletions.intake.callers import (
 from service.deletions.intake.depth import QueueDepth
 from service.deletions.intake.refusals import SaltUsed, refusal, shutting_down
 from service.deletions.intake.statements import IdempotencyKey, NewRow, Received, StoredRequest
-from service.deletions.moves import RequestMoves
+from service.deletions.moves import SEND_ANEW, RequestMoves
 from service.domain.records import DeletionRequest, Targets
 from service.drills.repository import DrillOpen, DrillRepository
 from service.errors import Conflict, LetheError, Unavailable
@@ -125,13 +125,20 @@ class Intake:
         """
         async with transaction(self._engine) as conn:
             request = await RequestMoves(conn).retry(request_id, api_key_id)
-            slot = await RequestKeyRepository(conn).slot(request_id)
-            if self._keys.get(request_id, slot) is None:
+            if not await self._has_key(conn, request_id):
                 raise Conflict(
-                    f"What request {request_id} names cannot be read any more: the key of its id list is gone.",
-                    "Send it again as a new request.",
+                    f"The ids that request {request_id} names cannot be read any more: their key is gone.",
+                    f"Restore the key folder. If the key is lost: {SEND_ANEW}",
                 )
         return request
+
+    async def is_readable(self, request_id: UUID) -> bool:
+        """Whether the key to what a request names is still there. Raises `Unavailable`."""
+        async with transaction(self._engine) as conn:
+            return await self._has_key(conn, request_id)
+
+    async def _has_key(self, conn: AsyncConnection, request_id: UUID) -> bool:
+        return self._keys.get(request_id, await RequestKeyRepository(conn).slot(request_id)) is not None
 
     async def close(self) -> None:
         """Take no more requests, and wait for those under way."""
@@ -264,7 +271,7 @@ class Intake:
             # Some may be on the disk: zeroing them may have failed as well.
             self._has_orphans = True
             raise Unavailable(
-                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was recorded; try again."
+                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was stored; try again."
             ) from error
 
     def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:

@@ -11,11 +11,11 @@ _RETRY_AFTER_SECONDS = 5
 def refusal(error: Exception, model: str) -> Exception:
     """Return what to tell the one caller whose request could not be stored because of `error`."""
     if "requests_model_fkey" in str(error):
-        return NotFound(f"There is no model {model}.", "Import it first.")
+        return NotFound(f"Unknown model {model}.", "Import it first.")
     if isinstance(error, LetheError) or not _is_text_error(error):
         return error
     return InvalidRequest(
-        "The request holds text that cannot be stored: a NUL character or half of a surrogate pair.",
+        "The request contains text that cannot be stored: a NUL character or an unpaired surrogate.",
         "Remove it from the reference and the Idempotency-Key.",
     )
 
@@ -28,16 +28,16 @@ class SaltUsed(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "One of the salts was used before: whoever knew it could link two requests.",
-            "This request was not accepted: draw new random salts for every one, and repeat one whose answer was lost "
-            "with its Idempotency-Key.",
+            "One of the salts was used before, so two requests could be linked.",
+            "The request was not accepted. Draw new random salts for each request, and repeat a request whose "
+            "answer was lost with its Idempotency-Key.",
         )
 
 
 def queue_full(too_many: str) -> QueueFull:
     """Return the error for a request with which `too_many` nodes would wait."""
     return QueueFull(
-        f"{too_many} would be waiting to be forgotten.",
+        f"{too_many} would be queued.",
         f"Try again in {_RETRY_AFTER_SECONDS} seconds.",
         retry_after=_RETRY_AFTER_SECONDS,
     )
@@ -46,7 +46,7 @@ def queue_full(too_many: str) -> QueueFull:
 def reused_key(request_id: UUID) -> Conflict:
     """Return the error for an idempotency key that came with another body before."""
     return Conflict(
-        f"This Idempotency-Key was used for another body, which became request {request_id}.",
+        f"This Idempotency-Key was used with a different body, for request {request_id}.",
         "Use a new key for a new request, or send the first body again.",
     )
 

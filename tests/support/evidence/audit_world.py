@@ -83,14 +83,6 @@ async def _drill(url: str) -> None:
         SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
         FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
     """)
-    # As if they had been drills when they ended: these are neither on time nor late.
-    await AuditWorld(url, engine).rows("""
-        INSERT INTO audit_counts (model, day, status, kind, guarantee, repair, unchanged, late, requests)
-        SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, r.guarantee, r.repair,
-               directions_removed = 0, CASE sign WHEN -1 THEN ended_late END, sign
-        FROM drills d JOIN requests r ON r.id = request_id JOIN versions v ON v.id = batch_id,
-             (VALUES (-1), (1)) s (sign)
-    """)
     await engine.dispose()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-import httpx
+import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
@@ -85,7 +85,7 @@ async def asked(database_url: str, home: Path) -> AsyncIterator[Asked]:
             port = bound.getsockname()[1]
             _, key = await api.key(*Scope)
             headers = {"Authorization": f"Bearer {key}"}
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
                 accepted = (await client.post("/deletions", json={"kind": "node", "nodes": ["3"]})).json()
                 await api.complete(accepted["id"])
                 log_keys = LogKeys.open(home / "keys")

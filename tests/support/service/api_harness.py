@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import numpy as np
 import scipy.sparse as sp
 import uvicorn
@@ -141,19 +141,19 @@ class Api:
             )
         return made.id, made.text
 
-    async def client(self, *scopes: Scope) -> httpx.AsyncClient:
+    async def client(self, *scopes: Scope) -> httpx2.AsyncClient:
         """A client with a new key of these scopes."""
         _, text = await self.key(*scopes)
         return await self.client_with(text)
 
     async def client_with(
         self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), /, **headers: str
-    ) -> httpx.AsyncClient:
+    ) -> httpx2.AsyncClient:
         """A client that presents `key` and comes from `address`."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        transport = httpx.ASGITransport(self.app, client=address)
-        client = httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+        transport = httpx2.ASGITransport(self.app, client=address)
+        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
         return await self._clients.enter_async_context(client)
 
     async def forget(

@@ -14,6 +14,7 @@ from projector.graph.external_ids import NodeIds
 from service.domain.snapshot import Snapshot
 from service.publication.facts import ModelFacts, VersionFacts
 from service.publication.heads import Head
+from service.publication.layout import Layout
 from service.publication.mapped import View, open_view
 from service.publication.reader import Prediction, Reader, Scores
 from service.publication.writer import PublishedModel, Publisher
@@ -86,7 +87,12 @@ def admitted(home: Path) -> Reader:
 
 def folder_of(publisher: Publisher, ref: VersionRef) -> Path:
     """Where a version is published."""
-    return publisher._folder(ref)
+    return publisher._versions[ref.folder].path
+
+
+def layout_of(publisher: Publisher) -> Layout:
+    """The publication that was written to last."""
+    return list(publisher._versions.values())[-1].layout
 
 
 def view_of(publisher: Publisher, ref: VersionRef) -> View:

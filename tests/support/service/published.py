@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -194,7 +194,7 @@ async def assert_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monk
 
         async def is_named() -> bool:
             checks = (await lethe.client.get("/readyz")).json()["checks"]
-            return any("did not bring the weights as near" in check["detail"] for check in checks)
+            return any("did not bring the weights close enough" in check["detail"] for check in checks)
 
         await until(is_named)
         assert (await lethe.state(accepted))["status"] == "queued"
@@ -216,8 +216,8 @@ async def with_key(lethe: Lethe, *scopes: Scope) -> Lethe:
         digest = lethe.services.keyring.api_key_hash(made.text)
         await ApiKeyRepository(connection).create(made.id, f"key {made.id}", scopes, digest)
     await owner.dispose()
-    client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
+    client = httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
         base_url="http://localhost",
         headers={"Authorization": f"Bearer {made.text}"},
     )

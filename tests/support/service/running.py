@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from model_store.build import build_model
@@ -29,7 +29,7 @@ NODES = 160
 class Lethe:
     """A service that runs, and a client with all scopes."""
 
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     settings: Settings
     services: Services
     #: What `on_failure` was told.
@@ -111,8 +111,8 @@ async def running(settings: Settings, name: str = "api-0", unlearner: str = "unl
         await stack.enter_async_context(unlearning(settings, unlearner, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
-            httpx.AsyncClient(
-                transport=httpx.ASGITransport(app),
+            httpx2.AsyncClient(
+                transport=httpx2.ASGITransport(app),
                 base_url="http://localhost",
                 headers={"Authorization": "Bearer the-first-key"},
             )

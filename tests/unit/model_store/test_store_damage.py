@@ -204,7 +204,7 @@ def test_files_that_erasure_would_not_reach_are_refused_by_name(intact: Path, tm
 
 def test_a_folder_without_a_model_is_foreign(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(NotAStore, match="holds no model"):
+        with pytest.raises(NotAStore, match="contains no model"):
             Store.open(path)
     (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
     with pytest.raises(NotAStore, match=r"manifest\.json was not written by Lethe"):

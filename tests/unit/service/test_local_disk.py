@@ -51,7 +51,7 @@ def test_a_disk_of_this_machine_is_accepted(folder: str) -> None:
     ],
 )
 def test_network_and_fuse_file_systems_are_refused_by_name(folder: str, kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"LETHE_HOME {folder} is on a file system of the kind {kind}"):
+    with pytest.raises(ConfigurationError, match=f"LETHE_HOME {folder} is on a {kind} file system"):
         require_local(Path(folder), "LETHE_HOME")
 
 

@@ -51,15 +51,13 @@ OF_THE_UNLEARNER = (
     "versions",
     "worker",
 )
-#: Alembic alone imports these, inside a migration.
-_OF_ALEMBIC = "service.db.migrations"
 
 
 def modules_of(package: str) -> list[str]:
     """Every module of a package of the service, by name."""
     files = (ROOT / "service" / package).rglob("*.py")
     names = [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
-    return sorted(name for name in names if not name.startswith(_OF_ALEMBIC))
+    return sorted(names)
 
 
 def test_no_module_of_the_api_imports_torch() -> None:

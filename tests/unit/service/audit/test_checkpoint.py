@@ -41,7 +41,7 @@ def test_while_keys_are_changed_either_verifies() -> None:
 
 
 def test_a_checkpoint_signed_by_another_key_is_refused() -> None:
-    with pytest.raises(NotVerified, match="not signed by a key that is trusted"):
+    with pytest.raises(NotVerified, match="not signed by a trusted key"):
         verify(sign(CHECKPOINT, [FOREIGN]), [OLD.public, NEW.public])
 
 

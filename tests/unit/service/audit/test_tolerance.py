@@ -19,9 +19,9 @@ def test_a_bound_within_the_tolerance_stated_is_right(bound: float, tolerance: f
 @pytest.mark.parametrize(
     ("bound", "tolerance", "told"),
     [
-        (2e-8, 1e-8, "whose bound, 2e-08, is above the tolerance, 1e-08"),
-        (1e-9, None, "states no bound on their distance, or none that was to be reached"),
-        (1e-7, 2e-6, "its tolerance is 2e-06; none above 1e-06 counts as retrained"),
+        (2e-8, 1e-8, "its bound 2e-08 is above the tolerance 1e-08"),
+        (1e-9, None, "states no bound on the distance, or no tolerance"),
+        (1e-7, 2e-6, "its tolerance is 2e-06; tolerances above 1e-06 do not count as retrained"),
         (1e-7, float("nan"), "its tolerance is nan"),
         (0.0, 0.0, "its tolerance is 0"),
         (float("nan"), 1e-8, "whose bound, nan"),

@@ -79,7 +79,7 @@ def test_weights_are_judged_by_the_tolerance_that_their_leaf_states(bound: float
     figures = {"repair": "converged", "distance_bound_after_relative": bound, "repair_tolerance": 1e-6}
     document = receipt_over(leaves=[leaf(2, "applied", **figures), LEAVES[1]])
     report = verify_receipt(document, [SIGNER.public])
-    told = "leaf 2: it tells of weights as retrained whose bound, 2e-06, is above the tolerance, 1e-06"
+    told = "leaf 2: it claims retraining, but its bound 2e-06 is above the tolerance 1e-06"
     assert [str(finding) for finding in report.findings] == ([] if is_good else [told])
     assert document["summary"]["figures"]["repair_tolerance"] == 1e-6
 
@@ -157,7 +157,7 @@ def test_neither_does_one_of_another_shape(document: dict[str, Any], change: str
 def test_a_receipt_signed_by_another_key_does_not_hold(document: dict[str, Any]) -> None:
     other = Signer("lethe/0123", b"1" * 32)
     assert [str(finding) for finding in verify_receipt(document, [other.public]).findings] == [
-        "The checkpoint of size 7 is not signed by a key that is trusted here."
+        "The checkpoint of size 7 is not signed by a trusted key."
     ]
 
 

@@ -50,9 +50,9 @@ def test_without_a_wait_whatever_is_there_goes() -> None:
 
 
 def test_limits_under_which_nothing_could_go_are_refused() -> None:
-    with pytest.raises(ValueError, match="room for one node"):
+    with pytest.raises(ValueError, match="room for at least one node"):
         BatchLimits(0, 1.0)
-    with pytest.raises(ValueError, match="0 s or more"):
+    with pytest.raises(ValueError, match="at least 0 s"):
         BatchLimits(1, -1.0)
 
 

@@ -99,7 +99,7 @@ STOPPED = replace(
 FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
     "temperature": (0.15, "the temperature of the probabilities"),
-    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that the features have gone through, trained on public nodes"),
+    "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that computes the features, trained only on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
 }
 TWO_LOST: dict[str, Any] = {
@@ -126,15 +126,15 @@ def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair()
     assert words.startswith("The projection changed nothing:")
     assert "The graph, the predictions and the coefficients no longer contain the deleted nodes." in words
     assert words.endswith(
-        "The repair did the forgetting: re-optimised on the remaining graph, the weights moved by 12 % and are those "
-        "of retraining, at most 2e-09 (1e-08 % of their size) away from them."
+        "The repair did the forgetting: it re-optimised the weights on the remaining graph and moved them by 12.3%. "
+        "They are now those of retraining, at most 0.1 parts per billion (1.00 × 10⁻¹⁰) of their size away from them."
     )
     assert "not those of retraining" not in words
 
 
 def test_a_projection_along_faint_directions_alone_does_not_pass_for_none() -> None:
     words = said(replace(CONVERGED, weight_change=0.12 + 1e-9, repair_weight_change=0.12))
-    assert words.startswith("The projection removed no direction: every direction of the deleted features is also")
+    assert words.startswith("The projection removed no direction: the remaining nodes support every direction of the")
     pending = replace(CONVERGED, repair=RepairStatus.PENDING, repair_version=None, repair_weight_change=None)
     assert said(replace(pending, weight_change=1e-9)).startswith("The projection removed no direction:")
     assert said(replace(pending, weight_change=0.0)).startswith("The projection changed nothing:")
@@ -143,7 +143,7 @@ def test_a_projection_along_faint_directions_alone_does_not_pass_for_none() -> N
 def test_a_projection_that_removed_directions_leaves_the_rest_to_the_repair() -> None:
     words = said(replace(CONVERGED, **TWO_LOST))
     assert words.startswith("The projection removed 2 directions of the weights that only deleted nodes had supported")
-    assert "(together 0.129 before, 2e-16 after)" in words
+    assert "(together 0.129 before, 2.00 × 10⁻¹⁶ after)" in words
     assert "The repair did the rest: " in words
     assert "The projection removed one direction" in said(replace(CONVERGED, **TWO_LOST | {"directions_removed": 1}))
 
@@ -155,11 +155,11 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
 ) -> None:
     value, words = FROZEN[part]
     manifest = replace(MANIFEST, **{part: value})
-    assert f"what was fixed before stays as it is: {words}" in said(CONVERGED, kind, manifest)
-    assert "fixed before" not in said(CONVERGED, kind)
+    assert f"keeps the frozen parts as they are: {words}" in said(CONVERGED, kind, manifest)
+    assert "keeps the frozen parts" not in said(CONVERGED, kind)
     # Of weights that are not those of retraining nothing is claimed that it would limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
-        assert "fixed before" not in said(record, kind, manifest)
+        assert "keeps the frozen parts" not in said(record, kind, manifest)
     told = ended(PENDING, ENDED, manifest)
     assert words in told.explanation
 
@@ -175,10 +175,10 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     record = replace(CONVERGED, repair_weight_change=1.5, distance_bound_start_relative=4.2)
     words = said(record, manifest=STOPPED)
     assert "did the forgetting" not in words
-    assert "the weights moved by 150 % and are those of retraining" in words
+    assert "moved them by 150%. They are now those of retraining, at most " in words
     assert words.endswith(
-        "Not all of that need be forgetting: when the deletion began, the weights were up to 420 % of their size "
-        "away from the optimum of the graph as it was, because training had stopped before it, and no repair had "
+        "Part of that may not be forgetting: when the deletion began, the weights were up to 420% of their size away "
+        "from the optimum of the graph as it was, because training had stopped before it, and no repair had "
         "reached it yet."
     )
     # The next one begins at an optimum.
@@ -190,24 +190,22 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     # An earlier repair that came within the tolerance has left nothing undone, however little the next one moves.
     record = replace(record, repair_weight_change=1e-5, distance_bound_start_relative=9e-7, repair_tolerance=1e-6)
     assert "did the forgetting" in said(record, manifest=STOPPED)
-    assert "Not all of that" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
+    assert "Part of that may not be" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
 
 
 @pytest.mark.parametrize("repair", [RepairStatus.CONVERGED, RepairStatus.PENDING, RepairStatus.NOT_CONVERGED])
 def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: RepairStatus) -> None:
     record = replace(CONVERGED, repair=repair)
     told = said(replace(record, factor_age_s=60.0))
-    assert (
-        "a factor of the loss' curvature made before this deletion may stay in memory for up to 60 s after it" in told
-    )
-    assert "never written to disk, and does not influence what the weights converge to." in told
+    assert "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s." in told
+    assert "never written to disk and does not influence what the weights converge to." in told
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
 
 
 def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -> None:
     assert said(RECORD).endswith(
-        "The weights are not those of retraining, but at most 4.1 (20 % of their size) away from them."
+        "The weights are not those of retraining, but at most 20% of their size away from them."
     )
     unknown = replace(RECORD, distance_bound_after=None, distance_bound_after_relative=None)
     assert said(unknown).endswith("The weights are not those of retraining.")
@@ -230,14 +228,16 @@ def test_of_an_edge_the_graph_alone_forgets_until_a_repair_has_ended() -> None:
 
 def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
     pending = said(replace(RECORD, repair=RepairStatus.PENDING))
-    assert "goes on: until it ends, the weights are not those of retraining, but at most 4.1 (20 % of" in pending
-    short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after=0.01))
-    assert "The repair did not converge, and an operator should look into it: the weights are not those of" in short
-    assert "at most 0.01 (" in short
+    assert (
+        "is under way: until it ends, the weights are not those of retraining, but at most 20% of their size" in pending
+    )
+    short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after_relative=0.01))
+    assert "The repair did not converge; an operator should look into it: the weights are not those of" in short
+    assert "at most 1% of their size" in short
 
 
 def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
-    assert "The repair found nothing left to do: the weights are those of retraining, at most 2e-09" in said(
+    assert "The repair found nothing left to do: the weights are those of retraining, at most 0.1 parts" in said(
         replace(CONVERGED, repair_weight_change=0.0)
     )
     assert "The repair (model version 9) did the forgetting: " in said(replace(CONVERGED, repair_version=9))
@@ -246,11 +246,11 @@ def test_a_repair_that_moved_nothing_or_ended_later_says_so() -> None:
 def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
     words = said(replace(CONVERGED, nodes=0, features=1), RequestKind.FEATURES, deleted=1)
     assert "The nodes themselves stay, with their edges and labels." in words
-    assert words.endswith("1 of the 2 nodes' features that the request names was gone already.")
+    assert words.endswith("1 of the 2 nodes' features that the request names was already gone.")
     by = (UUID(int=1), UUID(int=2))
     assert nothing_left(RequestKind.EDGE, named=2, with_node=1, by=by) == (
-        f"Nothing was left to do: the edges that this request names had been deleted by requests {by[0]}, {by[1]}, "
-        "1 of them together with a node."
+        f"Nothing was left to do: the edges that this request names had already been deleted by requests {by[0]}, "
+        f"{by[1]}, 1 of them together with a node."
     )
 
 

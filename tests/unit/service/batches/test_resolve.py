@@ -182,7 +182,7 @@ def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwar
 
 def test_the_words_for_nothing_left_fit_the_numbers() -> None:
     first, second = UUID(int=1), UUID(int=2)
-    assert f"the node that this request names had been deleted by request {first}." in nothing_left(
+    assert f"the node that this request names had already been deleted by request {first}." in nothing_left(
         NODE, named=1, with_node=0, by=[first]
     )
     assert "edge that this request names" in nothing_left(EDGE, named=1, with_node=1, by=[first])
@@ -190,4 +190,4 @@ def test_the_words_for_nothing_left_fit_the_numbers() -> None:
     assert nothing_left(FEATURES, named=3, with_node=2, by=[first, second]).endswith(
         f"requests {first}, {second}, 2 of them together with a node."
     )
-    assert nothing_left(NODE, named=1, with_node=0, by=[]).endswith("names had been deleted before a recovery.")
+    assert nothing_left(NODE, named=1, with_node=0, by=[]).endswith("names had already been deleted before a recovery.")

@@ -24,7 +24,7 @@ def drill(status: str, **fields: Any) -> dict[str, Any]:
 
 def listed(*drills: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     other = drill("completed", request_id="r0", cohort=1, passed=False)
-    return 200, {"model": "cora", "every_days": 0, "cohorts": COHORTS, "drills": [*drills, other]}
+    return 200, {"model": "cora", "cohorts": COHORTS, "drills": [*drills, other]}
 
 
 def accepted(stub: LetheStub) -> None:
@@ -47,7 +47,7 @@ def test_a_drill_is_waited_for_and_its_figures_are_shown(lethe: CommandLine, stu
     assert "passed" in ran.stdout
     assert "4.125" in ran.stdout
     assert fell in ran.stderr
-    assert "8 of 12 cohorts are left" in ran.stderr
+    assert "8 of 12 cohorts remain" in ran.stderr
     assert "Cohort 2 is skipped" in ran.stderr
     assert "Cohort 5 is skipped" in ran.stderr
 
@@ -87,7 +87,7 @@ def test_waiting_too_short_says_that_it_goes_on(lethe: CommandLine, stub: LetheS
     stub.answers[LISTED] = listed(drill("queued"))
     ran = lethe("drill", "--timeout", "0")
     assert ran.status == 1
-    assert "goes on by itself" in ran.stderr
+    assert "continues by itself" in ran.stderr
 
 
 def test_a_refusal_says_what_to_do(lethe: CommandLine, stub: LetheStub) -> None:

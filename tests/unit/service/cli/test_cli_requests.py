@@ -155,7 +155,7 @@ def test_waiting_too_short_says_that_it_goes_on(lethe: CommandLine, stub: LetheS
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     ran = lethe("delete", "12", "--wait", "--timeout", "0")
     assert ran.status == 1
-    assert "goes on by itself" in ran.stderr
+    assert "continues by itself" in ran.stderr
 
 
 def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: CommandLine, stub: LetheStub) -> None:
@@ -200,7 +200,7 @@ def test_the_evidence_of_a_queued_request_says_there_is_none_yet(lethe: CommandL
     stub.answers["GET", "/deletions/r1"] = deletion("queued")
     ran = lethe("audit", "show", "r1")
     assert ran.status == 0
-    assert "before it is applied" in ran.stderr
+    assert "before the request is applied" in ran.stderr
 
 
 def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLine, stub: LetheStub) -> None:
@@ -216,7 +216,7 @@ def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLin
     assert ran.status == 3
     assert "Theory" in ran.stdout
     assert "57: deleted on request" in ran.stderr
-    assert "no: no such node" in ran.stderr
+    assert "no: unknown node" in ran.stderr
 
 
 def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
@@ -297,11 +297,11 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
     assert ran.status == 0
     for told in (
         "2026-10",
-        "91.7 %",
+        "91.7%",
         "cora",
         "r1, 2026-03-02 09:15:04 UTC",
         "610 ms (50 %)",
-        "98.5 %",
+        "98.5%",
         "guarantee retrained",
         "2,588",
         "Whatever is published has noise.",

@@ -189,7 +189,7 @@ def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Pat
     ensure_model(settings)
     itself = lethe("model", "import", settings.model_dir, "--home", "home")
     assert itself.status == 2
-    assert "is the model that is served" in itself.stderr
+    assert "is the served model" in itself.stderr
 
 
 def test_an_import_meets_the_folder_that_a_running_service_serves(
@@ -201,7 +201,7 @@ def test_an_import_meets_the_folder_that_a_running_service_serves(
     (run / "server.json").write_bytes(msgspec.json.encode(facts))
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 2
-    assert "is the model that is served" in ran.stderr
+    assert "is the served model" in ran.stderr
     assert not (tmp_path / "home" / "model").exists()
 
 
@@ -221,7 +221,7 @@ def test_nothing_is_said_to_be_forgotten_by_a_model_that_was_not_found(lethe: Co
     (tmp_path / "home").mkdir()
     ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--home", "home")
     assert ran.status == 3
-    assert "holds no model" in ran.stderr
+    assert "contains no model" in ran.stderr
     assert "0 traces" not in ran.stdout
 
 
@@ -343,7 +343,7 @@ def test_the_first_start_of_the_image_trains_into_the_folder_that_it_names(
     shutil.rmtree(settings.model_dir)
     with OwnSlots.open(settings.home / "keys" / SLOTS):
         pass
-    with pytest.raises(ConfigurationError, match="has served a model"):
+    with pytest.raises(ConfigurationError, match="served a model before"):
         ensure_model(settings)
 
 

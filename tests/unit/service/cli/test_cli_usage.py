@@ -149,7 +149,7 @@ def test_serving_a_folder_of_something_else_is_refused(lethe_start: Start, own_h
     (folder / "notes.txt").write_text("not a model")
     ran = served(lethe_start, folder)
     assert ran.status == 3
-    assert "holds no model" in ran.stderr
+    assert "contains no model" in ran.stderr
 
 
 def test_it_runs_as_a_module() -> None:

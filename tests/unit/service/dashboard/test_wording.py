@@ -12,7 +12,7 @@ from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import FilterQuery, list_filters
 from service.dashboard.words.timeline import is_final, timeline
 from service.dashboard.words.wording import WORDS
-from service.domain.formats import duration, number, percent
+from service.domain.formats import at_most, duration, number, percent
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus
@@ -50,13 +50,23 @@ def test_figures_are_written_to_be_read(value: float | int | None, text: str) ->
 
 
 def test_shares_are_written_as_percentages() -> None:
-    assert [percent(share) for share in (None, 0.0, 1.0, 0.0415, 2.65e-11)] == [
-        "–",
-        "0 %",
-        "100 %",
-        "4.15 %",
-        "2.65 × 10⁻⁹ %",
+    shares = (None, 0.0, 1.0, 0.0415, 1e-4, 2.65e-6, 1e-8, 2.65e-11, 7.2658e-16)
+    written = ["–", "0%", "100%", "4.15%", "0.01%", "2.65 ppm", "10 ppb", "0.0265 ppb", "7.27 × 10⁻¹⁶"]
+    assert [percent(share) for share in shares] == written
+
+
+def test_a_limit_is_never_written_smaller_than_it_is() -> None:
+    limits = (0.0, 0.2, 0.123, 2.4101e-9, 1e-8, 3.3e-6, 5.001e-15)
+    written = [
+        "0%",
+        "20%",
+        "13%",
+        "2.5 parts per billion (2.42 × 10⁻⁹)",
+        "10 parts per billion (1.00 × 10⁻⁸)",
+        "3.3 parts per million (3.30 × 10⁻⁶)",
+        "5.01 × 10⁻¹⁵",
     ]
+    assert [at_most(limit) for limit in limits] == written
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,7 @@ def test_lengths_of_time_are_written_as_people_say_them(seconds: float, text: st
         (timedelta(days=23), "good", "7 d left"),
         (timedelta(days=24), "warn", "6 d left"),
         (timedelta(days=29, hours=23, minutes=59, seconds=30), "warn", "30 s left"),
-        (timedelta(days=31), "bad", "1 d past its deadline"),
+        (timedelta(days=31), "bad", "1 d late"),
     ],
 )
 def test_a_clock_tells_how_much_time_is_left(age: timedelta, tone: str, words: str) -> None:

@@ -20,9 +20,9 @@ def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them() -> No
     with pytest.raises(PublicNodes) as caught:
         refuse_public(PUBLIC, "cora", ["c", "b", "a"])
     assert caught.value.status == 409
-    assert caught.value.detail.startswith("2 of the nodes named are public: the MLP of the model cora was trained on")
+    assert caught.value.detail.startswith("2 of the nodes are public: the MLP of the model cora was trained on")
     assert caught.value.extra == {"public": ["b", "a"]}
-    assert "nothing of this request was accepted" in caught.value.remedy
+    assert "nothing was accepted" in caught.value.remedy
 
 
 def test_only_an_edge_between_two_public_nodes_is_refused() -> None:

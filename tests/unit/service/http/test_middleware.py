@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import Body, FastAPI
 from pydantic import BaseModel, ConfigDict
@@ -29,7 +29,7 @@ def answers() -> list[Answer]:
 
 
 @pytest.fixture
-async def client(answers: list[Answer]) -> AsyncIterator[httpx.AsyncClient]:
+async def client(answers: list[Answer]) -> AsyncIterator[httpx2.AsyncClient]:
     app = FastAPI()
     problems.install(app)
 
@@ -50,11 +50,11 @@ async def client(answers: list[Answer]) -> AsyncIterator[httpx.AsyncClient]:
         raise Unavailable("The database does not answer.", "Try again.")
 
     app.add_middleware(OuterMiddleware, max_body_bytes=LIMIT, observe=answers.append)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://lethe") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://lethe") as client:
         yield client
 
 
-def check_problem(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
+def check_problem(response: httpx2.Response, status: int, slug: str) -> dict[str, Any]:
     assert response.status_code == status
     assert response.headers["content-type"] == "application/problem+json"
     document: dict[str, Any] = response.json()
@@ -66,12 +66,12 @@ def check_problem(response: httpx.Response, status: int, slug: str) -> dict[str,
     return document
 
 
-async def test_a_declared_body_over_the_limit_is_refused_unread(client: httpx.AsyncClient) -> None:
+async def test_a_declared_body_over_the_limit_is_refused_unread(client: httpx2.AsyncClient) -> None:
     document = check_problem(await client.post("/things", content=b"x" * (LIMIT + 1)), 413, "too-large")
     assert str(LIMIT) in str(document["detail"])
 
 
-async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(client: httpx.AsyncClient) -> None:
+async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(client: httpx2.AsyncClient) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -85,14 +85,14 @@ async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(clie
     assert sent <= LIMIT + 1_000
 
 
-async def test_a_body_of_exactly_the_limit_is_read(client: httpx.AsyncClient) -> None:
+async def test_a_body_of_exactly_the_limit_is_read(client: httpx2.AsyncClient) -> None:
     frame = len('{"name":""}')
     response = await client.post("/things", json={"name": "x" * (LIMIT - frame)})
     assert response.status_code == 200
 
 
 async def test_an_unexpected_error_says_nothing_of_what_went_wrong(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = await client.get(f"/broken/{SECRET}")
     check_problem(response, 500, "internal-error")
@@ -102,19 +102,19 @@ async def test_an_unexpected_error_says_nothing_of_what_went_wrong(
 
 
 @pytest.mark.parametrize("path", ["/lost"])
-async def test_an_internal_error_of_ours_keeps_its_detail_to_itself(client: httpx.AsyncClient, path: str) -> None:
+async def test_an_internal_error_of_ours_keeps_its_detail_to_itself(client: httpx2.AsyncClient, path: str) -> None:
     response = await client.get(path)
     check_problem(response, 500, "internal-error")
     assert SECRET not in response.text
 
 
-async def test_an_outage_asks_to_come_back(client: httpx.AsyncClient) -> None:
+async def test_an_outage_asks_to_come_back(client: httpx2.AsyncClient) -> None:
     response = await client.get("/away")
     check_problem(response, 503, "unavailable")
     assert int(response.headers["retry-after"]) >= 1
 
 
-async def test_an_unknown_route_and_a_wrong_method_are_problem_documents(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_route_and_a_wrong_method_are_problem_documents(client: httpx2.AsyncClient) -> None:
     check_problem(await client.get("/nothing/here"), 404, "no-such-route")
     response = await client.get("/things")
     check_problem(response, 405, "method-not-allowed")
@@ -122,12 +122,12 @@ async def test_an_unknown_route_and_a_wrong_method_are_problem_documents(client:
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[" * 1_900, b'{"name": NaN'])
-async def test_a_body_that_is_no_json_is_400(client: httpx.AsyncClient, body: bytes) -> None:
+async def test_a_body_that_is_no_json_is_400(client: httpx2.AsyncClient, body: bytes) -> None:
     response = await client.post("/things", content=body, headers={"Content-Type": "application/json"})
     check_problem(response, 400, "malformed-body")
 
 
-async def test_a_body_of_another_media_type_is_415(client: httpx.AsyncClient) -> None:
+async def test_a_body_of_another_media_type_is_415(client: httpx2.AsyncClient) -> None:
     response = await client.post("/things", content=b'{"name":"a"}', headers={"Content-Type": "text/plain"})
     check_problem(response, 415, "unsupported-media-type")
     assert response.headers["accept"] == "application/json"
@@ -138,7 +138,7 @@ async def test_a_body_of_another_media_type_is_415(client: httpx.AsyncClient) ->
     [({}, "name"), ({"name": 4711}, "name"), ({"name": "a", "more": SECRET}, "more"), ({"name": None}, "name")],
 )
 async def test_what_does_not_fit_the_schema_is_named_and_not_repeated(
-    client: httpx.AsyncClient, body: dict[str, object], place: str
+    client: httpx2.AsyncClient, body: dict[str, object], place: str
 ) -> None:
     response = await client.post("/things", json=body)
     document = check_problem(response, 422, "invalid-request")
@@ -152,7 +152,7 @@ async def test_what_does_not_fit_the_schema_is_named_and_not_repeated(
     "name", ["Host", "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "HX-Target"]
 )
 async def test_a_field_of_which_one_is_read_is_refused_when_it_comes_twice(
-    client: httpx.AsyncClient, name: str
+    client: httpx2.AsyncClient, name: str
 ) -> None:
     for values in (("a", "b"), ("a", "a")):
         fields = [*((name, value) for value in values), *([] if name == "Host" else [("Host", "lethe")])]
@@ -160,7 +160,7 @@ async def test_a_field_of_which_one_is_read_is_refused_when_it_comes_twice(
         assert name.lower() in document["detail"]
 
 
-async def test_a_list_may_come_in_several_fields(client: httpx.AsyncClient) -> None:
+async def test_a_list_may_come_in_several_fields(client: httpx2.AsyncClient) -> None:
     fields = [(name, value) for name in ("Accept", "Cookie", "X-Forwarded-For", "Via") for value in ("a", "b")]
     assert (await client.post("/things", json={"name": "a"}, headers=fields)).status_code == 200
 
@@ -184,13 +184,17 @@ async def test_a_host_is_demanded_of_http_1_1_alone(version: str, status: int) -
 
 
 @pytest.mark.parametrize(("name", "value"), [("Content-Encoding", "gzip"), ("Transfer-Encoding", "gzip, chunked")])
-async def test_a_compressed_body_is_415_with_what_is_accepted(client: httpx.AsyncClient, name: str, value: str) -> None:
+async def test_a_compressed_body_is_415_with_what_is_accepted(
+    client: httpx2.AsyncClient, name: str, value: str
+) -> None:
     response = await client.post("/things", content=b"x", headers={name: value})
     check_problem(response, 415, "unsupported-coding")
     assert response.headers["accept-encoding"] == "identity"
 
 
-async def test_head_is_answered_as_get_is_and_counted_as_head(client: httpx.AsyncClient, answers: list[Answer]) -> None:
+async def test_head_is_answered_as_get_is_and_counted_as_head(
+    client: httpx2.AsyncClient, answers: list[Answer]
+) -> None:
     for path in ("/away", "/lost", "/things", "/nothing"):
         asked, head = await client.get(path), await client.head(path)
         assert head.status_code == asked.status_code
@@ -199,7 +203,7 @@ async def test_head_is_answered_as_get_is_and_counted_as_head(client: httpx.Asyn
         assert answers[-1].method == "HEAD"
 
 
-async def test_every_answer_carries_the_security_headers_and_an_id_of_its_own(client: httpx.AsyncClient) -> None:
+async def test_every_answer_carries_the_security_headers_and_an_id_of_its_own(client: httpx2.AsyncClient) -> None:
     ids = set()
     for response in (await client.get("/nothing"), await client.post("/things", json={"name": "a"})):
         assert response.headers["x-content-type-options"] == "nosniff"
@@ -212,7 +216,7 @@ async def test_every_answer_carries_the_security_headers_and_an_id_of_its_own(cl
 
 
 async def test_what_is_observed_names_routes_and_never_paths(
-    client: httpx.AsyncClient, answers: list[Answer], caplog: pytest.LogCaptureFixture
+    client: httpx2.AsyncClient, answers: list[Answer], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     await client.get(f"/broken/{SECRET}")

@@ -54,11 +54,11 @@ def completed(**request: Any) -> list[dict[str, Any]]:
 
 def test_it_says_in_three_sentences_what_was_asked_what_was_done_and_what_holds() -> None:
     assert sentences(summary(completed()), "Beispiel GmbH") == [
-        "On 2 March 2026, Beispiel GmbH was asked to delete one entry from the model “cora”.",
-        "Since 2 March 2026, 09:15 UTC, no prediction of the model uses this data, and by 3 March 2026, 10:00 UTC it "
-        "had been erased from the disk, with every earlier version of the model.",
-        "The model was then corrected: it is now the one that training it without this data would have given, up to a "
-        "proved difference. The annex states it.",
+        "On 2 March 2026, Beispiel GmbH was asked to delete one record from its machine learning model.",
+        "Since 2 March 2026, 09:15 UTC, no prediction of the model uses this data. By 3 March 2026, 10:00 UTC it had "
+        "been erased from the disk, with every earlier version of the model.",
+        "The model was then corrected. It is now the one that training without this data would have given, up to a "
+        "proven difference. The difference is at most 0.1 parts per billion (1.00 × 10⁻¹⁰) of the size of its weights.",
     ]
 
 
@@ -66,15 +66,15 @@ def test_it_promises_no_figure_that_the_log_does_not_tell() -> None:
     leaves = completed()
     for each in leaves:
         each["details"] = {**each["details"], "distance_bound_after_relative": None}
-    assert sentences(summary(leaves), None)[2].endswith("would have given, up to a proved difference.")
+    assert sentences(summary(leaves), None)[2].endswith("would have given, up to a proven difference.")
 
 
 @pytest.mark.parametrize(
     ("kind", "count", "words"),
     [
-        ("node", 1200, "delete 1,200 entries from"),
-        ("features", 1, "delete what is stored about one entry from"),
-        ("edge", 2, "delete 2 connections between entries from"),
+        ("node", 1200, "delete 1,200 records from"),
+        ("features", 1, "delete the stored details of one record from"),
+        ("edge", 2, "delete 2 links between records from"),
     ],
 )
 def test_it_names_what_was_asked_for_without_the_words_of_graphs(kind: str, count: int, words: str) -> None:
@@ -90,14 +90,14 @@ def test_it_claims_no_more_than_holds() -> None:
     assert "still being corrected" in under_way[2]
     nothing = sentences(summary([leaf("completed", at, already_deleted_by=ID)]), None)
     assert nothing[1:] == [
-        "There was nothing left to do: all of it had been deleted before.",
-        "An earlier request had deleted everything that this one names; its own receipt says what was done.",
+        "There was nothing left to do: all of it had already been deleted.",
+        "An earlier request had already deleted everything that this one names. Its receipt says what was done.",
     ]
 
 
 def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
     at, later = "2026-03-02T09:15:04.310000Z", "2026-03-05T10:00:00Z"
-    failed = leaf("failed", at, failure="Its key is lost.")
+    failed = leaf("failed", at, failure="Its key is lost. Restore it from a backup.")
 
     def told(*leaves: dict[str, Any]) -> list[str]:
         return sentences(summary([failed, *leaves]), None)[1:]
@@ -105,12 +105,12 @@ def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
     done = "This could not be done on 2 March 2026, 09:15 UTC: nothing was deleted for this request."
     why = "The reason: Its key is lost."
     extended = leaf("extended", later, {"reason": "Many at once."}, failure="Its key is lost.")
-    assert told() == told(extended) == [done, why, "What becomes of it is still open."]
+    assert told() == told(extended) == [done, why, "The request is still open."]
     noted = leaf("handled", later, {"reason": "Deleted by hand."}, failure="Its key is lost.")
-    assert told(noted) == [done, why, "It was settled otherwise on 5 March 2026: Deleted by hand."]
+    assert told(noted) == [done, why, "The request was settled in another way on 5 March 2026: Deleted by hand."]
     by = leaf("handled", later, {"deleted_by": [ID]}, failure="Its key is lost.")
     assert told(by)[2] == (
-        f"By 5 March 2026 all of it had been deleted for the later request {ID}, whose receipt says what was done."
+        f"By 5 March 2026, all of it had been deleted for the later request {ID}, whose receipt says what was done."
     )
 
 
@@ -132,13 +132,16 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
     for label in (FIGURES[name].label for name in shown):
         assert label in annexed
         assert label not in first
-    assert "1.00 × 10⁻⁸ %" in annexed
+    assert "0.1 ppb<br><small>1.00 × 10⁻¹⁰</small>" in annexed
     assert "Beispiel &lt;GmbH&gt;" in first
     assert "DSR-17" in first
     assert "1 April 2026" in first
     # To the day, and in the annex to the second.
     assert ".310000" not in page
-    assert f"https://lethe.example/dashboard/requests/{ID}" in first
+    assert "https://lethe.example/dashboard/verify</code>" in first
+    # Whoever was deleted needs no shell.
+    assert "./lethe" not in first
+    assert "cora" not in first
     assert fingerprint(leaves)[:8] in first
     hidden = receipt_paper(Receipt(document, replace(REQUEST, reference=None), reference_is_hidden=True), settings)
     assert "not shown to this key" in hidden.html

@@ -56,11 +56,11 @@ def test_it_says_what_became_of_a_request_that_failed() -> None:
     by = UUID(int=7)
     assert became(FAILED) == "Open."
     assert became(replace(FAILED, handled_at=AT)) == "Marked as handled."
-    assert became(replace(FAILED, handled_at=AT, handled_by=by)) == f"Settled by {str(by)[:8]}…"
-    assert became(replace(FAILED, status=RequestStatus.COMPLETED)) == "Tried again, and completed."
-    assert became(replace(FAILED, status=RequestStatus.QUEUED)) == "Tried again: queued."
+    assert became(replace(FAILED, handled_at=AT, handled_by=by)) == f"Settled by request {str(by)[:8]}…"
+    assert became(replace(FAILED, status=RequestStatus.COMPLETED)) == "Retried and completed."
+    assert became(replace(FAILED, status=RequestStatus.QUEUED)) == "Retried: queued."
 
 
 def test_a_share_is_never_rounded_up_to_all_or_down_to_none() -> None:
     shares = (0.0, 1e-9, 0.005, 0.5, 0.9995, 1.0)
-    assert [share(one) for one in shares] == ["0 %", "less than 0.1 %", "0.5 %", "50 %", "more than 99.9 %", "100 %"]
+    assert [share(one) for one in shares] == ["0%", "less than 0.1%", "0.5%", "50%", "more than 99.9%", "100%"]

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,9 +27,10 @@ from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, Lethe
 from service.private_files import write_private
 from service.processes import serve
 from service.processes.listening import ServerFacts, facts_path, facts_paths
+from service.processes.numbers import own_number
 from service.processes.serve import child, default_workers, end_orphans, settings_for
 from service.processes.supervisor import Child, Restarts, Stage, _Process
-from service.publication.layout import Layout
+from service.publication.layout import Layout, in_use
 from service.settings import Settings
 from tests.support.preloaded import ROOT
 from tests.support.processes import supervised
@@ -249,7 +251,7 @@ def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_
     supervised.until("all are ready")
     supervised.process.terminate()
     assert supervised.end() == (0, ["unlearner got SIGTERM"])
-    assert "api-0 has not stopped within 0.1 s and is killed" in supervised.log()
+    assert "api-0 did not stop within 0.1 s and is killed" in supervised.log()
 
 
 def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:
@@ -392,7 +394,7 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(home=tmp_path, port=0, share=tmp_path / "share", **SECRETS)
-    layout = Layout.make(tmp_path, settings.share, room=0)
+    layout = Layout.make(tmp_path, settings.share, 1, room=0)
     names, urls = list[list[str]](), list[str]()
 
     class Answering:
@@ -428,6 +430,27 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     # Names are free again.
     serve.serve(settings, 1, "api")
     assert names[-1] == ["api-0"]
+
+
+def test_of_several_users_that_stop_at_once_the_last_is_told_so_and_one_that_starts_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    has_started = threading.Event()
+
+    def start() -> None:
+        with in_use(tmp_path):
+            has_started.set()
+
+    starting = threading.Thread(target=start)
+    with in_use(tmp_path) as first:
+        with in_use(tmp_path) as second:
+            assert (first(), second()) == (False, True)
+            starting.start()
+            assert not has_started.wait(0.3)
+        assert has_started.wait(PATIENCE_S)
+    starting.join()
+    with in_use(tmp_path) as stopping, in_use(tmp_path):
+        assert not stopping(), "another has started meanwhile"
 
 
 def test_commands_ask_one_that_lives(tmp_path: Path) -> None:
@@ -523,14 +546,16 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
             assert process.stdout.read(2) == b"up"
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
-        facts = tmp_path / "server.json"
+        facts = facts_path(tmp_path, 2)
+        facts.parent.mkdir()
         pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
-        said = ServerFacts(os.getpid(), "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
+        # As by a supervisor in another container, whose process ids mean nothing here.
+        said = ServerFacts(gone.pid, "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
         facts.write_bytes(msgspec.json.encode(said))
-        end_orphans(facts)
+        with own_number(tmp_path, "api"), own_number(tmp_path, "api"):
+            end_orphans(tmp_path)
         assert (orphan.poll(), other.poll()) == (None, None), "their supervisor runs"
-        facts.write_bytes(msgspec.json.encode(msgspec.structs.replace(said, pid=gone.pid)))
-        end_orphans(facts)
+        end_orphans(tmp_path)
         assert not psutil.pid_exists(orphan.pid)
         assert other.poll() is None
         other.kill()
@@ -538,7 +563,8 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"pid": 1}', "[]"])
 def test_no_facts_or_damaged_ones_keep_nobody_from_starting(tmp_path: Path, text: str | None) -> None:
-    facts = tmp_path / "server.json"
+    facts = facts_path(tmp_path, 1)
+    facts.parent.mkdir()
     if text is not None:
         facts.write_text(text)
-    end_orphans(facts)
+    end_orphans(tmp_path)

@@ -11,11 +11,10 @@ import pytest
 from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from service.domain.snapshot import Snapshot
-from service.errors import Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.publication import mapped
 from service.publication.checksums import BLOCK, PublicationDamaged
 from service.publication.heads import Head, Heads
-from service.publication.layout import Layout
 from service.publication.mapped import View
 from service.publication.reader import Found, Prediction, Reader, Scores
 from service.publication.writer import Publisher
@@ -55,6 +54,10 @@ def reader(publisher: Publisher, tmp_path: Path) -> Reader:
 
 def write(publisher: Publisher, shown: Snapshot) -> None:
     publisher.write(ref(shown.version), shown, publications.version_facts(shown), of=ref(shown.version - 1))
+
+
+def load(publisher: Publisher, shown: Snapshot, fencing: int) -> None:
+    publications.load(publisher, ref(shown.version), publications.published_model(IDS, shown), shown, fencing)
 
 
 def show(publisher: Publisher, version: int) -> None:
@@ -107,7 +110,7 @@ def test_a_node_that_a_version_forgot_is_unknown_in_it_and_so_are_its_edges(
 
 
 def test_edges_that_are_erased_are_gone(publisher: Publisher, reader: Reader) -> None:
-    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]), 1)
+    publisher.erase(ref(1), NO_ROWS, np.array([[2, 1]]))
     assert have_edges(reader, [("b", "ç d"), ("ç d", "b"), ("a", "b")]) == [False, False, True]
 
 
@@ -141,23 +144,37 @@ def test_nothing_is_answered_before_the_database_has_admitted_it_and_the_reason_
     reader = Reader(tmp_path)
     questions = (lambda: predicted(reader, "a"), lambda: reader.predict_many(()), lambda: reader.facts)
     for ask in questions:
-        with pytest.raises(Unavailable, match="has not said yet which version is committed"):
+        with pytest.raises(Unavailable, match="the committed version is not known yet"):
             ask()
     assert reader.look_up(["a"]) is None
     assert reader.newest() is None
     reader.admit(1)
     for ask in questions:
         ask()
-    reader.suspend("it is served elsewhere")
-    with pytest.raises(Unavailable, match="it is served elsewhere"):
+    reader.suspend("it is gone")
+    with pytest.raises(Unavailable, match="it is gone"):
         predicted(reader, "a")
+    assert knows(reader, "a")
+
+
+def test_a_reader_in_a_home_that_does_not_serve_the_model_refuses_everything_by_name(reader: Reader) -> None:
+    questions = (lambda: predicted(reader, "a"), lambda: reader.look_up(["a"]), reader.canaries, lambda: reader.facts)
+    for ask in questions:
+        ask()
+    reader.disown()
+    for ask in questions:
+        with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
+            ask()
+    reader.admit(0)
+    for ask in questions:
+        ask()
 
 
 def test_what_is_older_than_the_committed_version_is_not_answered_from(publisher: Publisher, tmp_path: Path) -> None:
     """As after a backup of LETHE_HOME was restored with what was published then."""
     reader = Reader(tmp_path)
     reader.admit(2)
-    with pytest.raises(Unavailable, match="older than the committed version"):
+    with pytest.raises(Unavailable, match="older than the committed one"):
         predicted(reader, "a")
     write(publisher, snapshot(2))
     show(publisher, 2)
@@ -170,7 +187,7 @@ def test_only_what_is_shown_is_answered_from(publisher: Publisher, reader: Reade
     publisher.withhold(ref(2), 2)
     with pytest.raises(Unavailable, match="has not published the model"):
         predicted(reader, "a")
-    assert publisher.show(ref(2), 2)
+    load(publisher, snapshot(2, 0), fencing=2)
     assert predicted(reader, "a") is None
     Heads(tmp_path).clear()
     with pytest.raises(Unavailable, match="has not published the model"):
@@ -180,9 +197,10 @@ def test_only_what_is_shown_is_answered_from(publisher: Publisher, reader: Reade
 def test_an_entry_of_a_session_that_lost_its_lease_is_never_the_head(
     publisher: Publisher, reader: Reader, tmp_path: Path
 ) -> None:
-    write(publisher, snapshot(2, 0))
-    assert publisher.show(ref(2), 5)
-    assert publisher.show(ref(1), 4)
+    load(publisher, snapshot(2, 0), fencing=5)
+    stale = Publisher(tmp_path, tmp_path / "share")
+    with pytest.raises(LeaseLost, match=r"4\.1\.1 is not the head"):
+        load(stale, snapshot(1), fencing=4)
     assert predicted(reader, "a") is None
     assert predicted(admitted(tmp_path), "a") is None
     # Nor where the higher entry is away: what was forgotten does not come back.
@@ -202,7 +220,8 @@ def test_entries_of_another_boot_do_not_count_and_go_with_the_next(
     shown = snapshot(1)
     publications.load(today, ref(1), publications.published_model(IDS, shown), shown, 2)
     assert predicted(reader, "a") is not None
-    assert [path.name for path in (tmp_path / "run" / "heads").iterdir()] == ["of today"]
+    [kept] = (tmp_path / "run" / "heads").iterdir()
+    assert kept.name.startswith("of today-")
 
 
 def deletable(reader: Reader) -> tuple[Found | None, Canaries | None]:
@@ -217,8 +236,8 @@ def test_what_can_be_deleted_is_told_by_the_version_read_last_where_none_can_be_
     assert told[0] == Found(frozenset(IDS), frozenset("b"), (True, False))
     write(publisher, snapshot(2, 3))
     publisher.withhold(ref(2), 2)
-    publisher.erase(ref(2), np.array([3]), NO_EDGES, 1)
-    publisher.remove_older(ref(2), 1)
+    publisher.erase(ref(2), np.array([3]), NO_EDGES)
+    publisher.remove_older(ref(2))
     assert deletable(reader) == (Found(frozenset(IDS[:3]), frozenset("b"), (True, False)), told[1])
     with pytest.raises(Unavailable):
         predicted(reader, "a")
@@ -232,11 +251,11 @@ def test_what_can_be_deleted_is_not_told_by_a_model_that_was_replaced_and_overwr
     imported = publications.published_model(("x", "y"), shown, classes=("only",))
     publisher.write(ref(2), shown, publications.version_facts(shown), of=imported)
     publisher.withhold(ref(2), 2)
-    publisher.remove_older(ref(2), 1)
+    publisher.remove_older(ref(2))
     assert reader.look_up(["a"]) is None
     with pytest.raises(Unavailable):
         reader.live(["a"])
-    assert publisher.show(ref(2), 2)
+    publications.load(publisher, ref(2), imported, shown, 2)
     assert (knows(reader, "a"), knows(reader, "x")) == (False, True)
 
 
@@ -248,7 +267,7 @@ def test_a_version_that_is_removed_while_it_is_opened_is_not_served(
 
     def removed(path: Path, size: int) -> Any:
         if path.name == "live":
-            publisher.remove_older(ref(2), 1)
+            publisher.remove_older(ref(2))
         return mapped_file(path, size)
 
     monkeypatch.setattr(mapped, "_map", removed)
@@ -267,7 +286,7 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
         if len(asked) == 1:
             show(publisher, 2)
             # What the first is computed from is not what was written any more.
-            publisher.remove_older(ref(2), 1)
+            publisher.remove_older(ref(2))
         return find(view, node)
 
     monkeypatch.setattr(View, "find", replaced)
@@ -326,10 +345,8 @@ def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
     write(publisher, snapshot(2, 0))
     show(publisher, 2)
     assert reader._current().model is before.model
-    publisher.remove_older(ref(2), 1)
-    layout = Layout.find(publisher.layout.path.parents[1])
-    assert layout is not None
-    assert len(list(layout.models.iterdir())) == 1
+    publisher.remove_older(ref(2))
+    assert len(list(publications.layout_of(publisher).versions.iterdir())) == 1
 
 
 def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publisher, reader: Reader) -> None:
@@ -356,8 +373,8 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
         dead = (3,) if version > versions // 2 else ()
         write(publisher, snapshot(version, *dead, fill=version / 1000))
         show(publisher, version)
-        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES, 1)
-        publisher.remove_older(ref(version), 1)
+        publisher.erase(ref(version), np.array(dead, dtype=np.int64), NO_EDGES)
+        publisher.remove_older(ref(version))
     done.set()
     for thread in threads:
         thread.join()

@@ -1,11 +1,9 @@
 """What is on the disk of a publication: whole or not there, blanked, overwritten before it is removed."""
 
 import errno
-import json
 import mmap
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import pytest
 
 from model_store.versions import VersionRef
 from service.domain.snapshot import Snapshot
-from service.errors import Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.publication import checksums, mapped, writer
 from service.publication import layout as layouts
-from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed, write_checksums
+from service.publication.checksums import PublicationDamaged, read_checksums, sealed, unsealed
 from service.publication.heads import Heads
-from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat, hidden, written_under
+from service.publication.layout import MANIFEST, Layout, OtherPublicationFormat
 from service.publication.writer import Publisher
 from tests.support.service import publications
 from tests.support.service.publications import admitted, knows, view_of
@@ -58,66 +56,57 @@ def first(publisher: Publisher) -> Path:
     return publications.folder_of(publisher, REF)
 
 
+def place(publisher: Publisher) -> Layout:
+    return publications.layout_of(publisher)
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
 def all_bytes(publisher: Publisher) -> bytes:
-    return b"".join(path.read_bytes() for path in publisher.layout.path.rglob("*") if path.is_file())
+    return b"".join(path.read_bytes() for path in place(publisher).path.rglob("*") if path.is_file())
 
 
 def test_everything_is_for_its_owner_alone_and_the_home_names_it(publisher: Publisher, tmp_path: Path) -> None:
-    assert Layout.find(tmp_path) == publisher.layout
-    assert publisher.layout.path.parent == tmp_path / "share"
-    for path in (publisher.layout.path, *publisher.layout.path.rglob("*")):
+    assert Layout.all_of(tmp_path) == [place(publisher)]
+    assert place(publisher).path.parent == tmp_path / "share"
+    for path in (place(publisher).path, *place(publisher).path.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "run" / "publication").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "run" / "publications").stat().st_mode & 0o077 == 0
 
 
-def test_a_version_that_is_there_and_whole_is_not_written_again(publisher: Publisher) -> None:
-    before = {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")}
+def test_what_this_session_has_written_is_not_written_again_and_what_another_has_is(publisher: Publisher) -> None:
+    before = place(publisher)
+    load(publisher, 1)
+    assert place(publisher) == before
     load(publisher, 1, fencing=2)
-    assert {path: path.stat().st_ino for path in publisher.layout.path.rglob("*")} == before
+    assert place(publisher) != before
+    assert place(publisher).fencing == 2
 
 
-def test_what_is_computed_again_with_other_last_digits_is_not_written_again(publisher: Publisher) -> None:
-    before = names(publisher.layout.versions)
-    shown = snapshot(1)
-    shown = replace(shown, probabilities=np.nextafter(shown.probabilities, 1.0))
-    facts = replace(publications.version_facts(shown), distance_bound=2e-9)
-    publisher.load(REF, publications.published_model(IDS, shown), shown, facts, 7)
-    assert names(publisher.layout.versions) == before
-
-
-@pytest.mark.parametrize("spoil", ["missing", "altered", "other facts", "other format", "other version", "not shown"])
-def test_a_version_that_is_not_whole_is_written_again_and_read_instead(
-    publisher: Publisher, spoil: str, tmp_path: Path
+def test_a_later_session_publishes_anew_and_removes_what_earlier_ones_left(
+    publisher: Publisher, tmp_path: Path
 ) -> None:
-    folder = first(publisher)
-    if spoil == "missing":
-        (folder / MANIFEST).unlink()
-    elif spoil == "altered":
-        with (folder / "probabilities").open("r+b") as file:
-            file.write(b"x")
-    elif spoil == "not shown":
-        Heads(tmp_path).clear()
-    else:
-        said = json.loads(unsealed((folder / MANIFEST).read_bytes(), folder))
-        other = {"other format": {"format": 1}, "other version": {"name": "1-3"}}
-        said |= other.get(spoil, {"facts": {**said["facts"], "rank": 2}})
-        (folder / MANIFEST).write_bytes(sealed(json.dumps(said).encode()))
-    load(publisher, 1, 3, fencing=7)
-    assert first(publisher) != folder
-    assert written_under(first(publisher)) == 7
+    load(Publisher(tmp_path, tmp_path / "share"), 1, fencing=3)
+    later = Publisher(tmp_path, tmp_path / "share")
+    assert later.highest_fencing() == 3
+    load(later, 1, 3, fencing=7)
+    assert [one.fencing for one in Layout.all_of(tmp_path)] == [7, 3, 1]
     reader = admitted(tmp_path)
     assert [knows(reader, node) for node in IDS] == [True, True, True, False, True]
-    assert reader.facts.served == publications.version_facts(snapshot(1, 3))
-    publisher.remove_older(REF, 7)
-    assert names(publisher.layout.versions) == {first(publisher).name}
-    assert len(names(publisher.layout.models)) == 1
+    later.remove_older(REF)
+    assert names(tmp_path / "share") == {place(later).path.name}
+    assert Layout.all_of(tmp_path) == [place(later)]
 
 
-def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
+def test_numbers_of_publications_count_where_entries_were_lost(publisher: Publisher, tmp_path: Path) -> None:
+    load(publisher, 1, fencing=9)
+    Heads(tmp_path).clear()
+    assert Publisher(tmp_path).highest_fencing() == 9
+
+
+def test_parts_that_do_not_fit_are_refused(publisher: Publisher, tmp_path: Path) -> None:
     shown = snapshot(2)
     facts = publications.version_facts(shown)
     for ids, classes in ((IDS[:4], ("red", "green")), (IDS, ("only",))):
@@ -128,18 +117,20 @@ def test_parts_that_do_not_fit_are_refused(publisher: Publisher) -> None:
     dead = publications.published_model(IDS, shown)
     with pytest.raises(ValueError, match="live nodes"):
         publisher.write(VersionRef(2, 1), snapshot(2, 0), facts, of=dead)
-    assert names(publisher.layout.versions) == {first(publisher).name}
-    assert len(names(publisher.layout.models)) == 1
+    assert names(place(publisher).versions) == {first(publisher).name}
+    assert Layout.all_of(tmp_path) == [place(publisher)]
 
 
 def test_another_attempt_at_a_version_replaces_the_one_before(publisher: Publisher) -> None:
     write(publisher, 2, 0)
     ref = write(publisher, 2, 1)
     assert view_of(publisher, ref).live.tolist() == [True, False, True, True, True]
-    assert names(publisher.layout.versions) == {first(publisher).name, publications.folder_of(publisher, ref).name}
+    assert names(place(publisher).versions) == {first(publisher).name, publications.folder_of(publisher, ref).name}
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     really = os.write
 
     def full(descriptor: int, data: bytes) -> int:
@@ -154,8 +145,9 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(publisher: Publisher, monkey
     imported = publications.published_model(IDS, shown)
     with pytest.raises(OSError, match="No space left"):
         publisher.write(VersionRef(2, 1), shown, publications.version_facts(shown), of=imported)
-    assert names(publisher.layout.versions) == {first(publisher).name}
-    assert len(names(publisher.layout.models)) == 1
+    assert names(place(publisher).versions) == {first(publisher).name}
+    assert names(tmp_path / "share") == {place(publisher).path.name}
+    assert Layout.all_of(tmp_path) == [place(publisher)]
 
 
 def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publisher, tmp_path: Path) -> None:
@@ -163,8 +155,8 @@ def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publish
     ref = write(publisher, 2, 1, 4)
     assert publisher.show(ref, 1)
     for _ in range(2):
-        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]), 1)
-        publisher.remove_older(ref, 1)
+        publisher.erase(ref, np.array([1, 4]), np.array([[3, 2]]))
+        publisher.remove_older(ref)
         found = all_bytes(publisher)
         assert [name.encode() in found for name in IDS] == [True, False, True, True, False]
         assert [knows(reader, node) for node in IDS] == [True, False, True, True, False]
@@ -190,9 +182,9 @@ def test_an_erasure_that_was_cut_off_is_ended_by_the_next(
 
         monkeypatch.setattr(writer, "_blank", cut_off)
         with pytest.raises(OSError, match="cut off"):
-            publisher.erase(ref, np.array([1]), NO_EDGES, 1)
+            publisher.erase(ref, np.array([1]), NO_EDGES)
     monkeypatch.undo()
-    publisher.erase(ref, np.array([1]), NO_EDGES, 1)
+    publisher.erase(ref, np.array([1]), NO_EDGES)
     assert b"bob@x" not in all_bytes(publisher)
     assert view_of(publisher, ref).model.edges.contain(np.array(EDGES)).tolist() == [
         False,
@@ -209,48 +201,55 @@ def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_ma
     assert np.all(rows)
     assert all(live[:])
     ref = write(publisher, 2)
-    publisher.remove_older(ref, 1)
+    publisher.remove_older(ref)
     assert not np.any(rows)
     assert not any(live[:])
-    assert names(publisher.layout.versions) == {publications.folder_of(publisher, ref).name}
+    assert names(place(publisher).versions) == {publications.folder_of(publisher, ref).name}
 
 
-def test_what_an_unlearner_of_a_later_lease_wrote_stays(publisher: Publisher) -> None:
-    """One that lost its lease, and does not know, removes what was written until then and nothing else."""
-    ref = write(publisher, 2, fencing=5)
-    second = publications.folder_of(publisher, ref).name
-    later = hidden(publisher.layout.versions / "3-5-01234567")
-    earlier = hidden(publisher.layout.versions / "3-1-01234567")
-    for folder in (later, earlier):
-        folder.mkdir()
-        (folder / "probabilities").write_bytes(b"1" * 5_000)
-    (publisher.layout.models / "5-0123456789abcdef").mkdir()
-    publisher.remove_older(REF, 1)
-    assert names(publisher.layout.versions) == {first(publisher).name, second, later.name}
-    assert "5-0123456789abcdef" in names(publisher.layout.models)
-    publisher.remove_older(REF, 5)
-    assert names(publisher.layout.versions) == {first(publisher).name}
-    assert len(names(publisher.layout.models)) == 1
+def test_what_a_later_session_wrote_stays(publisher: Publisher, tmp_path: Path) -> None:
+    """One that lost its lease, and does not know, removes what was published until then and nothing else."""
+    later = Publisher(tmp_path, tmp_path / "share")
+    load(later, 1, fencing=5)
+    ref = write(publisher, 2)
+    with pytest.raises(LeaseLost):
+        publisher.show(ref, 1)
+    publisher.remove_older(ref)
+    assert [one.fencing for one in Layout.all_of(tmp_path)] == [5, 1]
+    assert first(later).exists()
+    later.remove_older(REF)
+    with pytest.raises(FileNotFoundError):
+        write(publisher, 3)
+    assert Layout.all_of(tmp_path) == [place(later)]
 
 
-@pytest.mark.parametrize(
-    ("path", "fencing"),
-    [
-        ("models/12-0123456789abcdef", 12),
-        ("models/.12-0123456789abcdef.00000001", 12),
-        ("versions/3-14-0123456789abcdef", 14),
-        ("versions/.3-14-0123456789abcdef.01234567", 14),
-    ],
-)
-def test_every_name_says_under_which_lease_it_was_written(path: str, fencing: int) -> None:
-    assert written_under(Path("share") / path) == fencing
+def test_a_publication_of_which_a_part_is_removed_is_removed_by_the_next(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Publisher(tmp_path, tmp_path / "share")
+    load(later, 1, fencing=2)
+    really = layouts._overwrite
+    for name in ("probabilities", "manifest.json", "ids"):
+
+        def cut_off(path: Path, name: str = name) -> None:
+            if path.name == name:
+                raise OSError(errno.EIO, "cut off")
+            really(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(layouts, "_overwrite", cut_off)
+            with pytest.raises(OSError, match="cut off"):
+                later.remove_older(REF)
+    later.remove_older(REF)
+    assert names(tmp_path / "share") == {place(later).path.name}
+    assert Layout.all_of(tmp_path) == [place(later)]
 
 
 def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: Publisher, tmp_path: Path) -> None:
     reader = admitted(tmp_path)
     assert knows(reader, "ann@x")
-    publisher.layout.remove()
-    assert not publisher.has(REF)
+    place(publisher).remove()
+    assert not publisher.has(REF, 1)
     assert not publisher.show(REF, 1)
     with pytest.raises(FileNotFoundError):
         write(publisher, 2)
@@ -264,53 +263,68 @@ def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: 
 def test_a_copy_of_a_home_makes_a_publication_of_its_own(publisher: Publisher, tmp_path: Path) -> None:
     """Its unlearner would take away what the readers of the first answer from."""
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "run", copy / "run")
-    assert Layout.find(copy) is None
-    assert Layout.make(copy, tmp_path / "share", room=1).path != publisher.layout.path
-    assert Layout.find(tmp_path) == publisher.layout
+    shutil.copytree(tmp_path / "run", copy / "run", symlinks=True)
+    assert Layout.all_of(copy) == []
+    of_copy = Publisher(copy, tmp_path / "share")
+    load(of_copy, 1, fencing=2)
+    of_copy.remove_older(REF)
+    assert Layout.all_of(copy) == [place(of_copy)]
+    assert Layout.all_of(tmp_path) == [place(publisher)]
+
+
+@pytest.mark.parametrize("share", ["elsewhere", "home/run"])
+def test_what_a_home_published_before_it_moved_is_its_own(tmp_path: Path, share: str) -> None:
+    home = tmp_path / "home"
+    load(Publisher(home, tmp_path / share), 1)
+    moved = home.rename(tmp_path / "moved")
+    share = share.replace("home", "moved")
+    assert [one.fencing for one in Layout.all_of(moved)] == [1]
+    publisher = Publisher(moved, tmp_path / share)
+    load(publisher, 1, fencing=2)
+    publisher.remove_older(REF)
+    assert {path.name for path in (tmp_path / share).glob("lethe-*")} == {place(publisher).path.name}
+
+
+def test_what_was_published_from_a_home_in_whose_place_another_is_restored_is_removed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    load(Publisher(home, tmp_path / "share"), 1, fencing=3)
+    shutil.copytree(home, tmp_path / "backup", symlinks=True)
+    shutil.rmtree(home)
+    (tmp_path / "backup").rename(home)
+    restored = Publisher(home, tmp_path / "share")
+    # No entry counts that was restored, but the number does.
+    assert (Heads(home).newest(), restored.highest_fencing()) == (None, 3)
+    load(restored, 1, fencing=4)
+    restored.remove_older(REF)
+    assert names(tmp_path / "share") == {place(restored).path.name}
 
 
 def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher, tmp_path: Path) -> None:
-    publisher.layout.path.chmod(0o770)
-    assert Layout.find(tmp_path) is None
+    place(publisher).path.chmod(0o770)
+    assert Layout.all_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["ids", "index", "edges", "offsets", "public"])
-def test_a_model_of_which_a_file_is_gone_or_cut_is_written_again(publisher: Publisher, name: str) -> None:
-    for fencing, harm in ((2, Path.unlink), (4, lambda path: os.truncate(path, 1))):
-        [model] = publisher.layout.models.iterdir()
-        harm(model / name)
-        shown = snapshot(1)
-        parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
-        before = first(publisher)
-        publisher.load(REF, *parts, fencing)
-        publisher.remove_older(REF, fencing)
-        assert view_of(publisher, REF).find("ann@x") == 0
-        assert not before.exists()
-        written = first(publisher)
-        publisher.load(REF, *parts, fencing + 1)
-        assert first(publisher) == written
-
-
-@pytest.mark.parametrize("folder", ["models", "versions"])
+@pytest.mark.parametrize("folder", ["model", "versions"])
 def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_again(
     publisher: Publisher, folder: str
 ) -> None:
     shown = snapshot(1)
     parts = publications.published_model(IDS, shown), shown, publications.version_facts(shown)
-    [harmed] = (publisher.layout.path / folder).iterdir()
-    for fencing, name in enumerate(sorted(names(harmed)), start=2):
-        [harmed] = (publisher.layout.path / folder).iterdir()
+
+    def harmed() -> Path:
+        return place(publisher).model if folder == "model" else first(publisher)
+
+    for fencing, name in enumerate(sorted(names(harmed())), start=2):
         damaged = first(publisher)
-        path = next(path for path in harmed.iterdir() if path.stem == Path(name).stem)
+        path = harmed() / name
         data = path.read_bytes()
-        for place in range(0, len(data), max(1, len(data) // 50)):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        for at in range(0, len(data), max(1, len(data) // 50)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             with pytest.raises(PublicationDamaged, match=f"{path.name} is damaged"):
                 view_of(publisher, REF).probabilities.row(0)
         publisher.load(REF, *parts, fencing)
         assert first(publisher) != damaged, name
-        publisher.remove_older(REF, fencing)
+        publisher.remove_older(REF)
         assert view_of(publisher, REF).find("ann@x") == 0
 
 
@@ -318,7 +332,7 @@ def test_a_flipped_byte_is_never_answered_from_and_the_next_start_writes_it_agai
 def test_damage_that_was_found_is_not_read_again_until_the_files_are_written_anew(
     publisher: Publisher, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    [path] = publisher.layout.path.rglob(name)
+    [path] = place(publisher).path.rglob(name)
     data = path.read_bytes()
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     reader = admitted(tmp_path)
@@ -347,20 +361,19 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
         assert view_of(publisher, REF).live.all()
         met.append(path.name)
 
-    [model] = publisher.layout.models.iterdir()
+    model = place(publisher).model
     before = read_checksums(model)
     monkeypatch.setattr(writer, "_blank", blanked)
-    publisher.erase(REF, np.array([1]), NO_EDGES, 1)
+    publisher.erase(REF, np.array([1]), NO_EDGES)
     assert met == ["index", "ids", "edges"]
     assert view_of(publisher, REF).find("ann@x") == 0
 
 
-def test_checksums_of_an_unlearner_that_lost_its_lease_do_not_count(publisher: Publisher) -> None:
-    [model] = publisher.layout.models.iterdir()
-    before = read_checksums(model)
-    publisher.erase(REF, np.array([1]), NO_EDGES, 7)
-    write_checksums(model, before, 3)
-    assert view_of(publisher, REF).find("ann@x") == 0
+def test_checksums_that_are_no_checksums_are_damage(publisher: Publisher, tmp_path: Path) -> None:
+    path = place(publisher).model / "checksums"
+    path.write_bytes(sealed(b"{not json"))
+    with pytest.raises(Unavailable, match="checksums is damaged"):
+        admitted(tmp_path).predict_many([])
 
 
 def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: Publisher) -> None:
@@ -373,15 +386,15 @@ def test_a_manifest_that_is_being_overwritten_is_not_there_any_more(publisher: P
 def test_a_share_that_is_wanted_elsewhere_moves_and_the_one_before_goes_once_it_is_not_answered_from(
     publisher: Publisher, tmp_path: Path
 ) -> None:
-    before, reader = publisher.layout, admitted(tmp_path)
+    before, reader = place(publisher), admitted(tmp_path)
     assert knows(reader, "ann@x")
     moving = Publisher(tmp_path, tmp_path / "elsewhere")
     load(moving, 1, 0, fencing=2)
-    assert Layout.all_of(tmp_path) == [moving.layout, before]
-    assert moving.layout.path.parent == tmp_path / "elsewhere"
+    assert Layout.all_of(tmp_path) == [place(moving), before]
+    assert place(moving).path.parent == tmp_path / "elsewhere"
     assert not knows(reader, "ann@x")
-    moving.remove_older(REF, 2)
-    assert Layout.all_of(tmp_path) == [moving.layout]
+    moving.remove_older(REF)
+    assert Layout.all_of(tmp_path) == [place(moving)]
     assert not before.path.exists()
     assert knows(reader, "bob@x")
 
@@ -396,8 +409,8 @@ def test_without_a_setting_it_is_in_memory_where_there_is_room(
     tmp_path: Path, in_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "_has_room", lambda room: room < 1_000)
-    assert Layout.make(tmp_path / "one", None, room=999).path.parent == in_memory
-    assert Layout.make(tmp_path / "two", None, room=1_000).path.parent == tmp_path / "two" / "run"
+    assert Layout.make(tmp_path / "one", None, 1, room=999).path.parent == in_memory
+    assert Layout.make(tmp_path / "two", None, 1, room=1_000).path.parent == tmp_path / "two" / "run"
 
 
 def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memory: Path) -> None:
@@ -408,8 +421,8 @@ def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memo
 def test_another_format_is_refused_by_name(publisher: Publisher) -> None:
     manifest = first(publisher) / MANIFEST
     document = unsealed(manifest.read_bytes(), manifest)
-    manifest.write_bytes(sealed(document.replace(b'"format":2', b'"format":12')))
-    with pytest.raises(OtherPublicationFormat, match=r"not of format 2, .*Invalid value 12"):
+    manifest.write_bytes(sealed(document.replace(b'"format":3', b'"format":12')))
+    with pytest.raises(OtherPublicationFormat, match=r"not of format 3, .*Invalid value 12"):
         view_of(publisher, REF)
 
 

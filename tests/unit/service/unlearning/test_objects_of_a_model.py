@@ -76,7 +76,7 @@ def test_a_model_is_loaded_deleted_from_published_and_searched_with_as_many_obje
         assert view_of(publisher, ref).find("node 3") == 3
         rows = committed.node_ids.rows_of(["node 1", "node 3"])
         resident.commit(resident.prepare([Removal(nodes=rows)]))
-        publisher.erase(ref, rows, np.empty((0, 2), dtype=np.int64), 1)
+        publisher.erase(ref, rows, np.empty((0, 2), dtype=np.int64))
         assert "node 3" not in committed.node_ids
         graph = store.load_base().graph
         features = graph.features[rows]
