@@ -37,9 +37,9 @@ from projector.certified.gaussian import success
 from projector.certified.mechanism import calibrate, published, radius
 from projector.certified.publication import Mechanism, Promise
 from projector.forgetting.batch import Removal
-from projector.forgetting.forget import HeldModel
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import TOLERANCE
+from projector.forgetting.update import HeldModel
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from service.domain.states import RepairPolicy

@@ -32,7 +32,7 @@ from projector.network.blocks import by_block, side_by_side
 from projector.solvers.newton import Newton
 from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, Point
-from projector.solvers.preconditioners import preconditioner_steps, solution
+from projector.solvers.preconditioners import fits, preconditioner_steps, solution
 from projector.solvers.single_precision import SinglePrecision, single_precision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
@@ -210,6 +210,8 @@ class RepairRun:
             self._objective = self._rows.objective(self._objective.regularization)
         if self.converged or self._is_zero():
             return
+        if self._preconditioner is not None and not fits(self._preconditioner.inverse, self._objective):
+            self._preconditioner = None
         if self.usable() is None:
             classes = self._best.W.shape[1]
             self._without_preconditioner = self._rows.why_no_preconditioner(classes, self._free)

@@ -31,7 +31,8 @@ class TrainingKernel:
     def on(self, live_graph: LiveGraph, reached: NDArray[np.bool_]) -> "TrainingKernel":
         """That of a later graph, in which the rows of H of the nodes `reached` (n,) may differ; shares K."""
         later = TrainingKernel(live_graph)
-        later._K, later._nodes, later._changed = self._K, self._nodes, self._changed | reached
+        later._K, later._nodes, later._changed = self._K, self._nodes, reached.copy()
+        later._changed[: self._changed.size] |= self._changed
         return later
 
     def forget(self) -> None:

@@ -1,9 +1,10 @@
-"""H on the live training rows, kept while the graph shrinks, and for the squared loss the sums over them.
+"""H on the live training rows, kept while the graph changes, and for the squared loss the sums over them.
 
 A node's row of H follows from what lies within L hops of it. A batch changes the rows of the nodes within L hops of
-those that lost a neighbour or their features, and only these are computed again, when H is next asked for; of their
-blocks only those of so many hops change. The normal equations of the squared loss then lose the rows as they were and
-gain them as they are.
+those that it gives other neighbours, features or labels, and only these are computed again, when H is next asked for;
+of their blocks only those of so many hops change. The normal equations of the squared loss then lose the rows as they
+were and gain them as they are. Which rows they are comes from the batch: two graphs in which a node has as many
+neighbours may be different ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,18 +140,19 @@ class TrainingRows:
 
     @together
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
-        """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
+        """The rows on the graph that was made from this one's; shares H with this one."""
         rows = TrainingRows(live_graph)
         if self._H is None and self._kernel is None:
             return rows
-        reached = _reached(self._graph, live_graph)
-        if self._kernel is not None:
+        reached = _reached(live_graph)
+        if self._kernel is not None and live_graph.keeps_kernel:
             rows._kernel = self._kernel.on(live_graph, reached[-1])
         if self._H is None:
             return rows
         rows._H, rows._nodes = self._H, self._nodes
         rows._equations, rows._labels = self._equations, self._labels
-        rows._changed = self._changed | reached
+        reached[:, : self._changed.shape[1]] |= self._changed
+        rows._changed = reached
         same = np.array_equal(live_graph.targets, self._graph.targets)
         rows._is_known = self._is_known and same and not rows._changed.any()
         return rows
@@ -312,14 +314,13 @@ def _depth(graph: LiveGraph) -> int:
     return max(each.operators.block_hops[-1] for each in graph.inputs)
 
 
-def _reached(before: LiveGraph, after: LiveGraph) -> NDArray[np.bool_]:
-    """The nodes whose blocks of each number of hops can differ between two graphs, (depth + 1, n)."""
-    live, adjacency = after.propagator.live, after.propagator.edges.adjacency
-    reached: NDArray[np.bool_] = live & (before.propagator.neighbours != after.propagator.neighbours)
-    earlier, later = before.inputs.features.kept, after.inputs.features.kept
-    if later is not None:
-        reached |= live & ~later & (True if earlier is None else earlier)
-    levels = [reached]
-    for _ in range(_depth(after)):
+def _reached(graph: LiveGraph) -> NDArray[np.bool_]:
+    """The nodes whose blocks of each number of hops can be others than on the graph that `graph` was made from.
+
+    (depth + 1, n).
+    """
+    live, adjacency = graph.propagator.live, graph.propagator.edges.adjacency
+    levels = [live if graph.edited is None else graph.edited]
+    for _ in range(_depth(graph)):
         levels.append(neighbourhood(adjacency, levels[-1], live))
     return np.stack(levels)

@@ -97,8 +97,13 @@ def takes_whole(representation: Representation, classes: int, loss: Loss) -> boo
     return 4 * order**2 <= _WORTH_WHOLE * representation.bytes_of_product(classes)
 
 
+def fits(inverse: Inverse, objective: Objective) -> bool:
+    """Whether `inverse` can precondition `objective`: a kernel's factor needs a kernel."""
+    return not isinstance(inverse, KernelFactor) or isinstance(objective, KernelObjective)
+
+
 def solution(inverse: Inverse, objective: Objective) -> LinearMap:
-    """`inverse` as a map of (p, C); that of a kernel's factor needs the kernel of `objective`."""
+    """`inverse`, which fits `objective`, as a map of (p, C)."""
     if not isinstance(inverse, KernelFactor):
         return inverse.solve
     if not isinstance(objective, KernelObjective):

@@ -9,9 +9,9 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from model_store.work import Work
 from projector.forgetting.coefficients import span_residual
-from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
+from projector.forgetting.update import NotFinite
 from service.domain.records import Pointer
 from service.domain.versions import Version
 from service.errors import LetheError

@@ -17,13 +17,13 @@ from projector.certified.mechanism import shown
 from projector.certified.publication import Publication
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
 from projector.forgetting.certificate import Certificate, certifiable
-from projector.forgetting.forget import HeldModel
 from projector.forgetting.gram import Gram, factorise
 from projector.forgetting.live_graph import LiveGraph, label_gram
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import HeldModel
 from projector.graph.external_ids import NodeIds
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState
-from projector.forgetting.forget import Forgotten, NotFinite, require_finite
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.repair import RepairOutcome, RepairRun
+from projector.forgetting.update import NotFinite, Updated, require_finite
 from service.domain.snapshot import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared(Forgotten):
+class Prepared(Updated):
     """A batch computed beside the committed state: what would be committed, and what was measured."""
 
     #: How it would be published; None where it would be as it is.

@@ -15,12 +15,12 @@ from projector.certified.noise import rounded_normal
 from projector.certified.publication import Publication
 from projector.forgetting.batch import ModelState, Removal
 from projector.forgetting.certificate import Certificate
-from projector.forgetting.forget import HeldModel, RepairPlan, forget, require_finite
 from projector.forgetting.gram import Gram
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairProgress, RepairStatus
+from projector.forgetting.update import HeldModel, RepairPlan, require_finite, update
 from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
 from service.unlearning.committed import Committed
@@ -103,7 +103,7 @@ class Resident:
                 factor_age_s=placement.factor_age_s,
                 tolerance=placement.repair_tolerance,
             )
-        forgotten = forget(self._reached(), removals, plan)
+        forgotten = update(self._reached(), removals, plan)
         # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
         projection = forgotten.projection.with_weights_of(forgotten.state, self.committed.state)
         forgotten = replace(forgotten, projection=projection)

@@ -10,7 +10,7 @@ import structlog
 import torch
 
 # All that workers carry out together has to be known here by its name.
-import projector.forgetting.forget  # noqa: F401
+import projector.forgetting.update  # noqa: F401
 from projector.errors import ProjectorError, WorkersLost
 from projector.parallel.meeting import Visit
 from service.settings import Settings

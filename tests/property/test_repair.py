@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from model_store.datasets.load import load_dataset
 from projector.forgetting import preconditioner
 from projector.forgetting.batch import Removal
-from projector.forgetting.forget import NotFinite
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
+from projector.forgetting.update import NotFinite
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind

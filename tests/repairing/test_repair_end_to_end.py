@@ -19,9 +19,9 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.errors import DeviceError
 from projector.forgetting import preconditioner
-from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairStatus
+from projector.forgetting.update import NotFinite
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from service.batches.repairer import RepairSteps
 from service.errors import Unavailable

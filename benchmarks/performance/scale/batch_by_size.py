@@ -39,7 +39,7 @@ from benchmarks.performance.scale.gpu import PRODUCTS, graph_called
 from benchmarks.performance.scale.graph import Shape
 from benchmarks.report.pictures.svg import Line, lines_by_size
 from projector import ModelSpec, fit
-from projector.forgetting import forget, repair
+from projector.forgetting import repair, update
 from projector.forgetting.batch import Removal
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.status import RepairStatus
@@ -58,7 +58,7 @@ PICTURE = Path(__file__).parents[3] / "docs" / "images" / "batch_by_size.svg"
 #: Where the service's code does each part: functions, and what holds them.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "ids looked up and forgotten": ((NodeIds, "rows_of"), (NodeIds, "forget")),
-    "projection": ((forget, "project_batch"),),
+    "projection": ((update, "project_batch"),),
     "graph without the nodes": ((LiveGraph, "without"), (TrainingRows, "on")),
     "values of P": ((Propagator, "_scaled"),),
     "changed rows of H": ((TrainingRows, "steps"),),

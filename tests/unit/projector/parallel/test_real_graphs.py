@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from projector import ModelSpec, fit
 from projector.forgetting.batch import Removal
-from projector.forgetting.forget import Forgotten, RepairPlan, forget
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import RepairPlan, Updated, update
 from projector.graph.graph import Graph
 from projector.network.spec import Combine
 from projector.parallel.distributed import Distributed
@@ -96,7 +96,7 @@ def computed(workers: Workers, name: str, weights: Path) -> Found | None:
     live_graph = model._held.live_graph.shared_by(workers)
     held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
     with followed(workers):
-        projected, repaired = (forget(held, [Removal(nodes=removed(graph))], plan) for plan in (None, RepairPlan()))
+        projected, repaired = (update(held, [Removal(nodes=removed(graph))], plan) for plan in (None, RepairPlan()))
         values = of_projection(projected) | of_objective(projected, spec.regularization)
     with followed(workers), all_rows():
         values["class block"] = class_block(projected, spec.regularization)
@@ -131,7 +131,7 @@ def removed(graph: Graph) -> NDArray[np.int64]:
     return np.concatenate([others, random.choice(training, min(BATCH, training.size // 100 + 1), replace=False)])
 
 
-def of_projection(done: Forgotten) -> dict[str, Any]:
+def of_projection(done: Updated) -> dict[str, Any]:
     """What the first computes by itself."""
     span, measured = done.state.features, done.projection
     figures = {each: value for each, value in vars(measured).items() if isinstance(value, float)}
@@ -140,7 +140,7 @@ def of_projection(done: Forgotten) -> dict[str, Any]:
     return {name: matrix.numpy() for name, matrix in matrices.items()} | figures | norms
 
 
-def of_objective(done: Forgotten, regularization: float) -> dict[str, Any]:
+def of_objective(done: Updated, regularization: float) -> dict[str, Any]:
     """What all compute, of the projected weights on what remains."""
     objective, W, before = done.training_rows.objective(regularization), stacked(done.state), done.outcome.before
     point = objective.at(W)
@@ -153,7 +153,7 @@ def of_objective(done: Forgotten, regularization: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def class_block(done: Forgotten, regularization: float) -> Any:
+def class_block(done: Updated, regularization: float) -> Any:
     """That of the first class, added up over the workers."""
     objective = done.training_rows.objective(regularization)
     return drawn_for_classes(objective, objective.at(stacked(done.state)), done.training_rows).block(0).numpy()

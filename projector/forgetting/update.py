@@ -1,9 +1,14 @@
-"""One batch of removals, whole: projection, remaining graph, repair. Nothing that is given changes."""
+"""One batch, whole: all that leaves leaves, then all that joins joins, then the repair. Nothing that is given changes.
+
+In this order the result does not depend on the order in which things were asked for. [A column that a node has which
+leaves, and one which joins: the other way round its weight would stay, and the new node would inherit what the old one
+taught.]
+"""
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +17,7 @@ from torch import Tensor
 
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, Projection, Removal, project_batch
 from projector.forgetting.certificate import Certificate, certifiable, certify
+from projector.forgetting.joining import JoinedRows, Joining, join_batch
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.preconditioner import FACTOR_AGE_S, Preconditioner
@@ -75,7 +81,7 @@ class RepairPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Forgotten:
+class Updated:
     """A batch computed beside the model it was taken from, and what was measured."""
 
     #: Nodes that leave, (m,), nodes whose features leave, (l,), and edges that leave, (k, 2).
@@ -93,6 +99,8 @@ class Forgotten:
     logits: Tensor | None
     #: How much of the time went into the repair (seconds).
     repair_s: float
+    #: The rows of each input that joined, with coefficients that hold where `outcome` has none; features first.
+    joined: Sequence[JoinedRows]
 
     @property
     def state(self) -> ModelState:
@@ -100,19 +108,30 @@ class Forgotten:
         return self.projection.state
 
 
-def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | None) -> Forgotten:
-    """Takes all `removals` away at once; None for `repair` leaves the projected weights as they are.
+def update(
+    model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | None, joining: Joining | None = None
+) -> Updated:
+    """Takes all `removals` away at once, then lets `joining` join; None for `repair` leaves the weights projected.
 
     Raises NotFinite when the projection is not made of finite numbers.
     """
     projection = project_batch(model.state, model.features, model.labels, removals, model.injected)
-    require_finite(projection.state)
-    nodes, feature_rows = (
-        _joined(parts) for parts in zip(*((one.nodes, one.features) for one in removals), strict=True)
+    nodes, feature_rows, labels = (
+        _all(parts) for parts in zip(*((one.nodes, one.features, one.labels) for one in removals), strict=True)
     )
     edges = np.concatenate([removal.edges for removal in removals])
-    live_graph = model.live_graph.without(nodes, edges, feature_rows)
-    rows = model.training_rows.on(live_graph)
+    live_graph, rows = model.live_graph, model.training_rows
+    if nodes.size or feature_rows.size or labels.size or edges.size:
+        live_graph = live_graph.without(nodes, edges, feature_rows, labels)
+        rows = rows.on(live_graph)
+    projection = _with_training_norms(model, projection, removals, live_graph)
+    joined: Sequence[JoinedRows] = ()
+    if joining is not None:
+        betas = [model.features.beta] if model.labels is None else [model.features.beta, model.labels.beta]
+        live_graph = live_graph.joined(joining)
+        rows = rows.on(live_graph)
+        projection, joined = join_batch(projection, joining, live_graph.inputs, betas)
+    require_finite(projection.state)
     objective = live_graph.objective(model.regularization)
     began = time.monotonic()
     state, logits, run = projection.state, None, None
@@ -131,7 +150,22 @@ def forget(model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | N
         else:
             outcome = RepairOutcome(RepairStatus.PENDING, run.before, run.before)
     seconds = time.monotonic() - began
-    return Forgotten(nodes, feature_rows, edges, projection, outcome, live_graph, rows, run, logits, seconds)
+    return Updated(nodes, feature_rows, edges, projection, outcome, live_graph, rows, run, logits, seconds, joined)
+
+
+def _with_training_norms(
+    model: HeldModel, projection: Projection, removals: Sequence[Removal], remaining: LiveGraph
+) -> Projection:
+    """`projection` with the training norms of the labels that leave, before and on the `remaining` graph."""
+    norms = list(projection.norms)
+    for place, removal in enumerate(removals):
+        if removal.labels.size:
+            before, after = (
+                graph.training_norm(stacked(state), model.regularization, removal.labels)
+                for graph, state in ((model.live_graph, model.state), (remaining, projection.state))
+            )
+            norms[place] = replace(norms[place], training_before=before, training_after=after)
+    return replace(projection, norms=tuple(norms))
 
 
 def require_finite(state: ModelState) -> None:
@@ -163,5 +197,5 @@ def _unrepaired(objective: Objective, live_graph: LiveGraph, state: ModelState, 
     return RepairOutcome(RepairStatus.NONE, certificate, certificate)
 
 
-def _joined(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _all(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([*rows, np.empty(0, dtype=np.int64)])
