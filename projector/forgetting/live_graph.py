@@ -175,7 +175,7 @@ class LiveGraph:
             targets[label_rows] = labels
         else:
             values = np.concatenate([values, np.zeros((new, self.classes))])
-            targets[label_rows], values[label_rows] = 0, labels
+            targets[label_rows], values[label_rows] = 0, labels.reshape(-1, self.classes)
         propagator = self.propagator.with_edges(new, edges)
         known = one_hot(targets, targets != NO_LABEL, self.classes)
         inputs = self.inputs.with_rows(feature_rows, features, known, propagator)
