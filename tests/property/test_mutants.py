@@ -60,6 +60,7 @@ _PROJECTED_BY_FACTORS = """    updated = replace(gram, M=M, M_pinv=M_pinv, rank=
 
 _LARGE_ROW = "test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered[softmax]"
 _DRIFTED = "test_tau_is_at_least_what_sums_have_drifted_and_of_its_size"
+_REGRESSION = "test_a_regression_follows_every_change_of_its_graph[normal equations-1]"
 _BLOCKS = "test_every_kind_of_block_is_updated[row]"
 _OBSERVED = "test_an_observer_does_no_better_than_was_promised[small]"
 _SHARED_ROW = "test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered[softmax]"
@@ -199,6 +200,20 @@ MUTANTS = {
         "        levels.append(levels[-1])\n",
         (_BLOCKS,),
         SQUARED,
+    ),
+    "takes rows that a step before has changed to be those of the graph": Mutant(
+        TRAINING_ROWS,
+        ("        reached[:, : self._changed", "        rows._changed = reached\n"),
+        "",
+        (_REGRESSION,),
+        LIVING,
+    ),
+    "trains on the targets of before": Mutant(
+        "projector/forgetting/live_graph.py",
+        ("            targets[label_rows], values[label_rows] = ", "        propagator = "),
+        "            targets[label_rows] = 0\n",
+        (_REGRESSION,),
+        LIVING,
     ),
     "publishes with half of the noise": Mutant(
         MECHANISM,

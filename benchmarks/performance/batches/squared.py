@@ -28,9 +28,9 @@ from model_store.datasets.load import default_data_dirs, load_dataset
 from projector import Model, ModelSpec, fit
 from projector.forgetting.batch import Removal, project_batch
 from projector.forgetting.certificate import certify
-from projector.forgetting.forget import HeldModel
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import HeldModel
 from projector.network.spec import Combine, LossKind
 from projector.solvers.normal_equations import NormalObjective
 

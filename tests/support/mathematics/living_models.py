@@ -91,8 +91,9 @@ class Living:
     def problem(self, H: Matrix) -> Problem:
         """What is minimised, for H (n, p) of all nodes."""
         trained = self.live & (self.targets >= 0)
-        given = self.targets if self.values is None else self.values
-        return Problem(H[trained], given[trained], self.classes, self.spec.loss, self.spec.regularization)
+        values = None if self.values is None else self.values[trained]
+        spec, labels = self.spec, self.targets[trained]
+        return Problem(H[trained], labels, self.classes, spec.loss, spec.regularization, values)
 
     def answers(self, logits: Matrix) -> Matrix:
         """What the model predicts for logits (n, C), zero rows where a node is not live."""

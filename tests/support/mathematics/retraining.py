@@ -20,16 +20,15 @@ Precise: TypeAlias = NDArray[np.longdouble]
 
 @dataclass(frozen=True)
 class Problem:
-    """(1/n) sum_i loss(h_i W, y_i) + (lambda/2) |W|^2 for H (n, p) and y (n,) of C classes.
-
-    Of the squared loss y may be real-valued targets (n, C).
-    """
+    """(1/n) sum_i loss(h_i W, y_i) + (lambda/2) |W|^2 for H (n, p) and y (n,) of C classes."""
 
     H: Matrix
-    labels: NDArray[np.int64] | NDArray[np.float64]
+    labels: NDArray[np.int64]
     classes: int
     loss: LossKind
     regularization: float
+    #: Real-valued targets in place of classes, (n, C), for the squared loss.
+    values: Matrix | None = None
 
     @property
     def signs(self) -> Matrix:
@@ -48,7 +47,7 @@ class Problem:
         if self.loss is LossKind.OVR:
             return -self.signs * expit(-self.signs * Z)
         if self.loss is LossKind.SQUARED:
-            return Z - (self.labels if self.labels.ndim == 2 else np.eye(self.classes)[self.labels])
+            return Z - (np.eye(self.classes)[self.labels] if self.values is None else self.values)
         return -self.signs * np.clip(1.0 - self.signs * Z, 0.0, 1.0)
 
     def curved(self, Z: Matrix, V: Matrix) -> Matrix:
