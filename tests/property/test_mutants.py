@@ -382,8 +382,9 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     with process.stdout:
         told = process.stdout.read()
     process.wait()
-    lines = [line.split() for line in told.splitlines()]
-    found = {line[1].rpartition("::")[2]: line[0] for line in lines if line[:1] in (["PASSED"], ["FAILED"])}
+    # Names of cases have blanks in them; a failure's reason follows a dash.
+    lines = [line.partition(" - ")[0].partition(" ") for line in told.splitlines()]
+    found = {test.rpartition("::")[2]: outcome for outcome, _, test in lines if outcome in ("PASSED", "FAILED")}
     assert set(found) == set(tests), told + log.read_text()
     return found
 
