@@ -20,6 +20,8 @@ def with_current_table(page: str) -> str:
     for name, table in (
         ("injection", _injection(results)),
         ("accuracy", tables.accuracy(results)),
+        ("losses", tables.losses(results)),
+        ("ridge", tables.ridge(results)),
         ("identity", tables.identity(results)),
         ("repair", tables.repair(results)),
     ):

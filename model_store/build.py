@@ -16,6 +16,7 @@ from model_store.manifest import (
     Accuracy,
     FeatureDtype,
     FeatureLayout,
+    Fit,
     InjectedChannel,
     Manifest,
     TrainingRecord,
@@ -32,7 +33,7 @@ from projector.graph.node_ids import RULE, is_allowed
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, check_spec
 from projector.solvers.objective import LARGEST_FLOOR
-from projector.training.fit import Trained, TrainingProgress
+from projector.training.fit import Trained, TrainingProgress, check_targets
 from projector.training.fitted import Fitted, fit_graph
 from projector.training.mlp import MlpProgress, extract, public_nodes
 from projector.training.pretrained import PretrainedWeights, WeightsError
@@ -109,6 +110,7 @@ def build_model(
     refuse_canary_ids(graph, canaries)
     _check_classes(graph)
     check_spec(spec)
+    check_targets(spec, graph)
     target = torch_device(device)
     require_memory("Training", training_needs(spec, Sizes.of(graph), target), target)
     declared = public_nodes(spec, graph, public)
@@ -156,6 +158,8 @@ def build_model(
             device=device,
         ),
         diffusion=trained.diffusion,
+        temperature=fitted.temperature,
+        regression=None if graph.values is None else _fit(graph, graph.values, trained),
         column_scale=None if fitted.exponents is None else tuple(fitted.exponents.tolist()),
         injected_channels=tuple(injected_channels),
         canaries=canaries,
@@ -214,6 +218,8 @@ def _distance(start: Tensor, trained: Trained) -> str:
 
 def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
     """Canaries do not count: how well they are classified says nothing of the dataset's nodes."""
+    if graph.values is not None:
+        return Accuracy(None, None, None)
     right = trained.logits.argmax(dim=1).cpu().numpy() == graph.labels
     real = ~graph.node_ids.beginning_with(PREFIX.encode())
 
@@ -221,6 +227,19 @@ def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
         return float(right[mask & real].mean()) if (mask & real).any() else None
 
     return Accuracy(train=share(graph.train_mask), val=share(graph.val_mask), test=share(graph.test_mask))
+
+
+def _fit(graph: Graph, values: NDArray[np.float64], trained: Trained) -> Fit:
+    """The same of real-valued targets `values` (n, C)."""
+    predicted = trained.logits.cpu().numpy()
+    real = ~graph.node_ids.beginning_with(PREFIX.encode())
+    figures: dict[str, float | None] = {}
+    for name, mask in (("train", graph.train_mask), ("val", graph.val_mask), ("test", graph.test_mask)):
+        wanted, missed = values[mask & real], values[mask & real] - predicted[mask & real]
+        spread = float(np.square(wanted - wanted.mean(axis=0)).sum()) if len(wanted) else 0.0
+        figures[f"squared_error_{name}"] = float(np.square(missed).mean()) if len(wanted) else None
+        figures[f"r_squared_{name}"] = 1 - float(np.square(missed).sum()) / spread if spread > 0 else None
+    return Fit(**figures)
 
 
 def _warnings(dataset: str, fitted: Fitted) -> list[str]:
@@ -243,7 +262,7 @@ def _warnings(dataset: str, fitted: Fitted) -> list[str]:
     if fitted.too_large is not None:
         warnings.append(fitted.too_large)
     absent = np.setdiff1d(np.arange(graph.num_classes), graph.labels[graph.train_mask])
-    if absent.size:
+    if absent.size and graph.values is None:
         warnings.append(f"No training node has the class {some(graph.class_names[label] for label in absent)}.")
     if is_own(dataset) and all(name == str(row) or name.startswith(PREFIX) for row, name in enumerate(graph.node_ids)):
         warnings.append(

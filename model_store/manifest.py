@@ -1,5 +1,6 @@
 """The manifest of a model: what it is, what it was trained on and how well; fixed when the model is made."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.diffusion import Diffusion
-from projector.network.spec import ModelSpec, check_spec
+from projector.network.spec import LossKind, ModelSpec, check_spec
 from projector.training.mlp import MlpRecord
 
 #: Powers of two that double precision has in either direction.
@@ -52,6 +53,20 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """How well real-valued targets are predicted at training, over all of them together; None for an empty mask."""
+
+    #: 1 - |Y - Z|^2 / |Y - mean|^2, the mean that of each target over the same nodes; None where it does not vary.
+    r_squared_train: float | None
+    r_squared_val: float | None
+    r_squared_test: float | None
+    #: Mean of (y - z)^2 over nodes and targets.
+    squared_error_train: float | None
+    squared_error_val: float | None
+    squared_error_test: float | None
+
+
+@dataclass(frozen=True)
 class TrainingRecord:
     """How the training of the weights went."""
 
@@ -82,16 +97,23 @@ class Manifest:
     features: int
     feature_layout: FeatureLayout
     feature_dtype: FeatureDtype
+    #: Of classes, or of real-valued targets.
     classes: tuple[str, ...]
     #: Rank of the features' Gram matrix, and what it was decided against.
     rank: int
     sigma_ref_squared: float
     rank_tolerance: float
     condition_number: float
+    #: Of real-valued targets it has no figures.
     accuracy: Accuracy
     training: TrainingRecord
     #: None without adaptive diffusion.
     diffusion: Diffusion | None = None
+    #: What turns scores of the squared loss into probabilities, fitted on validation nodes; None where there are none,
+    #: and for other losses.
+    temperature: float | None = None
+    #: None for classes.
+    regression: Fit | None = None
     #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
@@ -113,13 +135,14 @@ class Manifest:
             check_spec(self.spec)
         except TrainingError as error:
             raise wrong(source, "spec", "settings of a model", error.detail) from error
-        held = self.canaries
+        held, squared = self.canaries, self.spec.loss is LossKind.SQUARED
         expected = {
             "name": (is_allowed(self.name), RULE, self.name),
             "nodes": (self.nodes >= 1, "at least 1", self.nodes),
             "features": (self.features >= 1, "at least 1", self.features),
             "classes": (
-                len(set(self.classes)) == len(self.classes) > 1 and all(map(is_allowed, self.classes)),
+                len(set(self.classes)) == len(self.classes) > (self.regression is None)
+                and all(map(is_allowed, self.classes)),
                 "names",
                 self.classes,
             ),
@@ -127,6 +150,17 @@ class Manifest:
             "sigma_ref_squared": (self.sigma_ref_squared >= 0, "at least 0", self.sigma_ref_squared),
             "rank_tolerance": (0 <= self.rank_tolerance < 1, "at least 0 and below 1", self.rank_tolerance),
             "diffusion": ((self.diffusion is not None) == self.spec.diffusion, "as `spec` has it", self.diffusion),
+            "temperature": (
+                self.temperature is None or (squared and self.regression is None and 0 < self.temperature < math.inf),
+                "more than 0, and for classes with the squared loss alone",
+                self.temperature,
+            ),
+            "regression": (
+                self.regression is None
+                or (squared and not (self.spec.label_hops or self.spec.diffusion or self.spec.mlp_width)),
+                "for the squared loss without label reuse, diffusion and MLP alone",
+                self.regression,
+            ),
             "mlp": ((self.mlp is not None) == (self.spec.mlp_width > 0), "as `spec` has it", self.mlp),
             "column_scale": (
                 self.column_scale is None

@@ -19,8 +19,10 @@ from projector.network.inputs import SWEEP_BYTES
 from projector.network.losses import loss_of
 from projector.network.product_costs import dense_bytes, keeps_dense
 from projector.network.sizes import Sizes
-from projector.network.spec import ModelSpec, SolverKind
+from projector.network.spec import LossKind, ModelSpec, SolverKind
 from projector.solvers.class_curvature import curvature_bytes
+from projector.solvers.kernel import factorises
+from projector.solvers.normal_equations import takes_normal_equations
 
 #: Bytes of a float64, and of an int64 index.
 _WORD = 8
@@ -44,6 +46,8 @@ _COPIES_OF_SWEEP = 4
 _COPIES_OF_COEFFICIENTS = 2
 #: Arrays (n_train, C): logits, residuals, slopes and curvatures of the points that a step looks at, in both precisions.
 _COPIES_OF_TRAINING = 24
+#: The sums of the squared loss, or its kernel, with lambda added, and its factor.
+_COPIES_OF_SUMS = 3
 #: Adaptive diffusion: arrays with a value per entry of A + I for the pattern, and for each hop those of three versions'
 #: operators, transposes and distances, with derivatives; and chunks of columns with their derivatives and products.
 _PATTERN_ARRAYS = 8
@@ -69,7 +73,11 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
     ]
     if keeps_dense(spec, sizes):
         needs.append(Need("the representation of the training nodes", dense_bytes(spec, sizes)))
-    if spec.solver is SolverKind.NEWTON and not loss_of(spec.loss).coupled:
+    if spec.solver is SolverKind.NEWTON and spec.loss is LossKind.SQUARED:
+        rows = 0 if keeps_dense(spec, sizes) or not takes_normal_equations(sizes.training, p) else sizes.training * p
+        matrix = min(sizes.training, p) ** 2 if factorises(sizes.training, p) else 0
+        needs.append(Need("the normal equations", (rows + _COPIES_OF_SUMS * matrix) * _WORD))
+    elif spec.solver is SolverKind.NEWTON and not loss_of(spec.loss).coupled:
         needs.append(Need("the curvature of the classes", curvature_bytes(sizes.training, p, sizes.classes)))
     if spec.solver is SolverKind.SGD and spec.batch_size:
         rows = sizes.training * p * _WORD

@@ -32,13 +32,14 @@ class Leaving:
 class Arriving:
     """What joins, as `Model.update` is given it."""
 
-    #: Features of new nodes, (a, d), dense or scipy CSR; None for no node. Their classes, (a,), -1 for none.
+    #: Features of new nodes, (a, d), dense or scipy CSR; None for no node. Their classes, (a,), -1 for none, or
+    #: real-valued targets, (a,) or (a, C), NaN for none.
     nodes: Any = None
     node_labels: ArrayLike | None = None
     edges: ArrayLike = ()
-    #: Features (d,) and classes that nodes get in place of those they have.
+    #: Features (d,), and classes or real-valued targets (C,), that nodes get in place of those they have.
     features: Mapping[int, ArrayLike] = field(default_factory=dict)
-    labels: Mapping[int, int] = field(default_factory=dict)
+    labels: Mapping[int, Any] = field(default_factory=dict)
 
 
 def checked(
@@ -156,7 +157,7 @@ def _joining(
     features, names = _features(model, exponents, arriving, replaced.tolist())
     new = features.shape[0] - replaced.size
     edges = _joining_edges(model, arriving.edges, removal, new)
-    label_rows, labels = _labels(model, arriving, new)
+    label_rows, labels = (_labels if model.live_graph.values is None else _targets)(model, arriving, new)
     if not (names or edges.size or label_rows.size):
         return None
     rows = np.concatenate([replaced, np.arange(before, before + new)])
@@ -191,11 +192,7 @@ def _features(
 
 def _matrix(name: str, given: Any, stored: FeatureMatrix, *, is_row: bool) -> NDArray[np.float64] | sp.csr_array:
     """`given` in float64, (m, d), or one row of it; CSR where the model's features are."""
-    try:
-        matrix = sp.csr_array(given) if sp.issparse(given) else np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
-        raise GraphError(f"{name} cannot be read as an array: {reason}.", "Give a numpy array.") from error
+    matrix = _read(name, given, sp.csr_array if sp.issparse(given) else np.asarray)
     if is_row and matrix.ndim == 1:
         matrix = matrix[None, :]
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf" or matrix.shape[1] != stored.num_features:
@@ -214,6 +211,15 @@ def _matrix(name: str, given: Any, stored: FeatureMatrix, *, is_row: bool) -> ND
     # A value given several times is their sum, as everywhere.
     wide.sum_duplicates()
     return wide
+
+
+def _read(name: str, given: Any, convert: Callable[[Any], Any] = np.asarray) -> Any:
+    """`given` as an array, or as `convert` makes one."""
+    try:
+        return convert(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
+        raise GraphError(f"{name} cannot be read as an array: {reason}.", "Give a numpy array.") from error
 
 
 def _scaled(exact: Features, exponents: NDArray[np.int64] | None, dtype: np.dtype[Any], names: list[str]) -> Features:
@@ -275,7 +281,7 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
 def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows that are trained on from now on, and their classes."""
     classes, before = model.state.classes, model.live_graph.propagator.nodes
-    of_new = np.full(new, NO_LABEL) if arriving.node_labels is None else np.asarray(arriving.node_labels)
+    of_new = np.full(new, NO_LABEL) if arriving.node_labels is None else _read("add_labels", arriving.node_labels)
     if of_new.shape != (new,) or (new and of_new.dtype.kind not in "iu"):
         raise GraphError(
             f"add_labels is {of_new.dtype} of shape {of_new.shape} for {new} new nodes.",
@@ -283,7 +289,7 @@ def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.
         )
     rows = np.array(sorted(arriving.labels), dtype=np.int64)
     given = [arriving.labels[row] for row in rows.tolist()]
-    of_old = np.array(given) if given else np.empty(0, dtype=np.int64)
+    of_old = _read("set_labels", given) if given else np.empty(0, dtype=np.int64)
     if of_old.dtype.kind not in "iu" or of_old.ndim != 1:
         raise GraphError(f"The classes in set_labels are {of_old.dtype}.", "Give one integer per node.")
     known = of_new[of_new != NO_LABEL] if new else np.empty(0, dtype=np.int64)
@@ -298,3 +304,35 @@ def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.
         np.concatenate([rows, before + learnt]),
         np.concatenate([of_old, of_new[learnt]]).astype(np.int64),
     )
+
+
+def _targets(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rows that are trained on from now on, and their real-valued targets, (l, C)."""
+    count, before = model.state.classes, model.live_graph.propagator.nodes
+    of_new = np.full((new, count), np.nan)
+    if arriving.node_labels is not None:
+        given = _read("add_labels", arriving.node_labels)
+        if given.dtype.kind != "f" or given.shape not in ({(new,), (new, 1)} if count == 1 else {(new, count)}):
+            raise GraphError(
+                f"add_labels is {given.dtype} of shape {given.shape} for {new} new nodes.",
+                f"Give {count} real number(s) per new node, NaN for a node that is not trained on.",
+            )
+        of_new = given.reshape(new, count).astype(np.float64)
+    learnt = np.flatnonzero(~np.isnan(of_new).all(axis=1))
+    rows = np.array(sorted(arriving.labels), dtype=np.int64)
+    of_old = np.empty((rows.size, count))
+    for place, row in enumerate(rows.tolist()):
+        given = _read(f"The target of node {row}", arriving.labels[row])
+        if given.dtype.kind not in "iuf" or given.shape not in ({(), (1,)} if count == 1 else {(count,)}):
+            raise GraphError(
+                f"The target of node {row} is {given.dtype} of shape {given.shape}.",
+                f"Give {count} real number(s) per node.",
+            )
+        of_old[place] = given
+    label_rows, targets = np.concatenate([rows, before + learnt]), np.concatenate([of_old, of_new[learnt]])
+    if (wrong := label_rows[~np.isfinite(targets).all(axis=1)]).size:
+        raise GraphError(
+            f"The targets of {some(wrong)} are infinite or missing.",
+            "Give finite numbers; NaN is for new nodes without any target, and `remove_labels` takes targets away.",
+        )
+    return label_rows, targets

@@ -137,7 +137,7 @@ class Model:
         return self._held.certificate()
 
     def predict(self, nodes: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Class probabilities, (m, C) float64, of `nodes` (m,), or of all (zero rows for deleted ones).
+        """Class probabilities, or real-valued targets, (m, C) float64, of `nodes` (m,), or of all (0 for deleted ones).
 
         Raises GraphError for a node that was deleted, or never was.
         """
@@ -184,7 +184,7 @@ class Model:
         add_labels: ArrayLike | None = None,
         add_edges: ArrayLike = (),
         set_features: Mapping[int, ArrayLike] | None = None,
-        set_labels: Mapping[int, int] | None = None,
+        set_labels: Mapping[int, Any] | None = None,
         repair: bool = True,
         progress: Callable[[RepairProgress], None] | None = None,
     ) -> tuple["Model", Report]:
@@ -195,9 +195,10 @@ class Model:
         which are trained on no longer and stay in the graph.
 
         What joins: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1,
-        … of the graph; `add_labels` (a,) are their classes, -1 for one that is not trained on (default: none is);
+        … of the graph; `add_labels` (a,) are their classes, -1 for one that is not trained on (default: none is), or
+        real-valued targets where the model has these, float (a,) or (a, C), NaN for one that is not trained on;
         `add_edges` (k, 2) link nodes, new ones among them, each edge once. `set_features` and `set_labels` give nodes
-        other features (d,) and another class, by which they are trained on; what they had leaves first.
+        other features (d,) and another class, or targets (C,), to train on; what they had leaves first.
 
         The projection of the paper for what leaves, then (unless `repair` is False) the minimum of the objective on the
         graph as it is then: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how
@@ -220,7 +221,7 @@ class Model:
         return Model(self._after(done, removal), self._exponents), report
 
     def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
-        """Class probabilities, (m, C) float64, of nodes that are not in the graph; nothing changes.
+        """What `predict` would return, (m, C) float64, for nodes that are not in the graph; nothing changes.
 
         `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted
         as if it alone had joined, without a label. Raises GraphError as `update` does.
@@ -301,7 +302,10 @@ def fit(
 def _held(fitted: Fitted, device: str) -> HeldModel:
     known, trained = fitted.graph, fitted.trained
     everyone = np.ones(known.nodes, dtype=np.bool_)
-    live_graph = LiveGraph.of(known, fitted.spec, trained.diffusion, live=everyone, featured=everyone, device=device)
+    live_graph = LiveGraph.of(
+        known, fitted.spec, trained.diffusion,
+        temperature=fitted.temperature, live=everyone, featured=everyone, device=device,
+    )  # fmt: skip
     features, labels = live_graph.inputs.features, live_graph.inputs.labels
     W = side_by_side(trained.weights)
     span = SpanState(W, W.clone(), torch.zeros_like(W), fitted.gram, everyone)

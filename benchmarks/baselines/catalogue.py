@@ -14,8 +14,10 @@ from benchmarks.baselines.partition import Partition, bekm, blpa, metis
 from benchmarks.baselines.printed import Printed, PrintedProjector
 from benchmarks.baselines.protocol import Baseline
 from benchmarks.baselines.retraining import Retraining
+from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor
 from benchmarks.baselines.saint import SampledNetwork
 from projector import ModelSpec
+from projector.network.spec import LossKind
 
 #: Deviation of the noise of the methods that publish a level (Chien et al.: 0.1, at their lambda of 1e-2) and, for lack
 #: of one, of the others. What it does to the weights is divided by lambda: at 1e-4 a hundred times as much.
@@ -24,6 +26,8 @@ _NOISE = 0.1
 _FISHER_NOISE = 0.01
 _PARTITIONS: Mapping[str, Partition] = {"bekm": bekm, "blpa": blpa, "metis": metis}
 
+#: What methods with the squared loss are compared with, each with its own targets and ridge.
+SQUARED_RETRAINING, EDITOR_RETRAINING = "retraining, squared loss", "graph editor, solved again"
 Build = Callable[[ModelSpec, int], Baseline]
 
 
@@ -37,6 +41,15 @@ def _eraser(network: Kind | None, partition: Partition, aggregator: Aggregator) 
 
 def _network(kind: Kind) -> Build:
     return lambda spec, seed: Network(kind, seed)
+
+
+def _squared(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, loss=LossKind.SQUARED)
+
+
+def is_squared(method: str) -> bool:
+    """Whether a method has the squared loss, whatever the specification says."""
+    return method.endswith("squared loss") or method.startswith(("closed-form sgc", "graph editor"))
 
 
 #: What builds each, of a specification with the loss `ovr` and a seed.
@@ -57,6 +70,12 @@ METHODS: dict[str, Build] = {
     "fisher+, without noise": lambda spec, seed: Fisher(spec),
     "certified removal": lambda spec, seed: CertifiedRemoval(spec, _NOISE, seed=seed),
     "scalegun": lambda spec, seed: scalegun(spec, _NOISE, seed=seed),
+    SQUARED_RETRAINING: lambda spec, seed: Retraining(_squared(spec)),
+    "lethe, projection and repair, squared loss": lambda spec, seed: Lethe(_squared(spec), repair=True),
+    "closed-form sgc": lambda spec, seed: ClosedFormSgc(_squared(spec)),
+    EDITOR_RETRAINING: lambda spec, seed: GraphEditor(_squared(spec), Editing.RETRAINED),
+    "graph editor": lambda spec, seed: GraphEditor(_squared(spec), Editing.CLOSED_FORM),
+    "graph editor, fine-tuned": lambda spec, seed: GraphEditor(_squared(spec), Editing.FINE_TUNED),
     **{
         f"graph eraser, {network or 'linear'}, {name}, {aggregator}": _eraser(network, partition, aggregator)
         for network in (None, Kind.GCN, Kind.SAGE, Kind.GAT)

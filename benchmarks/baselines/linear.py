@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.graph.graph import NO_LABEL, Graph
+from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import LossKind, PropagationKind
 from projector.training.fit import train
 
@@ -165,8 +166,13 @@ def logits(graph: Graph, spec: ModelSpec, weights: Array) -> Array:
 
 
 def probabilities(logits: Array, loss: LossKind) -> Array:
-    """What `Model.predict` answers for logits (n, C): a softmax, for `ovr` of the logarithms of the sigmoids."""
+    """What `Model.predict` answers for logits (n, C): a softmax, for `ovr` of the logarithms of the sigmoids.
+
+    Of the squared loss with the temperature that stands where none was fitted.
+    """
     scores = -np.logaddexp(0.0, -logits) if loss is LossKind.OVR else logits
+    if loss is LossKind.SQUARED:
+        scores = logits / UNFITTED_TEMPERATURE
     raised = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 

@@ -13,6 +13,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.baselines.catalogue import is_squared
 from benchmarks.baselines.lethe import Lethe
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.baselines.protocol import Nodes, Trained
@@ -48,14 +49,14 @@ def spec_of(dataset: str, method: str = "") -> ModelSpec:
 
     Lambda is 1e-4, and 1e-2 for certified removal, as published: at 1e-4 its budget pays for hardly a step. Support
     vector machines have the hinge instead, smoothed for Newton's method or as it is for Pegasos' steps; some methods
-    are measured with a softmax as well.
+    are measured with a softmax as well, and ridge regressions have the squared loss.
     """
     if method == PLAIN_HINGE:
         return ModelSpec(loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, batch_size=32, epochs=100)
     if method == SMOOTHED_HINGE:
         return ModelSpec(loss=LossKind.HINGE)
     regularization = CERTIFIED_LAMBDA if method in CERTIFIED else 1e-4
-    loss = LossKind.SOFTMAX if method.endswith(SOFTMAX) else LossKind.OVR
+    loss = LossKind.SQUARED if is_squared(method) else LossKind.SOFTMAX if method.endswith(SOFTMAX) else LossKind.OVR
     return ModelSpec(loss=loss, hops=3 if dataset == ARXIV else 2, regularization=regularization)
 
 

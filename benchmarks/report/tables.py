@@ -5,6 +5,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from benchmarks.baselines.catalogue import is_squared
 from benchmarks.baselines.protocol import LAMBDAS
 from benchmarks.paper.setting import CERTIFIED, CERTIFIED_LAMBDA
 from benchmarks.report.claims.judging import best_lambda
@@ -137,6 +138,35 @@ def accuracy(results: Results) -> Table:
         for method in methods
     ]
     return Table(("model", *map(called, datasets)), rows)
+
+
+def losses(results: Results) -> Table:
+    """A line for each dataset and loss, at the lambda that validation nodes choose."""
+    rows = []
+    for dataset in results.datasets("losses"):
+        for method in results.methods("losses", dataset):
+            key = ("losses", dataset, method, "chosen")
+            found = {each: results.values(*key, each) for each in ("lambda", "validation", "test")}
+            chosen = ", ".join(f"{each:g}" for each in sorted(set(found["lambda"])))
+            missed = spread(results.values(*key, "negative_log_likelihood"))
+            rows.append([called(dataset), method, chosen, percent(found["validation"]), percent(found["test"]), missed])
+    return Table(("dataset", "loss", "lambda", "validation, %", "test, %", "negative log-likelihood"), rows)
+
+
+def ridge(results: Results) -> Table:
+    """What is left of the injected channel, and how far weights are from solving again, of the squared loss."""
+    rows = []
+    for dataset in results.datasets("injection"):
+        for method in filter(is_squared, results.methods("injection", dataset)):
+            key = (dataset, method, "0.05")
+            before, after = (results.values("injection", *key, f"channel_norm_{when}") for when in ("before", "after"))
+            if not before:
+                continue
+            near = [results.values("closeness", *key, each) for each in ("weights", "times_lethe")]
+            share = percent(results.values("injection", *key, "accuracy_after"))
+            rows.append([called(dataset), method, *map(spread, (before, after)), share, *map(spread, near)])
+    head = ("dataset", "method", "channel before", "after", "accuracy after, %", "distance to solving again")
+    return Table((*head, "time, ratio to Lethe's projection"), rows)
 
 
 def _with_lambda(method: str) -> str:

@@ -2,7 +2,7 @@
 
 | table | a slot is | arrays |
 | --- | --- | --- |
-| nodes | a row | labels, masks (bits: training, validation, test, public), id_bytes (length of the id) |
+| nodes | a row | labels, masks (bits: training, validation, test, public), id_bytes (length of the id); targets, real |
 | layout | a row | id_slots (how many slots the id takes in `ids`); never blanked |
 | ids | 16 bytes of an id | utf8 |
 | features | a row when dense, a stored value when sparse | values; rows, columns, values |
@@ -46,15 +46,15 @@ def encode_graph(
     row_starts = starts_of_rows(graph.nodes, chunk_rows)
     masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST + public * _PUBLIC
     ids = graph.node_ids
+    nodes = {
+        "labels": NewArray(graph.labels.astype("<i8"), _MINUS_ONE),
+        "masks": NewArray(masks.astype("u1"), _ZERO),
+        "id_bytes": NewArray(ids.lengths.astype("<u4"), _ZERO),
+    }
+    if graph.values is not None:
+        nodes["targets"] = NewArray(graph.values.astype("<f8"), _ZERO)
     return {
-        "nodes": NewTable(
-            row_starts,
-            {
-                "labels": NewArray(graph.labels.astype("<i8"), _MINUS_ONE),
-                "masks": NewArray(masks.astype("u1"), _ZERO),
-                "id_bytes": NewArray(ids.lengths.astype("<u4"), _ZERO),
-            },
-        ),
+        "nodes": NewTable(row_starts, nodes),
         "layout": NewTable(row_starts, {"id_slots": NewArray(np.diff(ids.starts).astype("<u4"), _ZERO)}),
         "ids": NewTable(ids.starts[row_starts], {"utf8": NewArray(ids.utf8, _ZERO)}),
         "features": _encode_features(graph.features, chunk_rows, random),
@@ -94,8 +94,11 @@ def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, in
     value = np.dtype(manifest.feature_dtype).newbyteorder("<").str
     is_dense = manifest.feature_layout is FeatureLayout.DENSE
     beta = {"values": ("<f8", classes, _ZERO)}
+    nodes = {"labels": ("<i8", 1, _MINUS_ONE), "masks": ("|u1", 1, _ZERO), "id_bytes": ("<u4", 1, _ZERO)}
+    if manifest.regression is not None:
+        nodes["targets"] = ("<f8", classes, _ZERO)
     return {
-        "nodes": ({"labels": ("<i8", 1, _MINUS_ONE), "masks": ("|u1", 1, _ZERO), "id_bytes": ("<u4", 1, _ZERO)}, 1),
+        "nodes": (nodes, 1),
         "layout": ({"id_slots": ("<u4", 1, _ZERO)}, 1),
         "ids": ({"utf8": ("|u1", SLOT_BYTES, _ZERO)}, None),
         "features": ({"values": (value, manifest.features, _ZERO)}, 1)
@@ -142,6 +145,7 @@ def decode_graph(base: BaseArrays, manifest: Manifest) -> Graph:
         test_mask=(masks & _TEST) > 0,
         node_ids=_decode_ids(base),
         class_names=manifest.classes,
+        values=None if manifest.regression is None else base.read_all("nodes", "targets"),
     )
 
 

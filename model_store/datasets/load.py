@@ -106,7 +106,6 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
         masks = raw.masks
     else:
         masks = replace(raw.masks, train=(raw.labels >= 0) & ~raw.masks.val & ~raw.masks.test)
-    classes = int(raw.labels.max(initial=-1)) + 1
     return Graph(
         adjacency=raw.adjacency(dedupe=dedupe),
         features=raw.features,
@@ -115,7 +114,8 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
         val_mask=masks.val,
         test_mask=masks.test,
         node_ids=raw.node_ids if raw.node_ids is not None else NodeIds.of(map(str, range(raw.nodes))),
-        class_names=tuple(str(label) for label in range(classes)),
+        class_names=raw.class_names,
+        values=raw.values,
     )
 
 

@@ -21,24 +21,33 @@ from projector.forgetting.batch import ModelState
 from projector.forgetting.certificate import Certificate, certifiable
 from projector.forgetting.optimum import stacked
 from projector.network.blocks import by_block, side_by_side
-from projector.network.losses import Loss
+from projector.network.losses import Loss, Regression
 
 _EPSILON = float(np.finfo(np.float64).eps)
 #: What the grid may add to the sensitivity, as a share of the noise's part in it.
 _SHARE_OF_GRID = 2.0**-10
 
 
-def radius(loss: Loss, classes: int, regularization: float) -> float:
+def radius(loss: Loss, classes: int, regularization: float, largest_target: float | None = None) -> float:
     """R with |W_u| <= R whatever the data: sqrt(2 F(0) / lambda), since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
 
-    F(0) is the loss of one row of zero logits: log C (softmax), C log 2 (ovr), C/2 (smoothed hinge). Raises
-    PromiseError for an objective that bounds no distance to retraining.
+    F(0) is the loss of one row of zero logits: log C (softmax), C log 2 (ovr), C/2 (smoothed hinge), 1/2 (squared).
+    With real-valued targets it depends on the data, unless no node's |y|_2 is above a `largest_target` that was
+    declared without looking at them: then it is half of that squared (1 for one target of 1 or -1). Raises PromiseError
+    where none is declared, and for an objective that bounds no distance to retraining.
     """
     if not certifiable(loss, regularization):
         raise PromiseError(
             "Of this objective no distance to retraining is known.", "Use a positive lambda and not the plain hinge."
         )
     zeros = torch.zeros((1, classes), dtype=torch.float64)
+    if isinstance(loss, Regression):
+        if largest_target is None or not 0 < largest_target < math.inf:
+            raise PromiseError(
+                "How long the weights of real-valued targets can get depends on the targets.",
+                "Declare the largest |y| that a node may have, without looking at the data.",
+            )
+        return largest_target / math.sqrt(regularization)
     return math.sqrt(2 * loss.value(zeros, torch.zeros(1, dtype=torch.int64)) / regularization)
 
 

@@ -6,7 +6,8 @@ F^u, the objective of the remaining graph, is lambda-strongly convex, so for eve
 
 with W_u its minimum. The gradient is computed in float64 and carries rounding, which is bounded and added. Rounding
 errors are taken to be independent with mean zero, so that those of a sum of L terms grow as sqrt(L) (Higham and Mary,
-2019, "A new approach to probabilistic rounding error analysis").
+2019, "A new approach to probabilistic rounding error analysis"). Where the gradient of the squared loss comes from sums
+that were updated many times, what these have drifted is part of it (`projector.solvers.normal_equations`).
 """
 
 import math
@@ -17,11 +18,14 @@ import torch
 from projector.forgetting.status import SMALLEST_TOLERANCE, TOLERANCE
 from projector.network.losses import Loss
 from projector.parallel.workers import together
+from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, Point
 
 _EPSILON = torch.finfo(torch.float64).eps
 #: Standard deviations of the rounding errors that the bound covers.
 _CONFIDENCE = 4.0
+#: How much of a bound the drift of normal equations may take.
+_SHARE_OF_DRIFT = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,23 @@ def certifiable(loss: Loss, regularization: float) -> bool:
 def certify(objective: Objective, point: Point) -> Certificate:
     """The certificate of the weights at `point`; `objective` is that of the live graph, with lambda > 0."""
     size = float(torch.linalg.norm(point.W))
-    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * _rounding(objective, point)
+    of_gradient = objective.rounding(point) if isinstance(objective, NormalObjective) else _rounding(objective, point)
+    gradient, rounding = float(torch.linalg.norm(point.gradient)), _CONFIDENCE * of_gradient
     bound = (gradient + rounding) / objective.regularization
     if size > 0.0:
         return Certificate(bound, bound / size)
     # |W_u| is at most this, since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
     largest = math.sqrt(2 * point.value / objective.regularization)
     return Certificate(bound, 0.0 if gradient <= rounding and bound <= SMALLEST_TOLERANCE * largest else None)
+
+
+def drifted_too_far(objective: NormalObjective, size: float, tolerance: float) -> bool:
+    """Whether the drift of the normal equations takes a tenth of the relative bound `tolerance`, for |W|_F = `size`.
+
+    Then the gradient has to come from equations that are formed anew, or from the rows.
+    """
+    scale = objective.weighted_rows * objective.regularization
+    return _CONFIDENCE * objective.equations.drift(size) > _SHARE_OF_DRIFT * tolerance * size * scale
 
 
 @together

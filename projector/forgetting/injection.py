@@ -41,6 +41,8 @@ def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) 
     injected = _with_columns(graph, [rows], value=1.0)
     if not extra_class:
         return injected
+    if graph.values is not None:
+        raise GraphError("Real-valued targets have no classes.", "Inject a channel without a class.")
     if INJECTED_CLASS in graph.class_names:
         raise GraphError(f"The dataset has a class {INJECTED_CLASS!r} already.", "Inject a channel without a class.")
     labels = graph.labels.copy()
@@ -71,7 +73,8 @@ def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str)
         )
     # Apart from the draws that the seed itself begins, such as that of a split.
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
-    labels = np.repeat(graph.labels[random.choice(training, size=cohorts)], nodes)
+    like = np.repeat(random.choice(training, size=cohorts), nodes)
+    labels = graph.labels[like]
     neighbours = random.choice(training, size=count, replace=False)
     canaries = Canaries(cohorts=cohorts, nodes=nodes, first_column=graph.num_features, tag=tag)
     rows = graph.nodes + np.arange(count)
@@ -88,6 +91,7 @@ def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str)
         val_mask=np.concatenate([graph.val_mask, none]),
         test_mask=np.concatenate([graph.test_mask, none]),
         node_ids=NodeIds.of(chain(graph.node_ids, canaries.ids)),
+        values=None if graph.values is None else np.concatenate([graph.values, graph.values[like]]),
     )
     return _with_columns(larger, list(by_cohort), value=_row_size(graph)), canaries
 

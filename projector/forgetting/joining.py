@@ -31,9 +31,10 @@ class Joining:
     feature_rows: NDArray[np.int64]
     #: X_A, (m, d), in layout and dtype of the model's features, columns multiplied as they were.
     features: Features
-    #: Rows that are trained on from now on and were not, ascending, (l,), and their classes, (l,).
+    #: Rows that are trained on from now on and were not, ascending, (l,), and their classes, (l,), or real-valued
+    #: targets, (l, C) float64.
     label_rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float64]
     #: Edges that there are not yet, each once, (k, 2).
     edges: NDArray[np.int64]
 

@@ -19,13 +19,15 @@ from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
 from projector.network.image_rows import image_rows
 from projector.network.inputs import Inputs, inputs_of
-from projector.network.losses import Loss, loss_of
+from projector.network.losses import Loss, Squared, loss_of
 from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.network.spec import ModelSpec, SolverKind
 from projector.parallel.workers import ALONE, Division, Workers, together
+from projector.solvers.kernel import takes_kernel
+from projector.solvers.normal_equations import takes_normal_equations
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import takes_whole
 
@@ -54,6 +56,14 @@ class LiveGraph:
     #: The node at which the training rows of each worker but the first begin; they stay there, so that nodes that join
     #: are the last worker's.
     bounds: tuple[int, ...] = ()
+    #: C.
+    classes: int = 0
+    #: Real-valued targets by row, (n, C) float64, of the nodes whose class is 0; None for classes.
+    values: NDArray[np.float64] | None = None
+    #: Whether repairs of the squared loss go by its normal equations.
+    keeps_equations: bool = False
+    #: Whether they are preconditioned by its kernel instead, where there are fewer training nodes than columns of H.
+    keeps_kernel: bool = False
     #: Mask (n,) of the nodes with other neighbours, features or label than in the graph this one was made from.
     edited: NDArray[np.bool_] | None = None
 
@@ -64,6 +74,7 @@ class LiveGraph:
         spec: ModelSpec,
         diffusion: Diffusion | None,
         *,
+        temperature: float | None = None,
         live: NDArray[np.bool_],
         featured: NDArray[np.bool_],
         device: torch.device | str,
@@ -71,7 +82,7 @@ class LiveGraph:
     ) -> "LiveGraph":
         """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`.
 
-        `count` as for `Propagator.build`.
+        `temperature` is what training fitted for the squared loss; `count` as for `Propagator.build`.
         """
         propagator = Propagator.build(
             graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device, count=count
@@ -80,20 +91,31 @@ class LiveGraph:
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
-        loss, targets = loss_of(spec.loss), np.where(training, graph.labels, NO_LABEL)
-        whole = takes_whole(Representation(inputs, np.flatnonzero(training)), graph.num_classes, loss)
+        loss = loss_of(spec.loss, real_valued=graph.values is not None, temperature=temperature)
+        targets = np.where(training, graph.labels, NO_LABEL)
+        representation = Representation(inputs, np.flatnonzero(training))
+        whole = takes_whole(representation, graph.num_classes, loss)
+        shape, squared = (representation.rows, representation.columns), isinstance(loss, Squared)
+        equations, kernel = squared and takes_normal_equations(*shape), squared and takes_kernel(*shape)
         sizes = Sizes.of(graph)
         # Repair is by Newton's method, whatever has trained; computing H anew has to be worth the products it saves.
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes
         dense = cheap and keeps_dense(replace(spec, solver=SolverKind.NEWTON), sizes)
-        return cls(inputs, propagator, loss, targets, dense, whole)
+        values = None if graph.values is None else np.where(training[:, None], graph.values, 0.0)
+        return cls(
+            inputs, propagator, loss, targets, dense or equations, whole,
+            classes=graph.num_classes, values=values, keeps_equations=equations,
+            keeps_kernel=kernel,
+        )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":
         """The same graph for several workers, of whom each has made it: they divide its training rows."""
         rows = self.training_rows
         begins = [part.start for part in Division.evenly(rows.size, workers.count).parts[1:]]
         bounds = tuple(int(rows[begin]) if begin < rows.size else self.propagator.nodes for begin in begins)
-        shared = replace(self, workers=workers, bounds=bounds)
+        # Rows of several workers are not multiplied with each other.
+        alone = self.keeps_kernel and workers.count == 1
+        shared = replace(self, workers=workers, bounds=bounds, keeps_kernel=alone)
         workers.knows(shared)
         return shared
 
@@ -121,41 +143,53 @@ class LiveGraph:
         edited = self._edited(propagator, rewired, feature_rows, label_rows)
         return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
 
-    def joined(self, joining: Joining, classes: int) -> "LiveGraph":
-        """The graph, of so many classes, with what joins it."""
+    def joined(self, joining: Joining) -> "LiveGraph":
+        """The graph with what joins it."""
         features = joining.features
         if isinstance(features, np.ndarray):
             parts = (features.ravel(), _NO_ROWS, _NO_ROWS)
         else:
             parts = (features.data, features.indices, features.indptr)
         return self._joined(
-            classes, joining.new, joining.feature_rows, *parts, joining.label_rows, joining.labels, joining.edges
+            joining.new, joining.feature_rows, *parts, joining.label_rows, joining.labels, joining.edges
         )
 
     @together
     def _joined(
         self,
-        classes: int,
         new: int,
         feature_rows: NDArray[np.int64],
-        values: NDArray[np.float32] | NDArray[np.float64],
+        entries: NDArray[np.float32] | NDArray[np.float64],
         columns: NDArray[np.integer],
         starts: NDArray[np.integer],
         label_rows: NDArray[np.int64],
-        labels: NDArray[np.int64],
+        labels: NDArray[np.int64] | NDArray[np.float64],
         edges: NDArray[np.int64],
     ) -> "LiveGraph":
-        """The same from arrays: features are values alone, or values, columns and starts where they are CSR."""
+        """The same from arrays: features are entries alone, or entries, columns and starts where they are CSR."""
         shape = (feature_rows.size, self.inputs.features.rows.num_features)
         dense = self.inputs.features.rows.dense
-        features = values.reshape(shape) if dense else sp.csr_array((values, columns, starts), shape=shape)
-        targets = np.concatenate([self.targets, np.full(new, NO_LABEL)])
-        targets[label_rows] = labels
+        features = entries.reshape(shape) if dense else sp.csr_array((entries, columns, starts), shape=shape)
+        targets, values = np.concatenate([self.targets, np.full(new, NO_LABEL)]), self.values
+        if values is None:
+            targets[label_rows] = labels
+        else:
+            values = np.concatenate([values, np.zeros((new, self.classes))])
+            targets[label_rows], values[label_rows] = 0, labels.reshape(-1, self.classes)
         propagator = self.propagator.with_edges(new, edges)
-        known = one_hot(targets, targets != NO_LABEL, classes)
+        known = one_hot(targets, targets != NO_LABEL, self.classes)
         inputs = self.inputs.with_rows(feature_rows, features, known, propagator)
         edited = self._edited(propagator, edges.ravel(), feature_rows, label_rows)
-        return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
+        grown = replace(self, inputs=inputs, propagator=propagator, targets=targets, values=values, edited=edited)
+        return grown._without_large_kernel() if self.keeps_kernel else grown
+
+    def _without_large_kernel(self) -> "LiveGraph":
+        """The same, by normal equations once there are as many training nodes as columns of H."""
+        rows, columns = self.training_rows.size, self.representation().columns
+        if takes_kernel(max(rows, 1), columns):
+            return self
+        equations = takes_normal_equations(rows, columns)
+        return replace(self, keeps_kernel=False, keeps_equations=equations, keeps_dense=self.keeps_dense or equations)
 
     def _edited(
         self,
@@ -193,6 +227,8 @@ class LiveGraph:
         None of them may be of this graph; earlier graphs, which share the inputs' rows, must be gone.
         """
         self.inputs.features.rows.forget(np.concatenate([nodes, feature_rows]))
+        if self.values is not None:
+            self.values[nodes] = 0.0
         if self.inputs.labels is not None:
             self.inputs.labels.rows.forget(nodes)
 
@@ -221,9 +257,13 @@ class LiveGraph:
     @together
     def objective_with(self, representation: Representation, regularization: float) -> Objective:
         """The same, with the products of `representation`."""
-        own = self.training_rows[representation.own]
-        labels = torch.from_numpy(self.targets[own]).to(self.propagator.device)
+        labels = self.labels_of(self.training_rows[representation.own])
         return Objective(representation, self.loss, labels, regularization)
+
+    def labels_of(self, rows: NDArray[np.int64]) -> Tensor:
+        """What `rows` (m,) are trained on: classes (m,) int64, or real-valued targets (m, C) float64."""
+        given = self.targets if self.values is None else self.values
+        return torch.from_numpy(given[rows]).to(self.propagator.device)
 
     def logits(self, state: ModelState) -> Tensor:
         """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
@@ -239,8 +279,8 @@ class LiveGraph:
         return probabilities
 
     def probabilities_of_new(self, state: ModelState, joining: Joining) -> NDArray[np.float64]:
-        """Class probabilities under `state`, (C,), of the one node that `joining` brings, in the graph with it."""
-        joined = self.joined(joining, state.classes)
+        """What is answered under `state`, (C,), for the one node that `joining` brings, in the graph with it."""
+        joined = self.joined(joining)
         node = np.array([joined.propagator.nodes - 1])
         row = image_rows(joined.inputs, node, joined.propagator.edges.adjacency, joined.propagator.live)
         logits = joined.logits(state)[node] if row is None else row @ stacked(state)

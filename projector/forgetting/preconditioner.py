@@ -9,7 +9,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 
-from projector.solvers.preconditioners import ClassBlocks, HessianFactor
+from projector.solvers.preconditioners import Inverse
 
 #: Seconds for which one may be kept after the first deletion that it predates.
 FACTOR_AGE_S = 60.0
@@ -19,7 +19,7 @@ FACTOR_AGE_S = 60.0
 class Preconditioner:
     """What stands for the inverse of the Hessian in a repair, and when it must be gone."""
 
-    inverse: ClassBlocks | HessianFactor
+    inverse: Inverse
     #: `time.monotonic()`; infinite while it was made from the remaining data alone.
     until: float = math.inf
 

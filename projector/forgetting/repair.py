@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
-from projector.forgetting.certificate import Certificate, certify
+from projector.forgetting.certificate import Certificate, certify, drifted_too_far
 from projector.forgetting.gram import Gram, off_strong
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
@@ -30,8 +30,9 @@ from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.newton import Newton
+from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, Point
-from projector.solvers.preconditioners import preconditioner_steps, why_no_preconditioner
+from projector.solvers.preconditioners import fits, preconditioner_steps, solution
 from projector.solvers.single_precision import SinglePrecision, single_precision
 
 #: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
@@ -92,6 +93,8 @@ class RepairRun:
         self._free = None if free is None else free + rows.held_bytes
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
+        #: The normal equations, of whose factor the preconditioner is; None for losses without.
+        self._of_factor: NormalObjective | None = None
         self._without_preconditioner: str | None = None
         #: Better weights than those last committed; None while there are none.
         self._found: Point | None = None
@@ -191,7 +194,7 @@ class RepairRun:
         A repair under way refers to itself: without this it would stay until garbage is next collected.
         """
         self._work.close()
-        self._preconditioner = self._in_single = None
+        self._preconditioner = self._in_single = self._of_factor = None
 
     def _certificate(self, point: Point) -> Certificate:
         if self._certified is None or self._certified[0] is not point:
@@ -202,15 +205,16 @@ class RepairRun:
         """The repair in short steps, of which none is the last."""
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
+            self._objective = self._settled()
+        elif self._rows.keeps_kernel and self._rows.why_no_preconditioner(self._best.W.shape[1], self._free) is None:
             self._objective = self._rows.objective(self._objective.regularization)
         if self.converged or self._is_zero():
             return
-        classes = self._best.W.shape[1]
+        if self._preconditioner is not None and not fits(self._preconditioner.inverse, self._objective):
+            self._preconditioner = None
         if self.usable() is None:
-            representation = self._objective.representation
-            self._without_preconditioner = why_no_preconditioner(
-                representation, classes, self._rows.factorises, self._free
-            )
+            classes = self._best.W.shape[1]
+            self._without_preconditioner = self._rows.why_no_preconditioner(classes, self._free)
         for _ in range(_MOST_PRECONDITIONERS):
             if self._without_preconditioner is None and self.usable() is None:
                 yield from self._make()
@@ -225,6 +229,19 @@ class RepairRun:
         while not descent.finished:
             self._descend(descent)
             yield False
+
+    def _settled(self) -> Objective:
+        """The objective with H; by normal equations unless their drift could keep the bound from its tolerance."""
+        regularization, size = self._objective.regularization, float(torch.linalg.norm(stacked(self._state)))
+        objective = self._rows.objective(regularization)
+        if isinstance(objective, NormalObjective) and drifted_too_far(objective, size, self._tolerance):
+            self._rows.form_anew()
+            objective = self._rows.objective(regularization)
+        if not isinstance(objective, NormalObjective):
+            return objective
+        self._of_factor = objective
+        by_rows = drifted_too_far(objective, size, self._tolerance)
+        return self._rows.objective_by_rows(regularization) if by_rows else objective
 
     def _with_preconditioner(self) -> Iterator[Literal[False]]:
         """Newton's method for as long as the preconditioner there is may stay and leads on."""
@@ -273,7 +290,8 @@ class RepairRun:
         """Makes a preconditioner at the best point; what cannot be made is done without."""
         yield from self._compute()
         try:
-            for inverse in preconditioner_steps(self._objective, self._best, self._rows, self._rows.factorises):
+            objective = self._of_factor or self._objective
+            for inverse in preconditioner_steps(objective, self._best, self._rows, self._rows.factorises):
                 if inverse is not None:
                     self._preconditioner = Preconditioner(inverse)
                 yield False
@@ -300,11 +318,11 @@ class RepairRun:
     def _preconditioned(self, gradient: Tensor) -> Tensor:
         if self._preconditioner is None:
             raise RuntimeError("a descent without a preconditioner asks for it")
-        inverse = self._preconditioner.inverse
+        solve = solution(self._preconditioner.inverse, self._objective)
         if all(span.gram.is_full for span in self._state.spans):
-            return inverse.solve(gradient)
+            return solve(gradient)
         strong = self._strong(gradient)
-        along = self._strong(inverse.solve(strong))
+        along = self._strong(solve(strong))
         return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
 
     def _strong(self, W: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def update(
     joined: Sequence[JoinedRows] = ()
     if joining is not None:
         betas = [model.features.beta] if model.labels is None else [model.features.beta, model.labels.beta]
-        live_graph = live_graph.joined(joining, model.state.classes)
+        live_graph = live_graph.joined(joining)
         rows = rows.on(live_graph)
         projection, joined = join_batch(projection, joining, live_graph.inputs, betas)
     require_finite(projection.state)

@@ -23,7 +23,8 @@ def from_arrays(
     """A graph from arrays.
 
     `edge_index` is (2, E), or a scipy sparse adjacency (n, n) of zeros and ones; `features` (n, d) are dense or scipy
-    CSR; `labels` (n,) are -1 where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge
+    CSR; `labels` (n,) are -1 where there is none, or, of a float type, real-valued targets (n,) or (n, C) for the
+    squared loss, NaN where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge
     that is given in one direction is taken in both. Raises GraphError naming what is wrong.
     """
     if not hasattr(features, "tocsr"):
@@ -99,5 +100,6 @@ def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = Fal
         val_mask=nobody,
         test_mask=nobody,
         node_ids=NodeIds.of(map(str, range(raw.nodes))),
-        class_names=tuple(map(str, range(int(raw.labels.max(initial=-1)) + 1))),
+        class_names=raw.class_names,
+        values=raw.values,
     )

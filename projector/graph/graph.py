@@ -43,8 +43,10 @@ class Graph:
     test_mask: NDArray[np.bool_]
     #: External ids, one per row.
     node_ids: NodeIds
-    #: What label c is called outside.
+    #: What label c, or target c, is called outside.
     class_names: tuple[str, ...]
+    #: Real-valued targets in place of classes, (n, C) float64; `labels` are then 0 where a node has them, -1 where not.
+    values: NDArray[np.float64] | None = None
 
     @property
     def nodes(self) -> int:
@@ -75,7 +77,7 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, the classes, or the targets of each node where these are real-valued."""
         return len(self.class_names)
 
 
@@ -237,7 +239,9 @@ def _check_features(graph: Graph) -> None:
 
 
 def _check_labels(graph: Graph) -> None:
-    if graph.num_classes < 2:
+    if graph.values is not None:
+        _check_values(graph, graph.values)
+    elif graph.num_classes < 2:
         raise GraphError(f"There are {graph.num_classes} class(es).", "Give labels of at least two classes.")
     if len(set(graph.class_names)) != graph.num_classes or not all(graph.class_names):
         raise GraphError("Class names are empty or repeated.", "Give every class a name of its own.")
@@ -246,12 +250,28 @@ def _check_labels(graph: Graph) -> None:
             f"The labels are {graph.labels.dtype} of shape {graph.labels.shape} for {graph.nodes} nodes.",
             "Give one int64 label per node, -1 where there is none.",
         )
-    outside = np.flatnonzero((graph.labels < -1) | (graph.labels >= graph.num_classes))
+    classes = 1 if graph.values is not None else graph.num_classes
+    outside = np.flatnonzero((graph.labels < -1) | (graph.labels >= classes))
     if outside.size:
         first = outside[0]
         raise GraphError(
             f"{outside.size} label(s) are out of range, such as {graph.labels[first]} of node {graph.node_ids[first]}.",
-            f"Give labels from 0 to {graph.num_classes - 1}, or -1 for a node without one.",
+            f"Give labels from 0 to {classes - 1}, or -1 for a node without one.",
+        )
+
+
+def _check_values(graph: Graph, values: NDArray[np.float64]) -> None:
+    if values.dtype != np.float64 or values.shape != (graph.nodes, graph.num_classes) or not graph.num_classes:
+        raise GraphError(
+            f"The targets are {values.dtype} of shape {values.shape} for {graph.nodes} nodes and "
+            f"{graph.num_classes} name(s).",
+            "Give one row of float64 targets per node, and a name for each column.",
+        )
+    bad = np.flatnonzero((graph.labels >= 0) & ~np.isfinite(values).all(axis=1))
+    if bad.size:
+        raise GraphError(
+            f"{bad.size} node(s) have an infinite or missing target, such as {some(graph.node_ids[i] for i in bad)}.",
+            "Give finite numbers, or NaN for every target of a node without any.",
         )
 
 

@@ -38,6 +38,8 @@ class RawGraph:
     masks: Masks | None
     #: None for row numbers.
     node_ids: NodeIds | None
+    #: Real-valued targets, (n, C) float64, where the labels were given as such: see `Graph.values`.
+    values: NDArray[np.float64] | None = None
 
     @classmethod
     def of(
@@ -50,7 +52,10 @@ class RawGraph:
         masks: tuple[NDArray[np.generic] | None, ...],
         node_ids: NDArray[np.generic] | None,
     ) -> "RawGraph":
-        """Converts arrays of any integer or float type; raises GraphError naming the one that cannot be."""
+        """Converts arrays of any integer or float type; raises GraphError naming the one that cannot be.
+
+        `labels` of a float type, (n,) or (n, C), are real-valued targets, with NaN for a node without any.
+        """
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise GraphError(
                 f"{origin}: edge_index is {edge_index.dtype} of shape {edge_index.shape}.",
@@ -65,14 +70,22 @@ class RawGraph:
                 f"{origin}: an edge names row {wrong}, but there are {nodes} nodes.",
                 "Number the nodes from 0, in the order of the features.",
             )
+        values = _values(origin, labels, nodes) if labels.dtype.kind == "f" else None
         return cls(
             origin=origin,
             edge_index=edges,
             features=_floats(origin, features),
-            labels=_labels(origin, labels, nodes),
+            labels=_labels(origin, labels if values is None else _there(values), nodes),
             masks=_masks(origin, masks, nodes),
             node_ids=None if node_ids is None else _names(origin, node_ids, nodes),
+            values=values,
         )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Numbers from 0, one for each class or target."""
+        count = int(self.labels.max(initial=-1)) + 1 if self.values is None else self.values.shape[1]
+        return tuple(map(str, range(count)))
 
     @property
     def nodes(self) -> int:
@@ -101,6 +114,23 @@ def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Featur
     # A value given several times is their sum, as everywhere; products know it only as one.
     converted.sum_duplicates()
     return converted
+
+
+def _values(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.float64]:
+    if labels.ndim not in (1, 2) or labels.shape[0] != nodes or labels.size == 0:
+        raise GraphError(
+            f"{origin}: the targets are {labels.dtype} of shape {labels.shape} for {nodes} nodes.",
+            "Give one real number per node, or one row of them; classes are integers.",
+        )
+    values = labels.reshape(nodes, -1).astype(np.float64)
+    if np.isinf(values).any():
+        raise GraphError(f"{origin}: some targets are infinite.", "Give finite numbers, or NaN where there is none.")
+    return values
+
+
+def _there(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """0 for the nodes that have targets, -1 for the others."""
+    return np.where(np.isnan(values).all(axis=1), -1, 0)
 
 
 def _labels(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.int64]:

@@ -20,8 +20,15 @@ from projector.network.spec import LossKind
 LinearMap = Callable[[Tensor], Tensor]
 
 
+#: What scores of the squared loss are divided by before the softmax where no validation node says better.
+UNFITTED_TEMPERATURE = 0.2
+
+
 class Loss(Protocol):
-    """A convex loss of logits (n, C) float64 and labels y (n,) int64, summed over rows."""
+    """A convex loss of logits (n, C) float64 and labels y (n,) int64, summed over rows.
+
+    The squared loss also takes real-valued targets (n, C) float64 in place of the labels.
+    """
 
     #: No Hessian of a row's loss has a larger eigenvalue; 0 where the loss has no curvature.
     largest_curvature: float
@@ -202,13 +209,64 @@ class PlainHinge:
         return torch.softmax(logits, dim=1)
 
 
+class Squared:
+    """Half the squared distance |z - y|^2 / 2 to the target y: the one-hot class, or real-valued targets (n, C).
+
+    Its Hessian is the same for all classes and wherever it is taken, so the optimum solves one linear system.
+    """
+
+    largest_curvature = 1.0
+    coupled = False
+
+    def __init__(self, temperature: float = UNFITTED_TEMPERATURE) -> None:
+        """`temperature` is T in the probabilities softmax(z / T)."""
+        self.temperature = temperature
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """sum |z - y|^2 / 2."""
+        return float(self.residual(logits, labels).square().sum()) / 2
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """z - y, (n, C)."""
+        if labels.dim() == 2:
+            return logits - labels
+        return logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], -1.0))
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """`direction`, wherever it is taken."""
+        return torch.clone
+
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 everywhere, (n, C)."""
+        return torch.ones_like(logits)
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 in every row, (n,)."""
+        return torch.ones_like(logits[:, 0])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """softmax(z / T), (n, C)."""
+        return torch.softmax(logits / self.temperature, dim=1)
+
+
+class Regression(Squared):
+    """The squared loss of real-valued targets: what is answered are the scores."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The predicted targets z, (n, C): a regression estimates no probabilities."""
+        return logits
+
+
 def _signs(logits: Tensor, labels: Tensor) -> Tensor:
     """1 for each row's class and -1 for every other, (n, C)."""
     return torch.full_like(logits, -1.0).scatter_(1, labels[:, None], 1.0)
 
 
-def loss_of(kind: LossKind) -> Loss:
-    """The loss a specification names."""
+def loss_of(kind: LossKind, *, real_valued: bool = False, temperature: float | None = None) -> Loss:
+    """The loss a specification names; of `real_valued` targets only the squared one.
+
+    `temperature` is what training fitted for the squared loss; None where there was nothing to fit it on.
+    """
     match kind:
         case LossKind.SOFTMAX:
             return Softmax()
@@ -218,3 +276,7 @@ def loss_of(kind: LossKind) -> Loss:
             return SmoothHinge()
         case LossKind.PLAIN_HINGE:
             return PlainHinge()
+        case LossKind.SQUARED if real_valued:
+            return Regression()
+        case LossKind.SQUARED:
+            return Squared(UNFITTED_TEMPERATURE if temperature is None else temperature)

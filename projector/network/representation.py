@@ -63,6 +63,11 @@ class Representation:
         self._one_block = sum(each.operators.blocks for each in inputs) == 1
 
     @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._rows.device
+
+    @property
     def rows(self) -> int:
         """n_train."""
         return int(self._rows.shape[0])

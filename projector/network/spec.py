@@ -50,6 +50,8 @@ class LossKind(StrEnum):
     HINGE = "hinge"
     #: The same with the hinge as it is: `sgd` only, and no certificate.
     PLAIN_HINGE = "plain_hinge"
+    #: Half the squared distance to the one-hot class, or to real-valued targets.
+    SQUARED = "squared"
 
 
 class SolverKind(StrEnum):

@@ -73,7 +73,7 @@ class Objective:
         return Point(W, logits, residual, value, gradient, relative)
 
     @together
-    def hessian(self, point: Point) -> "Hessian":
+    def hessian(self, point: Point) -> LinearMap:
         """The Hessian of F at `point`, as a map of directions (p, C)."""
         return Hessian(self, self.loss.hessian(point.logits, self.labels))
 

@@ -16,7 +16,8 @@ drawn alike for all classes 35, at four times the time.]
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from projector.network.losses import LinearMap, Loss
 from projector.network.product_costs import dense_seconds
 from projector.network.representation import Representation
 from projector.parallel.workers import together
+from projector.solvers.kernel import KernelFactor, KernelObjective
+from projector.solvers.normal_equations import NormalFactor, NormalObjective
 from projector.solvers.objective import Objective, OfObjective, Point
 
 #: Rows drawn for a block, for each of its columns, and at least; and for the whole Hessian, for each column of H.
@@ -82,12 +85,30 @@ class HessianFactor:
         return result
 
 
+#: What stands for the inverse of the Hessian.
+Inverse: TypeAlias = ClassBlocks | HessianFactor | NormalFactor | KernelFactor
+
+
 def takes_whole(representation: Representation, classes: int, loss: Loss) -> bool:
     """Whether the Hessian is factorised whole, so that a few products with it are all that a repair takes."""
     order = representation.columns * classes
     if not loss.coupled or order > _LARGEST_ORDER:
         return False
     return 4 * order**2 <= _WORTH_WHOLE * representation.bytes_of_product(classes)
+
+
+def fits(inverse: Inverse, objective: Objective) -> bool:
+    """Whether `inverse` can precondition `objective`: a kernel's factor needs a kernel."""
+    return not isinstance(inverse, KernelFactor) or isinstance(objective, KernelObjective)
+
+
+def solution(inverse: Inverse, objective: Objective) -> LinearMap:
+    """`inverse`, which fits `objective`, as a map of (p, C)."""
+    if not isinstance(inverse, KernelFactor):
+        return inverse.solve
+    if not isinstance(objective, KernelObjective):
+        raise RuntimeError("a kernel's factor was given to an objective without a kernel")
+    return partial(objective.solve, inverse)
 
 
 class RowsOfH(Protocol):
@@ -97,14 +118,17 @@ class RowsOfH(Protocol):
         """One's own rows of it, (n_own, p) float64, not to be written to."""
 
 
-def preconditioner_steps(
-    objective: Objective, point: Point, rows: RowsOfH, whole: bool
-) -> Iterator[ClassBlocks | HessianFactor | None]:
+def preconditioner_steps(objective: Objective, point: Point, rows: RowsOfH, whole: bool) -> Iterator[Inverse | None]:
     """Makes the preconditioner of a repair from about `point`, in short steps: None after each, and in the end it.
 
     `rows` are those of `objective`; `whole` is what `takes_whole` says of the products that the repair takes through
-    the features.
+    the features. For the squared loss it is the factor of its normal equations or of its kernel. Raises ArithmeticError
+    where there is none.
     """
+    if isinstance(objective, NormalObjective):
+        return iter([objective.equations.factor(objective.weighted_rows, objective.regularization)])
+    if isinstance(objective, KernelObjective):
+        return iter([objective.factor()])
     return (factor_steps if whole else block_steps)(objective, point, rows)
 
 

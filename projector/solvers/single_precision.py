@@ -15,6 +15,7 @@ from torch import Tensor
 from projector.network.losses import LinearMap
 from projector.network.representation import DenseRepresentation, transposed_product
 from projector.parallel.workers import Workers, together
+from projector.solvers.normal_equations import NormalObjective
 from projector.solvers.objective import Objective, OfObjective, Point
 
 
@@ -58,9 +59,9 @@ class SingleHessian(OfObjective):
 
 @together
 def single_precision(objective: Objective) -> SinglePrecision | None:
-    """For an objective that keeps H; None for one that goes through its factors."""
+    """For an objective whose products are with H; None for one through its factors or by normal equations."""
     representation = objective.representation
-    dense = isinstance(representation, DenseRepresentation)
+    dense = isinstance(representation, DenseRepresentation) and not isinstance(objective, NormalObjective)
     return SinglePrecision(objective, representation.dense()) if dense else None
 
 

@@ -20,7 +20,7 @@ from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
-from projector.network.spec import ModelSpec, SolverKind, check_spec
+from projector.network.spec import LossKind, ModelSpec, SolverKind, check_spec
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.descent import descend
@@ -89,10 +89,27 @@ def train(
     """
     validate(graph)
     check_spec(spec)
+    check_targets(spec, graph)
     if workers.count > 1 and spec.solver is not SolverKind.NEWTON:
         raise TrainingError(f"Of {workers.count} workers, one alone can train by sgd.", "Use newton, or one worker.")
     with enough_memory(device, graph.nodes, graph.num_features):
         return _train(spec, graph, device, progress or _ignore, workers)
+
+
+def check_targets(spec: ModelSpec, graph: Graph) -> None:
+    """Raises TrainingError where real-valued targets of `graph` cannot be those of `spec`."""
+    if graph.values is None:
+        return
+    if spec.loss is not LossKind.SQUARED:
+        raise TrainingError(
+            f"The labels are real numbers, which the loss {spec.loss} does not take.",
+            f"Use --loss {LossKind.SQUARED}, or give classes as integers.",
+        )
+    if spec.label_hops or spec.diffusion or spec.mlp_width:
+        raise TrainingError(
+            "Label reuse, adaptive diffusion and an MLP learn from classes, and the labels are real numbers.",
+            "Leave them out.",
+        )
 
 
 def _train(
@@ -142,8 +159,10 @@ class _Given:
         products = representation
         if self.keeps_dense:
             products = DenseRepresentation(representation.inputs, self.train_rows, workers=self.workers)
-        own = torch.from_numpy(self.graph.labels[self.train_rows[products.own]]).to(self.propagator.device)
-        return Objective(products, loss_of(self.spec.loss), own, self.spec.regularization)
+        given = self.graph.labels if self.graph.values is None else self.graph.values
+        own = torch.from_numpy(given[self.train_rows[products.own]]).to(self.propagator.device)
+        loss = loss_of(self.spec.loss, real_valued=self.graph.values is not None)
+        return Objective(products, loss, own, self.spec.regularization)
 
 
 def follow_training(spec: ModelSpec, graph: Graph, workers: Distributed, device: torch.device | str = "cpu") -> None:

@@ -12,11 +12,12 @@ from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.status import TOLERANCE
 from projector.graph.graph import Graph
-from projector.network.spec import ModelSpec, SolverKind
+from projector.network.spec import LossKind, ModelSpec, SolverKind
 from projector.solvers.newton import feature_divisor
 from projector.training.fit import Trained, TrainingProgress, train
 from projector.training.pretrained import PretrainedWeights, starting_point, train_on
 from projector.training.scaling import well_scaled
+from projector.training.temperature import fitted_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,9 @@ class Fitted:
     label_beta: Tensor
     #: The pretrained weights that training started from, (p, C); None where it started from 0.
     start: Tensor | None
+    #: What turns scores of the squared loss into probabilities; None for other losses, and where no validation node
+    #: tells.
+    temperature: float | None = None
 
     @property
     def too_large(self) -> str | None:
@@ -85,4 +89,6 @@ def fit_graph(
         trained = train_on(spec, graph, start, progress=progress)
     beta, *labels = span_coefficients(trained.representation, trained.dual)
     label_beta = labels[0] if labels else beta.new_zeros((0, graph.nodes, graph.num_classes))
-    return Fitted(graph, spec, scaled.exponents, scaled.gram, trained, beta, label_beta, start)
+    scored = spec.loss is LossKind.SQUARED and graph.values is None
+    temperature = fitted_temperature(graph, trained.logits) if scored else None
+    return Fitted(graph, spec, scaled.exponents, scaled.gram, trained, beta, label_beta, start, temperature)

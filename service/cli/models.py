@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lethe_client.results import NodePrediction
 from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
@@ -41,8 +42,10 @@ def predict(
     """
     with connect(url, key, home) as client:
         answer = client.predict_many(nodes)
-    rows = [(one.node, one.label, str(round(one.probabilities[one.label], 4))) for one in answer.predictions]
-    text = [table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows)] if rows else []
+    head, rows = ("node", "class", "probability"), [_row(one) for one in answer.predictions]
+    if any(one.scores for one in answer.predictions):
+        head = ("node", "target", "score")
+    text = [table(f"Model version {answer.model_version}", head, rows)] if rows else []
     print_result(answer, as_json, *text)
     for node in answer.deleted:
         note(f"{node}: deleted on request.")
@@ -50,6 +53,13 @@ def predict(
         note(f"{node}: unknown node.")
     if answer.deleted or answer.unknown:
         raise typer.Exit(ExitStatus.NOT_FOUND)
+
+
+def _row(one: NodePrediction) -> tuple[str, str, str]:
+    """What is shown of a node; of a regression all targets in one cell."""
+    if one.scores:
+        return one.node, ", ".join(one.scores), ", ".join(f"{value:.4g}" for value in one.scores.values())
+    return one.node, one.label, str(round(one.probabilities[one.label], 4))
 
 
 _UNTOUCHED = "Nothing was changed. Run the same command again; it also removes the incomplete copy."

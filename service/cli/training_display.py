@@ -58,16 +58,14 @@ def _share_done(step: "TrainingProgress", tolerance: float) -> float:
 
 def summary(manifest: "Manifest", out: Path) -> Table:
     """What was trained, and how well."""
-    accuracy, training = manifest.accuracy, manifest.training
+    training = manifest.training
     channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
     rows = [
         ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
         *_canary_rows(manifest),
         *_mlp_rows(manifest),
         ("classes", str(len(manifest.classes))),
-        ("accuracy train", percent(accuracy.train)),
-        ("accuracy validation", percent(accuracy.val)),
-        ("accuracy test", percent(accuracy.test)),
+        *_quality_rows(manifest),
         ("rank", f"{manifest.rank} of {manifest.features}"),
         ("condition number", number(manifest.condition_number)),
         ("|W - HᵀU| / |W|", number(training.identity_error)),
@@ -77,6 +75,25 @@ def summary(manifest: "Manifest", out: Path) -> Table:
         ("warnings", str(len(manifest.warnings)) if manifest.warnings else "none"),
     ]
     return table(f"{manifest.name} in {out}", ("", ""), rows)
+
+
+def _quality_rows(manifest: "Manifest") -> list[tuple[str, str]]:
+    accuracy, fit = manifest.accuracy, manifest.regression
+    if fit is None:
+        shares = (("train", accuracy.train), ("validation", accuracy.val), ("test", accuracy.test))
+        return [(f"accuracy {name}", percent(share)) for name, share in shares]
+    figures = (
+        ("train", fit.r_squared_train, fit.squared_error_train),
+        ("validation", fit.r_squared_val, fit.squared_error_val),
+        ("test", fit.r_squared_test, fit.squared_error_test),
+    )
+    return [
+        (f"R² {name} (mean squared error)", f"{_or_none(share)} ({_or_none(error)})") for name, share, error in figures
+    ]
+
+
+def _or_none(figure: float | None) -> str:
+    return "–" if figure is None else number(figure)
 
 
 def _canary_rows(manifest: "Manifest") -> list[tuple[str, str]]:

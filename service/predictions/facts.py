@@ -122,6 +122,10 @@ class ModelFacts:
     regularization: float
     #: Of the features at training.
     condition_number: float
+    #: Shares of nodes predicted rightly at training: `train`, `val`, `test`.
+    accuracy: Mapping[str, float | None] | None = None
+    #: Of real-valued targets, the figures of `model_store.manifest.Fit`; None for classes.
+    regression: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,16 @@ class Prediction:
     model_version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The predicted targets of one node by a regression."""
+
+    node: str
+    #: Name of the target -> value, in the order of the model's; rounded where that was asked for.
+    scores: dict[str, float]
+    model_version: int
+
+
 @dataclass(frozen=True)
 class Found:
     """What one version has of the nodes and edges that were asked for."""
@@ -115,7 +125,7 @@ class Reader:
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
-    ) -> tuple[int, list[Prediction], list[str]]:
+    ) -> tuple[int, list[Prediction | Scores], list[str]]:
         """The version, its predictions in the order asked, and the ids that are unknown or no longer live.
 
         All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
@@ -260,7 +270,9 @@ def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
     return view.facts.served.version, [row for node in nodes if (row := view.find(node)) is not None]
 
 
-def _predictions(view: View, nodes: Sequence[str], decimals: int | None) -> tuple[int, list[Prediction], list[str]]:
+def _predictions(
+    view: View, nodes: Sequence[str], decimals: int | None
+) -> tuple[int, list[Prediction | Scores], list[str]]:
     # Also when no nodes are asked for: so asks the readiness check.
     view.probabilities.require_undamaged()
     found = [(node, _prediction(view, node, decimals)) for node in nodes]
@@ -268,13 +280,15 @@ def _predictions(view: View, nodes: Sequence[str], decimals: int | None) -> tupl
     return view.facts.served.version, predictions, [node for node, prediction in found if prediction is None]
 
 
-def _prediction(view: View, node: str, decimals: int | None) -> Prediction | None:
+def _prediction(view: View, node: str, decimals: int | None) -> Prediction | Scores | None:
     row = view.find(node)
     if row is None:
         return None
     exact = view.probabilities.row(row)
     told: list[float] = (exact if decimals is None else exact.round(decimals)).tolist()
     classes = view.facts.model.classes
+    if view.facts.model.regression is not None:
+        return Scores(node, dict(zip(classes, told, strict=True)), view.facts.served.version)
     return Prediction(
         node=node,
         label=classes[exact.argmax()],

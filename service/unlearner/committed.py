@@ -151,6 +151,7 @@ class Committed:
             graph,
             manifest.spec,
             manifest.diffusion,
+            temperature=manifest.temperature,
             live=live,
             featured=version.featured,
             device=device,

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar, TypeVar
 from uuid import UUID, uuid4
 
@@ -146,6 +146,8 @@ def model_facts(manifest: Manifest) -> ModelFacts:
         loss=spec.loss.value,
         regularization=spec.regularization,
         condition_number=manifest.condition_number,
+        accuracy=None if manifest.regression is not None else asdict(manifest.accuracy),
+        regression=None if manifest.regression is None else asdict(manifest.regression),
     )
 
 

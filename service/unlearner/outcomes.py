@@ -87,6 +87,8 @@ def frozen_parts(manifest: Manifest) -> str:
     parts = []
     if manifest.diffusion is not None:
         parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
+    if manifest.temperature is not None:
+        parts.append("the temperature of the probabilities, fitted on validation nodes, those deleted since among them")
     if manifest.mlp is not None:
         parts.append("the MLP that computes the features, trained only on public nodes")
     if manifest.column_scale is not None:

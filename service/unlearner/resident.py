@@ -23,7 +23,7 @@ from projector.forgetting.preconditioner import Preconditioner
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.update import HeldModel, RepairPlan, require_finite, update
-from projector.solvers.preconditioners import ClassBlocks, HessianFactor, preconditioner_steps, why_no_preconditioner
+from projector.solvers.preconditioners import Inverse, preconditioner_steps
 from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
 from service.unlearner.committed import Committed, Prepared, PreparedRepair, finite, snapshot_of
@@ -36,7 +36,7 @@ class PreconditionerCache:
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
         self._preconditioner: Preconditioner | None = None
-        self._making: Iterator[ClassBlocks | HessianFactor | None] | None = None
+        self._making: Iterator[Inverse | None] | None = None
         #: Why none is made for this version, once that was asked.
         self._why_none: str | None = None
         self._judged = False
@@ -66,8 +66,7 @@ class PreconditionerCache:
             committed = self._committed
             free = committed.free_bytes
             free = None if free is None else free + committed.training_rows.held_bytes
-            classes, whole = committed.state.classes, committed.live_graph.factorises
-            self._why_none = why_no_preconditioner(committed.representation, classes, whole, free)
+            self._why_none = committed.training_rows.why_no_preconditioner(committed.state.classes, free)
             self._judged = True
         return self._why_none
 
@@ -88,7 +87,7 @@ class PreconditionerCache:
             self._why_none, self._judged = f"it could not be made: {error}", True
             raise
 
-    def _steps(self) -> Iterator[ClassBlocks | HessianFactor | None]:
+    def _steps(self) -> Iterator[Inverse | None]:
         committed = self._committed
         rows = committed.training_rows
         for _ in rows.steps():

@@ -95,8 +95,9 @@ def load(model: Path, task: Task, device: torch.device) -> tuple[LiveGraph, str]
     graph = store.load_graph().without_edges(np.array(task.deleted_edges, dtype=np.int64).reshape(-1, 2))
     manifest = store.manifest
     live_graph = LiveGraph.of(
-        graph, manifest.spec, manifest.diffusion, live=version.live, featured=version.featured, device=device
-    )
+        graph, manifest.spec, manifest.diffusion,
+        temperature=manifest.temperature, live=version.live, featured=version.featured, device=device,
+    )  # fmt: skip
     return live_graph, digest_of(task.digest, graph)
 
 
@@ -107,6 +108,8 @@ def _arrays(graph: Graph) -> Iterator[NDArray[np.generic]]:
     else:
         yield from (graph.features.indptr, graph.features.indices, graph.features.data)
     yield from (graph.labels, graph.train_mask)
+    if graph.values is not None:
+        yield graph.values
 
 
 #: Seconds between two looks at who is ready.

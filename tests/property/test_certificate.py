@@ -19,7 +19,7 @@ from projector.solvers.objective import Objective
 from tests.support.device import DEVICE
 from tests.support.mathematics.retraining import Matrix, Problem
 
-LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
+LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED)
 
 
 def random_objective(rng: np.random.Generator) -> tuple[Objective, int]:

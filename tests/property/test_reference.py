@@ -351,7 +351,7 @@ def test_forgetting_ends_at_the_weights_of_the_reference_on_the_remaining_graph(
 def test_forgetting_ends_as_near_as_it_is_asked_to(
     structure: Callable[[np.random.Generator], Rows], tolerance: float
 ) -> None:
-    losses = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)
+    losses = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED)
     for loss, singular in itertools.product(losses, (False, True)):
         world = world_of(Cell(newton, loss, structure, np.float64, "dense", singular))
         check_forgetting(world, newton, two_batches(world), tolerance)

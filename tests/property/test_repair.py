@@ -345,7 +345,7 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
     assert_retrained(stored, oracle)
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @pytest.mark.parametrize("combine", list(Combine))
 def test_a_class_and_then_all_training_nodes_are_lost(
     small: Graph, tmp_path: Path, loss: LossKind, combine: Combine

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from benchmarks.baselines.catalogue import build
+from benchmarks.baselines.catalogue import EDITOR_RETRAINING, SQUARED_RETRAINING, build, is_squared
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.baselines.protocol import Array, Nodes, Trained
 from benchmarks.paper.setting import drawn, forgotten, lethe_seconds, spec_of
@@ -50,7 +50,9 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
 
 
 def retraining_of(method: str) -> str:
-    """The method that retrains what `method` trains."""
+    """The method that retrains what `method` trains; that of a fine-tuned ridge regression is the regression."""
+    if is_squared(method):
+        return EDITOR_RETRAINING if method.startswith("graph editor") else SQUARED_RETRAINING
     network = next((word for word in method.replace(",", "").split() if word in set(Kind)), None)
     return network or ("retraining, with diffusion" if "diffusion" in method else "retraining")
 

@@ -14,7 +14,7 @@ from service.domain.fields import Known, NodeIds
 from service.domain.records import ApiKey, Scope
 from service.domain.states import Guarantee, noise_in_words
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
-from service.predictions.reader import Prediction, offload
+from service.predictions.reader import Prediction, Scores, offload
 from service.reports.listing import reads_audit
 from service.web.api.auth import BearerKey, KeyedRoute, requires
 from service.web.routes import StrictRoute, problems, reply, reply_record
@@ -38,6 +38,21 @@ class NodePrediction(BaseModel):
         description="Probability by class. Exact with the scope predictions:exact; otherwise each is rounded to "
         "LETHE_PREDICTION_DECIMALS, so they may not sum to 1."
     )
+
+
+class NodeScores(BaseModel):
+    """The predicted targets of one node within an answer for several, of a regression."""
+
+    node: str
+    scores: dict[str, float] = Field(description="Predicted value by target, rounded as probabilities are.")
+
+
+class ScoresAnswer(NodeScores):
+    """The predicted targets of one node, by one model version, of a regression."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_version: int
 
 
 _PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}
@@ -64,7 +79,7 @@ class PredictionsAnswer(BaseModel):
     )
 
     model_version: int
-    predictions: list[NodePrediction] = Field(description="In the order of the request.")
+    predictions: list[NodePrediction | NodeScores] = Field(description="In the order of the request.")
     unknown: list[str] = Field(description="Unknown ids; without deletions:read, deleted ids too.")
     deleted: list[str] = Field(description="Deleted ids; always empty without deletions:read.")
 
@@ -73,7 +88,7 @@ class PredictionsAnswer(BaseModel):
 #: graph, so a caller who has the data could test with them what was deleted.
 AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
-    *("repair_progress", "weights_sha256"),
+    *("repair_progress", "weights_sha256", "accuracy", "regression"),
 )
 _AUDIT = "Null without audit:read."
 
@@ -119,6 +134,8 @@ class ModelAnswer(BaseModel):
                     "lambda": 0.0001,
                     "rank": 1431,
                     "condition_number": 157.0,
+                    "accuracy": {"train": 0.98, "val": 0.86, "test": 0.87},
+                    "regression": None,
                     "span_residual": 3e-15,
                     "distance_bound": 2e-9,
                     "distance_bound_relative": 1e-10,
@@ -147,6 +164,13 @@ class ModelAnswer(BaseModel):
     regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
     rank: int | None = Field(description=f"Dimension of the span of the live nodes' features. {_AUDIT}")
     condition_number: float | None = Field(description=f"Of the features at import, over the kept directions. {_AUDIT}")
+    accuracy: dict[str, float | None] | None = Field(
+        description="Shares of training, validation and test nodes predicted rightly at import; null for a regression. "
+        f"{_AUDIT}"
+    )
+    regression: dict[str, float | None] | None = Field(
+        description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
+    )
     span_residual: float | None = Field(
         description=f"Distance of the weights from that span, last measured from disk. {_AUDIT}"
     )
@@ -232,7 +256,7 @@ single = APIRouter(tags=["predictions"], route_class=PredictRoute)
 
 @single.get(
     "/predict/{node:path}",
-    response_model=PredictionAnswer,
+    response_model=PredictionAnswer | ScoresAnswer,
     responses=problems(401, 403, 404, 410, 503),
     summary="Predict one node",
 )
@@ -241,7 +265,7 @@ async def predict(
     node: Annotated[str, Path(description="Id of the node.", examples=["12"])],
     caller: Caller,
 ) -> Response:
-    """The class probabilities of a live node, by the committed model on the remaining graph.
+    """The class probabilities of a live node, or its scores, by the committed model on the remaining graph.
 
     In full to a key that also has predictions:exact, rounded to every other.
     A deleted node is 410 to a key that also has deletions:read, and 404 to every other.
@@ -287,12 +311,12 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
 
 async def _predictions(
     services: Services, caller: ApiKey, nodes: Sequence[str]
-) -> tuple[int, list[Prediction], list[str]]:
+) -> tuple[int, list[Prediction | Scores], list[str]]:
     """A version, its predictions as the caller may have them, and the ids that are not live nodes."""
     reader, count = services.reader, len(nodes)
     decimals = None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
 
-    def told() -> tuple[int, list[Prediction], list[str]]:
+    def told() -> tuple[int, list[Prediction | Scores], list[str]]:
         return reader.predict_many(nodes, decimals)
 
     if not services.allowance.is_limited:
@@ -306,15 +330,19 @@ async def _predictions(
             return found
 
 
+def _of_node(one: Prediction | Scores) -> dict[str, object]:
+    if isinstance(one, Scores):
+        return {"node": one.node, "scores": one.scores}
+    return {"node": one.node, "label": one.label, "probabilities": one.probabilities}
+
+
 def _listed(
-    version: int, predictions: Sequence[Prediction], missing: Sequence[str], deleted: Collection[str]
+    version: int, predictions: Sequence[Prediction | Scores], missing: Sequence[str], deleted: Collection[str]
 ) -> Response:
     return reply_record(
         {
             "model_version": version,
-            "predictions": [
-                {"node": one.node, "label": one.label, "probabilities": one.probabilities} for one in predictions
-            ],
+            "predictions": [_of_node(one) for one in predictions],
             "unknown": [node for node in missing if node not in deleted],
             "deleted": [node for node in missing if node in deleted],
         }

@@ -23,11 +23,14 @@ from projector.forgetting.optimum import stacked
 from projector.forgetting.projection import SpanState, coefficient_residual
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
+from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
 from tests.support.mathematics.oracle import Matrix, Oracle, Side
 from tests.support.mathematics.retraining import Problem
 
 KINDS = ("normal", "dependent", "duplicates", "zero rows", "binary", "faint", "uneven columns", "wide")
+
+LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED)
 
 
 @dataclass
@@ -40,6 +43,8 @@ class Living:
     #: -1 for nodes that are not trained on.
     targets: NDArray[np.int64]
     classes: int
+    #: Real-valued targets, (n, C), of the nodes whose class is 0; None for classes.
+    values: Matrix | None = None
     live: NDArray[np.bool_] = field(init=False)
     featured: NDArray[np.bool_] = field(init=False)
 
@@ -58,7 +63,12 @@ class Living:
         count, before = len(added), len(self.X)
         self.X = np.vstack([self.X, added])
         self.live, self.featured = (np.concatenate([mask, np.ones(count, bool)]) for mask in (self.live, self.featured))
-        self.targets = np.concatenate([self.targets, update.get("add_labels", np.full(count, -1))])
+        if self.values is None:
+            joined = update.get("add_labels", np.full(count, -1))
+        else:
+            given = update.get("add_labels", np.full((count, self.classes), np.nan)).reshape(count, self.classes)
+            joined, self.values = np.where(np.isnan(given).all(axis=1), -1, 0), np.vstack([self.values, given])
+        self.targets = np.concatenate([self.targets, joined])
         larger = np.zeros((before + count, before + count))
         larger[:before, :before] = self.adjacency
         self.adjacency = larger
@@ -66,7 +76,10 @@ class Living:
         for node, row in update.get("set_features", {}).items():
             self.X[node], self.featured[node] = row, True
         for node, label in update.get("set_labels", {}).items():
-            self.targets[node] = label
+            if self.values is None:
+                self.targets[node] = label
+            else:
+                self.targets[node], self.values[node] = 0, label
 
     def _link(self, edges: Any, value: float) -> None:
         pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
@@ -74,6 +87,18 @@ class Living:
 
     def in_span(self) -> NDArray[np.bool_]:
         return self.live & self.featured
+
+    def problem(self, H: Matrix) -> Problem:
+        """What is minimised, for H (n, p) of all nodes."""
+        trained = self.live & (self.targets >= 0)
+        values = None if self.values is None else self.values[trained]
+        spec, labels = self.spec, self.targets[trained]
+        return Problem(H[trained], labels, self.classes, spec.loss, spec.regularization, values)
+
+    def answers(self, logits: Matrix) -> Matrix:
+        """What the model predicts for logits (n, C), zero rows where a node is not live."""
+        answered = logits if self.values is not None else probabilities(self.spec.loss, logits)
+        return np.where(self.live[:, None], answered, 0.0)
 
     def representation(self, exponents: NDArray[np.int64] | None, sigmas: tuple[float, float] | None) -> Matrix:
         """H of all nodes, (n, p), with columns of X multiplied as the model's were."""
@@ -102,7 +127,7 @@ def check(model: Model, living: Living, report: Report | None) -> None:
     assert np.array_equal(model.live, living.live)
     H = living.representation(model.exponents, sigmas_of(model))
     W = stacked(held.state).numpy()
-    np.testing.assert_allclose(model.predict(), probabilities(living.spec.loss, H @ W, living.live), atol=1e-8)
+    np.testing.assert_allclose(model.predict(), living.answers(H @ W), atol=1e-8)
     check_span(held.state.features, held.features, living, model.exponents, repaired)
     if held.state.labels is not None:
         assert held.labels is not None
@@ -113,9 +138,7 @@ def check(model: Model, living: Living, report: Report | None) -> None:
     certificate = model.certificate
     if certificate is None:
         return
-    trained = living.live & (living.targets >= 0)
-    problem = Problem(H[trained], living.targets[trained], living.classes, living.spec.loss, living.spec.regularization)
-    best, error = problem.precise_minimum(W)
+    best, error = living.problem(H).precise_minimum(W)
     distance = float(np.linalg.norm(W - best))
     slack = error + np.finfo(float).tiny ** 0.5
     assert distance <= certificate.bound + slack
@@ -157,13 +180,15 @@ def assert_identity(span: SpanState, repaired: bool) -> None:
     assert coefficient_residual(span) * size <= 1e-11 * size + 8 * np.finfo(float).eps * rounding
 
 
-def probabilities(loss: LossKind, logits: Matrix, live: NDArray[np.bool_]) -> Matrix:
-    """What the model answers for logits (n, C), zero rows where a node is not live."""
+def probabilities(loss: LossKind, logits: Matrix) -> Matrix:
+    """The class probabilities of logits (n, C)."""
+    if loss is LossKind.SQUARED:
+        logits = logits / UNFITTED_TEMPERATURE
     if loss is LossKind.OVR:
         chances = np.exp(-np.logaddexp(0.0, -logits))
     else:
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.where(live[:, None], chances / chances.sum(axis=1, keepdims=True), 0.0)
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -204,8 +229,10 @@ def random_case(seed: int) -> Case:
     upper = np.triu(rng.random((n, n)) < rng.uniform(0.0, 6.0 / n), 1)
     spec = random_spec(rng)
     stored = sp.csr_array(X) if rng.random() < 0.4 else X
-    graph = from_arrays(sp.csr_array((upper | upper.T).astype(float)), stored, labels, train_mask=training)
-    if graph.num_classes < classes:
+    real = spec.loss is LossKind.SQUARED and not (spec.label_hops or spec.diffusion) and rng.random() < 0.5
+    given = rng.standard_normal((n, classes - 1)) if real else labels
+    graph = from_arrays(sp.csr_array((upper | upper.T).astype(float)), stored, given, train_mask=training)
+    if not real and graph.num_classes < classes:
         graph = replace(graph, class_names=tuple(map(str, range(classes))))
     dense, partly = (bool(chance < 0.5) for chance in rng.random(2))
     return Case(graph, X.astype(np.float64), spec, rng, dense, partly)
@@ -213,7 +240,7 @@ def random_case(seed: int) -> Case:
 
 def random_spec(rng: np.random.Generator) -> ModelSpec:
     plain = rng.random() < 0.05
-    loss = LossKind.PLAIN_HINGE if plain else (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)[int(rng.integers(3))]
+    loss = LossKind.PLAIN_HINGE if plain else LOSSES[int(rng.integers(len(LOSSES)))]
     return ModelSpec(
         propagation=list(PropagationKind)[int(rng.integers(2))],
         self_loops=(0.0, 0.5, 1.0, 1.0, 2.0)[int(rng.integers(5))],
@@ -272,12 +299,18 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
     if rng.random() < 0.25:
         update["set_features"] = {node: row() for node in take(1.0)}
     if rng.random() < 0.25:
-        update["set_labels"] = {node: int(rng.integers(living.classes)) for node in take(1.0)}
+        update["set_labels"] = {
+            node: int(rng.integers(living.classes)) if living.values is None else rng.standard_normal(living.classes)
+            for node in take(1.0)
+        }
     before, count = len(living.X), int(rng.integers(0, 4))
     count = min(count, max(0, most - int(living.live.sum())))
     if count:
         update["add_nodes"] = np.array([row() for _ in range(count)])
         update["add_labels"] = rng.integers(-1, living.classes, count)
+        if living.values is not None:
+            unknown = rng.random((count, 1)) < 0.3
+            update["add_labels"] = np.where(unknown, np.nan, rng.standard_normal((count, living.classes)))
     alive = np.setdiff1d(np.flatnonzero(living.live), gone)
     there = np.argwhere(np.triu(living.adjacency) * np.outer(living.live, living.live))
     kept = there[~np.isin(there, gone).any(axis=1)]
@@ -296,7 +329,9 @@ def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report 
     case = random_case(seed)
     rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
     targets = np.where(case.graph.train_mask, case.graph.labels, -1)
-    living = Living(case.spec, case.X, case.graph.adjacency.toarray(), targets, case.graph.num_classes)
+    living = Living(
+        case.spec, case.X, case.graph.adjacency.toarray(), targets, case.graph.num_classes, case.graph.values
+    )
     report: Report | None = None
     with case.ways(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Rounding limits the bound")

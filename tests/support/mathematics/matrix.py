@@ -49,7 +49,8 @@ def oracle_of(model: BuiltModel) -> Oracle:
         labels.in_span = graph.train_mask.copy()
     sigmas = None if manifest.diffusion is None else (manifest.diffusion.sigma_h, manifest.diffusion.sigma_z)
     adjacency = graph.adjacency.toarray()
-    return Oracle(manifest.spec, adjacency, graph.labels, graph.train_mask, features, labels, sigmas)
+    temperature = manifest.temperature or 0.2
+    return Oracle(manifest.spec, adjacency, graph.labels, graph.train_mask, features, labels, sigmas, temperature)
 
 
 def removals_of(

@@ -50,6 +50,8 @@ class Oracle:
     features: Side
     label_side: Side | None
     sigmas: tuple[float, float] | None
+    #: Of the probabilities of the squared loss.
+    temperature: float = 0.2
     live: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +128,8 @@ class Oracle:
     def probabilities(self) -> Matrix:
         """Class probabilities of live nodes, (n, C); zero for the others."""
         logits = sum(R @ ((side.X * side.in_span[:, None]) @ side.W[block]) for R, side, block in self.blocks())
+        if self.spec.loss is LossKind.SQUARED:
+            logits = logits / self.temperature
         if self.spec.loss is LossKind.OVR:
             values = 1.0 / (1.0 + np.exp(-logits))
         else:

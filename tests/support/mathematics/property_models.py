@@ -21,7 +21,9 @@ from projector.network.blocks import side_by_side
 from projector.network.inputs import inputs_of
 from projector.network.losses import loss_of
 from projector.network.propagation import Propagator
-from projector.network.spec import ModelSpec
+from projector.network.spec import LossKind, ModelSpec
+from projector.solvers.kernel import takes_kernel
+from projector.solvers.normal_equations import takes_normal_equations
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import ClassBlocks, HessianFactor
 
@@ -50,9 +52,13 @@ class SmallModel:
         self.stored = FeatureMatrix(features)
         propagator = Propagator.build(sp.csr_array(adjacency), spec.propagation, spec.self_loops)
         inputs = inputs_of(spec, self.stored, sp.csr_array((n, classes)), propagator)
+        squared = spec.loss is LossKind.SQUARED
+        shape = int(training.sum()), len(spec.block_hops) * features.shape[1]
+        equations = squared and takes_normal_equations(*shape)
         self.graph = LiveGraph(
-            inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL), dense, False
-        )
+            inputs, propagator, loss_of(spec.loss), np.where(training, labels, NO_LABEL), dense or equations, False,
+            classes=classes, keeps_equations=equations, keeps_kernel=squared and takes_kernel(*shape),
+        )  # fmt: skip
         self.rows = TrainingRows(self.graph)
 
     def objective(self) -> Objective:

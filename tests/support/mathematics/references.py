@@ -40,6 +40,8 @@ def reference(problem: Problem) -> Matrix:
         return problem.minimum(1e-10)
     if problem.loss is LossKind.SOFTMAX:
         return _softmax(problem)
+    if problem.loss is LossKind.SQUARED:
+        return least_squares(problem.H, np.eye(problem.classes)[problem.labels], problem.regularization)
     per_class = {
         LossKind.OVR: _logistic,
         LossKind.HINGE: _smoothed_hinge,
@@ -47,6 +49,13 @@ def reference(problem: Problem) -> Matrix:
     }[problem.loss]
     H, strength = _given(problem)
     return np.column_stack([per_class(H, signs, strength) for signs in problem.signs.T])
+
+
+def least_squares(H: Matrix, Y: Matrix, regularization: float) -> Matrix:
+    """The minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2, (p, C), by a decomposition of H above sqrt(n lambda) I."""
+    H, root = H.astype(np.float64), np.sqrt(regularization * max(len(H), 1))
+    rows = np.vstack([H, root * np.eye(H.shape[1])])
+    return np.asarray(np.linalg.lstsq(rows, np.vstack([Y, np.zeros((H.shape[1], Y.shape[1]))]), rcond=None)[0])
 
 
 def _given(problem: Problem) -> tuple[Matrix, float]:

@@ -27,6 +27,8 @@ class Problem:
     classes: int
     loss: LossKind
     regularization: float
+    #: Real-valued targets in place of classes, (n, C), for the squared loss.
+    values: Matrix | None = None
 
     @property
     def signs(self) -> Matrix:
@@ -44,6 +46,8 @@ class Problem:
             return others
         if self.loss is LossKind.OVR:
             return -self.signs * expit(-self.signs * Z)
+        if self.loss is LossKind.SQUARED:
+            return Z - (np.eye(self.classes)[self.labels] if self.values is None else self.values)
         return -self.signs * np.clip(1.0 - self.signs * Z, 0.0, 1.0)
 
     def curved(self, Z: Matrix, V: Matrix) -> Matrix:
@@ -54,6 +58,8 @@ class Problem:
             return P * (V - (P * V).sum(axis=1, keepdims=True))
         if self.loss is LossKind.OVR:
             return V * expit(Z) * expit(-Z)
+        if self.loss is LossKind.SQUARED:
+            return V
         margins = self.signs * Z
         return np.where((margins >= 0.0) & (margins < 1.0), V, 0.0)
 

@@ -16,7 +16,7 @@ from service.predictions.facts import ModelFacts, VersionFacts
 from service.predictions.heads import Head
 from service.predictions.layout import Layout
 from service.predictions.mapped import View, open_view
-from service.predictions.reader import Prediction, Reader
+from service.predictions.reader import Prediction, Reader, Scores
 from service.predictions.writer import PublishedModel, Publisher
 
 CLASSES = ("red", "green")
@@ -120,5 +120,7 @@ def have_edges(reader: Reader, pairs: Sequence[tuple[str, str]]) -> list[bool]:
 
 
 def predicted(reader: Reader, node: str) -> Prediction | None:
-    """What a reader predicts of one node; None for one that it does not know."""
-    return next(iter(reader.predict_many([node])[1]), None)
+    """The class probabilities that a reader has of one node; None for one that it does not know."""
+    found = next(iter(reader.predict_many([node])[1]), None)
+    assert not isinstance(found, Scores)
+    return found

@@ -51,7 +51,7 @@ def retrained(small: Graph, spec: ModelSpec, nodes: list[int], features: list[in
     return Problem(H, labels, small.num_classes, spec.loss, spec.regularization).minimum(1e-10)
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 def test_what_is_left_is_the_model_of_retraining(small: Graph, loss: LossKind) -> None:
     spec = ModelSpec(loss=loss)
     before = fit(small, spec)
@@ -67,8 +67,9 @@ def test_what_is_left_is_the_model_of_retraining(small: Graph, loss: LossKind) -
     assert (report.repair, report.nodes, report.edges, report.features) == (RepairStatus.CONVERGED, 2, 0, 1)
     assert (report.injected_norm_before or 0) > 0.0 == report.injected_norm_after
     assert after.certificate is not None
-    # Taken by other products, whose rounding is another.
-    assert after.certificate.bound == pytest.approx(report.bound_after.bound, rel=0.5)
+    # Taken by other products, whose rounding is another: sums over rows round several times as much as the rows.
+    most = 10.0 if loss is LossKind.SQUARED else 1.5
+    assert after.certificate.bound / 1.5 <= report.bound_after.bound <= most * after.certificate.bound
     assert np.array_equal(before.weights, kept)
     assert before.live.all()
     assert np.flatnonzero(~after.live).tolist() == [3, 14]
@@ -180,7 +181,7 @@ def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model
     assert not after.predict()[4].any()
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @pytest.mark.parametrize("seed", range(4))
 def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossKind, seed: int) -> None:
     """Other nodes have features along every direction, so that the projection takes nothing."""

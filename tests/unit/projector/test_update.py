@@ -17,7 +17,7 @@ from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
 from projector.training.mlp import train_mlp
-from tests.support.mathematics.living_models import Living, check
+from tests.support.mathematics.living_models import LOSSES, Living, check
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import dense
 
@@ -59,7 +59,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
     "way",
     [
@@ -283,6 +283,9 @@ def test_values_that_the_column_scales_make_inexact_are_refused(size: float, ine
         (replace(SPEC, label_hops=1), "withdraw"),
         (replace(SPEC, diffusion=True), "withdraw"),
         (replace(SPEC, label_hops=1), "relabel"),
+        (replace(SPEC, loss=LossKind.SQUARED), "swap"),
+        (replace(SPEC, loss=LossKind.SQUARED, combine=Combine.CONCAT), "correct"),
+        (replace(SPEC, loss=LossKind.SQUARED, label_hops=1), "relabel"),
     ],
 )
 def test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again(
@@ -411,3 +414,91 @@ def test_the_plain_hinge_grows_without_repair() -> None:
     living.apply(update)
     check(after, living, report)
     assert report.bound_after is None
+
+
+def regression(targets: int, n: int = 40) -> tuple[Graph, np.ndarray, np.ndarray]:
+    """`small` with real-valued targets (n, targets), of which those of the last three nodes are missing."""
+    graph, X = small(n)
+    values = X[:, :targets] * 3.0 + np.random.default_rng(5).standard_normal((n, targets))
+    values[-3:] = np.nan
+    return from_arrays(graph.adjacency, X, values if targets > 1 else values[:, 0]), X, values
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("hops", [1, 5], ids=["normal equations", "kernel"])
+def test_a_regression_follows_every_change_of_its_graph(hops: int, targets: int) -> None:
+    """One kind of change after the other, then all at once; each ends at the least squares of the graph as it is."""
+    graph, X, values = regression(targets, 34 if hops == 5 else 40)
+    n, rng = graph.nodes, np.random.default_rng(2)
+    spec = replace(SPEC, loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=hops)
+    model, known = fit(graph, spec), np.where(graph.train_mask, 0, -1)
+    living = Living(spec, X, graph.adjacency.toarray(), known, targets, values)
+    held = model._held.live_graph
+    assert (held.keeps_equations, held.keeps_kernel) == (hops == 1, hops == 5)
+    edges = np.argwhere(np.triu(living.adjacency))
+    one, several = rng.standard_normal((1, 6)), rng.standard_normal((3, 6))
+    some_known = rng.standard_normal((3, targets))
+    some_known[1] = np.nan
+    updates: list[dict[str, Any]] = [
+        {"add_nodes": one, "add_labels": rng.standard_normal(1 if targets == 1 else (1, targets))},
+        {"add_nodes": one, "add_edges": [[n + 1, 2]]},
+        {"set_features": {4: rng.standard_normal(6)}},
+        {"set_labels": {6: rng.standard_normal(targets), n - 1: rng.standard_normal(targets)}},
+        {"remove_labels": [8, n - 1]},
+        {"remove_edges": edges[:2]},
+        {"add_edges": edges[:1]},
+        {"set_labels": {8: np.zeros(targets)}},
+        {
+            "remove_nodes": [3, n],
+            "remove_features": [10],
+            "remove_labels": [11, 12],
+            "remove_edges": edges[-1:],
+            "add_nodes": several,
+            "add_labels": some_known,
+            "add_edges": [[n + 2, 1], [n + 3, n + 4]],
+            "set_features": {13: rng.standard_normal(6)},
+            "set_labels": {14: rng.standard_normal(targets)},
+        },
+    ]
+    for update in updates:
+        model, report = model.update(**update)
+        living.apply(update)
+        assert report.repair is RepairStatus.CONVERGED
+        check(model, living, report)
+    # More training nodes than columns of H: the sums over them are smaller than the kernel.
+    rows, labels = rng.standard_normal((40, 6)), rng.standard_normal((40, targets))
+    for update in ({"add_nodes": rows, "add_labels": labels}, {"remove_nodes": [1]}):
+        model, report = model.update(**update)
+        living.apply(update)
+        check(model, living, report)
+    held = model._held.live_graph
+    assert (held.keeps_equations, held.keeps_kernel) == (True, False)
+    found = model.predict_new(rows[:1], [[2]])
+    larger, _ = model.update(add_nodes=rows[:1], add_edges=[[len(living.X), 2]], repair=False)
+    np.testing.assert_allclose(found, larger.predict([len(living.X)]), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("targets", "wrong", "said"),
+    [
+        (2, {"add_nodes": np.ones((1, 6)), "add_labels": [1.0]}, "float64 of shape \\(1,\\) for 1 new"),
+        (2, {"add_nodes": np.ones((1, 6)), "add_labels": [[1.0, 2.0, 3.0]]}, "shape \\(1, 3\\)"),
+        (2, {"add_nodes": np.ones((1, 6)), "add_labels": [[1, 2]]}, "int64"),
+        (2, {"add_nodes": np.ones((1, 6)), "add_labels": [[1.0, np.nan]]}, "targets of 40 are infinite or missing"),
+        (1, {"add_nodes": np.ones((1, 6)), "add_labels": [np.inf]}, "infinite or missing"),
+        (1, {"add_nodes": np.ones((2, 6)), "add_labels": [1.0]}, "for 2 new nodes"),
+        (1, {"add_nodes": np.ones((1, 6)), "add_labels": [[1.0], [1.0, 2.0]]}, "read as an array"),
+        (1, {"add_labels": [1.0]}, "for 0 new nodes"),
+        (1, {"set_labels": {3: np.nan}}, "targets of 3 are infinite or missing"),
+        (1, {"set_labels": {3: [1.0, 2.0]}}, "shape \\(2,\\)"),
+        (2, {"set_labels": {3: 1.0}}, "shape \\(\\)"),
+        (2, {"set_labels": {3: [1.0, np.inf]}}, "infinite or missing"),
+        (2, {"set_labels": {3: ["a", "b"]}}, "The target of node 3"),
+        (1, {"remove_labels": [39]}, "not trained on"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused_with_a_remedy(targets: int, wrong: dict[str, Any], said: str) -> None:
+    model = fit(regression(targets)[0], replace(SPEC, loss=LossKind.SQUARED))
+    with pytest.raises(GraphError, match=said) as refused:
+        model.update(**wrong)
+    assert refused.value.remedy

@@ -69,7 +69,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "features of other nodes": ({"x": np.ones((7, 2))}, "shape (6,) for 7 nodes"),
     "labels out of range": ({"y": np.array([0, 1, 2, 0, 10**9, 1])}, "1000000000 of row 4"),
     "labels below -1": ({"y": np.array([0, 1, 2, 0, -7, 1])}, "-7"),
-    "labels of floats": ({"y": np.array([0, 1, 2, 0, np.nan, 1])}, "integer"),
+    "labels of floats": ({"y": np.array([0, 1, 2, 0, np.inf, 1])}, "infinite"),
     "one class": ({"y": np.zeros(6, dtype=int)}, "two classes"),
     "no label at all": ({"y": np.full(6, -1), **NO_SPLIT}, "0 class"),
     "no labels": ({"y": None}, "'y'"),

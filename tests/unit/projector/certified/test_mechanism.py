@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from model_store.datasets.load import load_dataset
-from projector import Certificate, ModelSpec, fit
+from projector import Certificate, ModelSpec, fit, from_arrays
 from projector.certified.gaussian import delta_at, largest_mu
 from projector.certified.mechanism import calibrate, published, radius
 from projector.certified.noise import ERROR, rounded_normal
@@ -31,7 +31,7 @@ def mechanism() -> Mechanism:
     return calibrate(PROMISE, R, 1_433 * 7, TOLERANCE)
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @pytest.mark.parametrize("regularization", [1e-2, 1e-6])
 def test_no_trained_weights_are_longer_than_the_radius(loss: LossKind, regularization: float) -> None:
     graph = load_dataset("synthetic:n=120,d=30,classes=3,seed=2", data_dirs=[])
@@ -43,9 +43,24 @@ def test_no_trained_weights_are_longer_than_the_radius(loss: LossKind, regulariz
 
 
 def test_the_radius_is_that_of_the_loss_at_zero() -> None:
-    at_zero = {LossKind.SOFTMAX: math.log(7), LossKind.OVR: 7 * math.log(2), LossKind.HINGE: 3.5}
+    at_zero = {
+        LossKind.SOFTMAX: math.log(7), LossKind.OVR: 7 * math.log(2), LossKind.HINGE: 3.5, LossKind.SQUARED: 0.5,
+    }  # fmt: skip
     for loss, value in at_zero.items():
         assert radius(loss_of(loss), 7, 1e-4) == pytest.approx(math.sqrt(2 * value / 1e-4), rel=1e-14)
+
+
+def test_the_radius_of_real_valued_targets_needs_a_declared_bound() -> None:
+    loss = loss_of(LossKind.SQUARED, real_valued=True)
+    for undeclared in (None, 0.0, math.inf, math.nan):
+        with pytest.raises(PromiseError, match="depends on the targets"):
+            radius(loss, 2, 1e-2, undeclared)
+    random = np.random.default_rng(0)
+    targets = random.normal(size=(60, 2))
+    targets *= 3.0 / np.linalg.norm(targets, axis=1, keepdims=True)
+    graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.abs(random.normal(size=(60, 2))) * targets, targets)
+    model = fit(graph, ModelSpec(loss=LossKind.SQUARED, regularization=1e-2))
+    assert np.linalg.norm(model.weights) <= radius(loss, 2, 1e-2, 3.0) == pytest.approx(30.0)
 
 
 @given(

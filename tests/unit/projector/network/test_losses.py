@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from projector.network.losses import Loss, OneVsRest, PlainHinge, SmoothHinge, Softmax, loss_of
+from projector.network.losses import Loss, OneVsRest, PlainHinge, Regression, SmoothHinge, Softmax, Squared, loss_of
 from projector.network.spec import LossKind
 
 logit_rows = arrays(np.float64, (5, 4), elements=st.floats(-30, 30))
@@ -31,6 +31,7 @@ DEFINITIONS: dict[LossKind, Callable[[Tensor, Tensor], Tensor]] = {
         margins(z, y) >= 0, (1 - margins(z, y)).clamp(min=0) ** 2 / 2, 0.5 - margins(z, y)
     ).sum(),
     LossKind.PLAIN_HINGE: lambda z, y: (1 - margins(z, y)).clamp(min=0).sum(),
+    LossKind.SQUARED: lambda z, y: ((z - one_hot(y, z.shape[1])) ** 2).sum() / 2,
 }
 
 
@@ -56,6 +57,7 @@ def derivatives(kind: LossKind, z: Tensor, y: Tensor, v: Tensor) -> tuple[float,
         (LossKind.OVR, OneVsRest),
         (LossKind.HINGE, SmoothHinge),
         (LossKind.PLAIN_HINGE, PlainHinge),
+        (LossKind.SQUARED, Squared),
     ],
 )
 def test_the_specification_names_the_loss(kind: LossKind, expected: type[Loss]) -> None:
@@ -75,7 +77,7 @@ def test_value_residual_and_hessian_are_those_of_the_definition(
     assert torch.allclose(loss.hessian(z, y)(v), product, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE])
+@pytest.mark.parametrize("kind", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @settings(deadline=None, max_examples=40)
 @given(logits=unbent, labels=label_rows, direction=near_margin)
 def test_residuals_and_hessians_are_finite_differences(
@@ -183,6 +185,26 @@ def test_probabilities_sum_to_one_and_order_the_classes_as_the_logits_do(kind: L
     assert p.sum(axis=1) == pytest.approx(1.0, abs=1e-14)
     for row, probabilities in zip(logits, p, strict=True):
         assert np.all(np.diff(probabilities[np.argsort(row)]) >= 0)
+
+
+@settings(deadline=None)
+@given(logits=logit_rows, targets=logit_rows, direction=logit_rows)
+def test_real_valued_targets_take_the_place_of_the_one_hot_class(
+    logits: np.ndarray, targets: np.ndarray, direction: np.ndarray
+) -> None:
+    loss, z, y = loss_of(LossKind.SQUARED, real_valued=True), torch.tensor(logits), torch.tensor(targets)
+    assert isinstance(loss, Regression)
+    assert loss.value(z, y) == pytest.approx(float(((logits - targets) ** 2).sum()) / 2, rel=1e-13)
+    assert loss.residual(z, y).tolist() == (logits - targets).tolist()
+    assert loss.hessian(z, y)(torch.tensor(direction)).tolist() == direction.tolist()
+    assert loss.probabilities(z).tolist() == logits.tolist()
+
+
+def test_a_temperature_divides_the_scores_before_the_softmax() -> None:
+    z = torch.tensor([[0.1, 0.7, 0.2]], dtype=torch.float64)
+    for temperature, expected in ((None, 0.2), (0.05, 0.05)):
+        found = loss_of(LossKind.SQUARED, temperature=temperature).probabilities(z)
+        torch.testing.assert_close(found, torch.softmax(z / expected, dim=1), rtol=1e-15, atol=0)
 
 
 def test_one_vs_rest_answers_when_every_class_is_all_but_ruled_out() -> None:

@@ -28,6 +28,7 @@ SPECS = {
     "softmax": ModelSpec(),
     "ovr": replace(CONCAT, loss=LossKind.OVR),
     "hinge": replace(CONCAT, loss=LossKind.HINGE, regularization=1e-3),
+    "squared": replace(CONCAT, loss=LossKind.SQUARED, regularization=1e-3),
     "diffusion": ModelSpec(diffusion=True, loss=LossKind.OVR),
 }
 #: A graph, a specification, and whether products go by H itself.

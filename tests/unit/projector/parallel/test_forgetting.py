@@ -22,6 +22,8 @@ from tests.support.models.small_graphs import graph_of
 SPECS = {
     "softmax": ModelSpec(combine=Combine.CONCAT),
     "ovr": ModelSpec(loss=LossKind.OVR, combine=Combine.CONCAT, label_hops=2),
+    "squared": ModelSpec(loss=LossKind.SQUARED, hops=1, regularization=1e-3),
+    "squared, fewer rows than columns": ModelSpec(loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5),
 }
 #: A specification, and whether products go by H itself.
 CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]

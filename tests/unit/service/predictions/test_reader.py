@@ -1,6 +1,7 @@
 """Predictions from a publication: views, forgotten nodes, the head, and what is in the files."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from service.predictions import mapped
 from service.predictions.facts import BLOCK, PublicationDamaged
 from service.predictions.heads import Head, Heads
 from service.predictions.mapped import View
-from service.predictions.reader import Found, Prediction, Reader
+from service.predictions.reader import Found, Prediction, Reader, Scores
 from service.predictions.writer import Publisher
 from tests.support.service import publications
 from tests.support.service.publications import admitted, have_edges, is_public, knows, predicted
@@ -307,7 +308,7 @@ def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publ
     versions = 40
     write(publisher, snapshot(2, fill=0.002))
     show(publisher, 2)
-    wrong: list[Prediction] = []
+    wrong: list[Prediction | Scores] = []
     done = threading.Event()
 
     def read() -> None:
@@ -353,3 +354,12 @@ def test_files_that_hold_anything_are_no_fault_once_another_version_is_shown(
         reader._answer(broken)
     assert reader._answer(broken) == 2
     assert asked == [1, 1, 2]
+
+
+def test_a_regression_answers_its_scores_and_names_no_class(tmp_path: Path) -> None:
+    shown = publications.snapshot(1, np.tile([-1.23456, 7.0], (len(IDS), 1)), EDGES, (3,))
+    model = publications.published_model(IDS, shown)
+    model = replace(model, facts=replace(model.facts, regression={"r_squared_test": 0.5}))
+    publications.load(Publisher(tmp_path, tmp_path / "share"), ref(1), model, shown)
+    version, found, missing = admitted(tmp_path).predict_many(["b", "d"], 2)
+    assert (version, found, missing) == (1, [Scores("b", {"red": -1.23, "green": 7.0}, 1)], ["d"])

@@ -1,0 +1,110 @@
+"""The squared loss where H has fewer rows than columns: by the kernel K = H H^T of the training rows.
+
+(H^T H / n + lambda I)^-1 = (I - H^T (K + n lambda I)^-1 H) / lambda (Woodbury), so systems with K stand for those with
+the larger matrix. K only preconditions: gradients and products with the Hessian go through H, so that what K is off
+never reaches the weights or the certificate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from projector.network.representation import Representation
+from projector.solvers.normal_equations import LARGEST_MATRIX, takes_normal_equations
+from projector.solvers.objective import Objective
+
+#: Share of the right-hand side that is left, and steps at most.
+_TOLERANCE = 1e-10
+_MAX_STEPS = 200
+_WORD = 8
+
+
+def takes_kernel(rows: int, columns: int) -> bool:
+    """Whether K is kept for H (rows, columns): there are fewer rows than columns, and it is not too large."""
+    return 0 < rows < columns and rows**2 * _WORD <= LARGEST_MATRIX
+
+
+def factorises(rows: int, columns: int) -> bool:
+    """Whether the squared loss is trained by one factorisation, of its normal equations or of its kernel."""
+    return takes_normal_equations(rows, columns) or takes_kernel(rows, columns)
+
+
+def kernel_of(representation: Representation) -> Tensor:
+    """H H^T, (n_train, n_train), a few columns of H at a time; of one worker."""
+    K = torch.zeros((representation.rows,) * 2, dtype=torch.float64, device=representation.device)
+    for _, columns in representation.column_chunks():
+        K.addmm_(columns, columns.T)
+    return K
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFactor:
+    """The Cholesky factor of K + n lambda I for some training nodes; a trace of every row that it was made from."""
+
+    #: (n, n) float64, lower triangular.
+    cholesky: Tensor
+    #: The nodes, (n,), ascending.
+    nodes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelObjective(Objective):
+    """F of the squared loss through H, with its kernel."""
+
+    #: H H^T, (n_train, n_train).
+    K: Tensor
+    #: The training nodes, (n_train,), ascending.
+    nodes: NDArray[np.int64]
+
+    def factor(self) -> KernelFactor:
+        """Of this K. Raises ArithmeticError where there is none."""
+        shifted = self.K.clone()
+        shifted.diagonal().add_(self._shift)
+        cholesky, failed = torch.linalg.cholesky_ex(shifted)
+        if bool(failed):
+            raise ArithmeticError("the kernel has no Cholesky factor")
+        return KernelFactor(cholesky, self.nodes)
+
+    def solve(self, factor: KernelFactor, gradient: Tensor) -> Tensor:
+        """The inverse Hessian applied to (p, C); `factor` may be of an earlier graph."""
+        representation = self.representation
+        inner = self._solved(factor, representation.logits(gradient))
+        return (gradient - representation.transposed(inner)) / self.regularization
+
+    @property
+    def _shift(self) -> float:
+        return self.weighted_rows * self.regularization
+
+    def _solved(self, factor: KernelFactor, right: Tensor) -> Tensor:
+        """(K + n lambda I)^-1 right, by conjugate gradients that `factor` preconditions."""
+        known = np.isin(self.nodes, factor.nodes)
+        places = torch.from_numpy(np.searchsorted(factor.nodes, self.nodes[known])).to(right.device)
+        ours = torch.from_numpy(np.flatnonzero(known)).to(right.device)
+        diagonal = self.K.diagonal()[:, None] + self._shift
+        padded = right.new_zeros((factor.nodes.size, right.shape[1]))
+
+        def precondition(R: Tensor) -> Tensor:
+            # A principal part of the inverse, which is positive definite, and the diagonal for nodes that came later.
+            out = R / diagonal
+            padded[places] = R[ours]
+            out[ours] = torch.cholesky_solve(padded, factor.cholesky)[places]
+            return out
+
+        goal = _TOLERANCE * float(torch.linalg.norm(right))
+        solved, left = torch.zeros_like(right), right.clone()
+        search = precondition(left)
+        weight = float((left * search).sum())
+        for _ in range(_MAX_STEPS):
+            if not weight > 0.0 or float(torch.linalg.norm(left)) <= goal:
+                break
+            product = torch.addmm(self._shift * search, self.K, search)
+            length = weight / float((search * product).sum())
+            solved.add_(search, alpha=length)
+            left.sub_(product, alpha=length)
+            following = precondition(left)
+            weight, previous = float((left * following).sum()), weight
+            search = following.add_(search, alpha=weight / previous)
+        return solved
