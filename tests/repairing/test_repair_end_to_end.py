@@ -421,7 +421,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 ) -> None:
     later, is_away = 0.0, True
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
-    monkeypatch.setattr("service.unlearning.preconditioner_cache.why_no_preconditioner", lambda *of: None)
+    monkeypatch.setattr("projector.forgetting.training_rows.why_no_preconditioner", lambda *of: None)
     caches: list[PreconditionerCache] = []
     advance, finish = PreconditionerCache.advance, VersionWriter.finish
 
@@ -465,8 +465,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 async def test_a_record_tells_of_no_factor_where_none_is_made(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for user in ("service.unlearning.preconditioner_cache", "projector.forgetting.repair"):
-        monkeypatch.setattr(f"{user}.why_no_preconditioner", lambda *of: "products cost less")
+    monkeypatch.setattr("projector.forgetting.training_rows.why_no_preconditioner", lambda *of: "products cost less")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         state = await lethe.completed(await lethe.delete("12"))
