@@ -26,7 +26,7 @@ def in_single_precision(case: Case, monkeypatch: pytest.MonkeyPatch) -> Case:
 
 def in_double_precision(case: Case, monkeypatch: pytest.MonkeyPatch) -> Case:
     """As on sparse graphs: products through the factors of H, without blocks."""
-    monkeypatch.setattr("projector.forgetting.repair.why_no_preconditioner", lambda *of: "they are not wanted")
+    monkeypatch.setattr("projector.forgetting.training_rows.why_no_preconditioner", lambda *of: "they are not wanted")
     return replace(case, dense=False)
 
 

@@ -217,7 +217,7 @@ def test_a_preconditioner_that_expires_during_a_repair_is_replaced_by_another(
 def test_a_repair_without_a_preconditioner_goes_on_where_a_slice_cut_it_off(
     small: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projector.forgetting.repair.why_no_preconditioner", lambda *of: "it is not wanted")
+    monkeypatch.setattr("projector.forgetting.training_rows.why_no_preconditioner", lambda *of: "it is not wanted")
     at_once, resident = served(small, tmp_path / "whole").resident, served(small, tmp_path / "sliced").resident
     for each in (at_once, resident):
         each.commit(each.prepare([Removal(nodes=np.arange(9))], budget_s=0.0))

@@ -329,7 +329,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 ) -> None:
     later, is_away = 0.0, True
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
-    monkeypatch.setattr("service.unlearner.resident.why_no_preconditioner", lambda *of: None)
+    monkeypatch.setattr("projector.forgetting.training_rows.why_no_preconditioner", lambda *of: None)
     caches: list[PreconditionerCache] = []
     advance, finish = PreconditionerCache.advance, VersionWriter.finish
 
