@@ -106,7 +106,10 @@ def ids(entries: list[AuditEntry]) -> list[UUID]:
     return [entry.request.id for entry in entries]
 
 
-@pytest.mark.parametrize("candidates", everyday([1, 7, 100_000], 7))
+EVERY_DAY = 7
+
+
+@pytest.mark.parametrize("candidates", everyday([1, EVERY_DAY, 100_000], EVERY_DAY))
 async def test_a_search_finds_what_looking_at_every_request_finds(
     world: AuditWorld, monkeypatch: pytest.MonkeyPatch, candidates: int
 ) -> None:
@@ -115,12 +118,13 @@ async def test_a_search_finds_what_looking_at_every_request_finds(
     assert everything == sorted(everything, key=lambda one: (one.request.received_at, one.request.id), reverse=True)
     drills = {row.request_id for row in await world.rows("SELECT request_id FROM drills")}
     kept = {}
-    for name, filters in FILTERS.items():
+    for place, (name, filters) in enumerate(FILTERS.items()):
         kept[name] = ids([entry for entry in everything if keeps(filters, entry, drills)])
         assert ids(await world.found(filters, limit=50)) == kept[name], name
         assert ids((await world.page(filters, limit=5)).entries) == kept[name][:5], name
         assert await world.counted(filters) == len(kept[name]), name
-        for order in Order:
+        # Every day each filter is seen in one order, and each order with several filters.
+        for order in Order if candidates != EVERY_DAY else [[*Order][place % len(Order)]]:
             expected = [entry for entry in everything if entry.request.id in kept[name]]
             expected.sort(key=lambda one: (getattr(one.request, order.by), one.request.id), reverse=order.descends)
             assert ids(await world.found(filters, limit=40, order=order)) == ids(expected), (name, order)
