@@ -18,6 +18,7 @@ from service.audit.checkpoint import Checkpoint, Signer, sign
 from service.audit.merkle import leaf_hash
 from service.cli.exit_status import ExitStatus
 from service.cli.main import build as command_line
+from service.version import VERSION
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 from tests.support.everyday import every_case
@@ -241,6 +242,10 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "")
     assert f"There is no model in {tmp_path / 'm'}" in ran.stderr
     assert not (tmp_path / "m").exists()
+
+
+def test_the_version_is_told(lethe: CommandLine) -> None:
+    assert lethe("--version").stdout == f"lethe {VERSION}\n"
 
 
 @pytest.mark.parametrize(

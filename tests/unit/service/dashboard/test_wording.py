@@ -11,7 +11,7 @@ from service.audit_records.queries import Searched, Threshold
 from service.dashboard.words.clock import clock_of
 from service.dashboard.words.filters import FilterQuery, list_filters
 from service.dashboard.words.timeline import is_final, timeline
-from service.domain.formats import duration, number
+from service.domain.formats import duration, number, percent
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, RequestStatus
@@ -46,6 +46,16 @@ REQUEST = DeletionRequest(
 )
 def test_figures_are_written_to_be_read(value: float | int | None, text: str) -> None:
     assert number(value) == text
+
+
+def test_shares_are_written_as_percentages() -> None:
+    assert [percent(share) for share in (None, 0.0, 1.0, 0.0415, 2.65e-11)] == [
+        "–",
+        "0 %",
+        "100 %",
+        "4.15 %",
+        "2.65 × 10⁻⁹ %",
+    ]
 
 
 @pytest.mark.parametrize(
