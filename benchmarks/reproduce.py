@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
 from benchmarks.paper.runner import reproduce
 from benchmarks.report.page import write_page
-from service.cli.failures import reported
+from service.cli.console import reported
 from service.settings import require_known_variables
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,5 +1,6 @@
-"""The typed HTTP client of Lethe: `LetheClient`, its results and its errors."""
+"""The typed HTTP clients of Lethe, `LetheClient` and `AsyncLetheClient`, their results and their errors."""
 
+from lethe_client.async_client import AsyncLetheClient
 from lethe_client.client import LetheClient
 from lethe_client.errors import (
     DeletionStopped,
@@ -41,6 +42,7 @@ from lethe_client.results import (
 __all__ = [
     "Accepted",
     "AcceptedDrill",
+    "AsyncLetheClient",
     "Audit",
     "AuditSummary",
     "BatchSummary",

@@ -49,15 +49,15 @@ class DeletionStopped(LetheClientError):
 
     def __init__(self, deletion: Deletion) -> None:
         reason = deletion.failure or "it was cancelled"
-        super().__init__(f"Request {deletion.id} is {deletion.status}: {reason}", "Correct it and request it anew.")
+        super().__init__(f"Request {deletion.id} is {deletion.status}: {reason}", "Correct it and send a new request.")
         self.deletion = deletion
 
 
 class WaitTimeout(LetheClientError):
-    """The request did not get as far in the time given; it is not lost, and goes on by itself."""
+    """The request did not get as far in the time given; it is not lost and continues by itself."""
 
     def __init__(self, request_id: str, until: str, timeout_s: float, last: str) -> None:
         super().__init__(
             f"Request {request_id} was not {until} within {timeout_s:g} s; {last}.",
-            "It goes on by itself: wait again, or look at it later.",
+            "It continues by itself: wait again, or check it later.",
         )

@@ -22,7 +22,7 @@ class Accepted(msgspec.Struct, frozen=True):
     #: How many nodes or edges it names.
     count: int
     received_at: datetime
-    #: By when it is to be completed.
+    #: Deadline.
     due_at: datetime | None = None
     #: Addresses; `self` is that of the request.
     links: dict[str, str] = {}
@@ -37,16 +37,16 @@ class BatchSummary(msgspec.Struct, frozen=True):
 
     id: str
     requests: int
-    #: Nodes deleted altogether.
+    #: Nodes deleted entirely.
     nodes: int
-    #: Nodes of which the features alone were deleted.
+    #: Nodes whose features were deleted.
     features: int = 0
     #: Edges deleted by themselves.
     edges: int = 0
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What was measured when the request was applied; None where a quantity does not exist."""
+    """Measurements when the request was applied; None where a quantity does not exist."""
 
     batch: BatchSummary
     model_version_before: int
@@ -142,12 +142,10 @@ class Drill(msgspec.Struct, frozen=True):
     #: The deletion request that it is.
     request_id: str
     cohort: int
-    #: `manual` or `scheduled`.
-    trigger: str
     requested_at: datetime
     #: That of the request.
     status: str
-    #: The result in a sentence.
+    #: The result in one sentence.
     finding: str
     applied_at: datetime | None = None
     completed_at: datetime | None = None
@@ -155,7 +153,7 @@ class Drill(msgspec.Struct, frozen=True):
     #: Norm of the cohort's rows of the weights, read from them.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
-    #: None while it is under way, and when it was withdrawn.
+    #: None while it is under way, and when it was cancelled.
     passed: bool | None = None
     #: When an import put another model in the place of the one it was a drill of; None while that one is served.
     model_replaced_at: datetime | None = None
@@ -187,8 +185,6 @@ class Drills(msgspec.Struct, frozen=True):
     model: str
     cohorts: Cohorts
     drills: list[Drill]
-    #: Days between drills that run by themselves; 0 when none does.
-    every_days: float = 0.0
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -220,8 +216,8 @@ class Month(msgspec.Struct, frozen=True):
 class AuditSummary(msgspec.Struct, frozen=True):
     """The audit of the served model in figures.
 
-    Counts are of requests received in the window, percentiles of those applied and completed in it; what is open and
-    what is served is so now.
+    Drills are in none of them. Counts are of requests received in the window, percentiles of those applied and
+    completed in it; what is open and what is served is so now.
     """
 
     model: str
@@ -235,6 +231,10 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
+    #: Completed requests with a proven bound within which the weights are those of retraining.
+    completed_retrained: int = 0
+    #: Completed requests for which nothing was left to delete.
+    completed_without_work: int = 0
     #: Requests that were refused for what they name, which are none of the others.
     refused: int = 0
     #: Requests that failed and are not handled; they are open.
@@ -341,7 +341,7 @@ class Noise(msgspec.Struct, frozen=True):
     used: float
     #: Standard deviation in each weight.
     sigma: float
-    #: What it hides, and what it does not.
+    #: What the noise hides and what it does not.
     meaning: str
 
 

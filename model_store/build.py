@@ -184,14 +184,14 @@ def _moved(
 
 def _check_name(name: str) -> None:
     if not is_allowed(name):
-        raise TrainingError(f"No model can be named {name!r}.", f"Give a --name of {RULE}.")
+        raise TrainingError(f"{name!r} is not a valid name of a model.", f"Give a --name of {RULE}.")
 
 
 def _check_own_weights(pretrained: PretrainedWeights | None) -> None:
     if pretrained is not None:
         raise WeightsError(
-            "Weights trained elsewhere cannot be those of the outputs of an MLP that is trained here.",
-            "Give the outputs of the MLP they were trained on as the features, and ask for none.",
+            "Weights from elsewhere do not fit an MLP that is trained here.",
+            "Give the outputs of their MLP as the features, and train none here.",
         )
 
 
@@ -200,7 +200,7 @@ def _check_classes(graph: Graph) -> None:
     if training < graph.num_classes:
         raise GraphError(
             f"There are more classes ({graph.num_classes}) than training nodes ({training}).",
-            "Use a split with more training nodes, or merge classes: most of them could not be learned.",
+            "Use a split with more training nodes, or merge classes.",
         )
 
 
@@ -209,10 +209,7 @@ def _distance(start: Tensor, trained: Trained) -> str:
     parts = (trained.weights, trained.label_weights)
     W = torch.cat([part.reshape(-1, start.shape[1]) for part in parts])
     share = float(torch.linalg.norm(W - start)) / max(float(torch.linalg.norm(start)), np.finfo(np.float64).tiny)
-    return (
-        "The weights were trained elsewhere and then here, to the optimum, which moved them by "
-        f"{share:.1e} of their norm."
-    )
+    return f"Training here moved the given weights to the optimum, by {share:.1e} of their norm."
 
 
 def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
@@ -231,8 +228,8 @@ def _warnings(dataset: str, fitted: Fitted) -> list[str]:
     warnings = []
     if gram.condition_number > CONDITION_LIMIT:
         warnings.append(
-            f"The features' condition number is {gram.condition_number:.2g}, above {CONDITION_LIMIT:.0e}, even with "
-            "rescaled columns: deletions are exact to fewer digits."
+            f"The features' condition number is {gram.condition_number:.2g}, above {CONDITION_LIMIT:.0e}, even "
+            "with rescaled columns: deletions are less exact."
         )
     if fitted.exponents is not None:
         warnings.append(
@@ -240,8 +237,8 @@ def _warnings(dataset: str, fitted: Fitted) -> list[str]:
         )
     if trained.relative_gradient > LARGEST_FLOOR:
         warnings.append(
-            f"Training stopped away from the optimum (relative gradient {trained.relative_gradient:.1e}), so these "
-            "weights are not the ones that every training run reaches."
+            f"Training stopped away from the optimum (relative gradient {trained.relative_gradient:.1e}), so "
+            "these weights are not those of every training run."
         )
     if fitted.too_large is not None:
         warnings.append(fitted.too_large)
@@ -250,7 +247,7 @@ def _warnings(dataset: str, fitted: Fitted) -> list[str]:
         warnings.append(f"No training node has the class {some(graph.class_names[label] for label in absent)}.")
     if is_own(dataset) and all(name == str(row) or name.startswith(PREFIX) for row, name in enumerate(graph.node_ids)):
         warnings.append(
-            "Row numbers are the ids of the nodes: when a row leaves the dataset, the nodes after it get the ids of "
-            "others. Save node_ids with the dataset."
+            "Row numbers are the ids of the nodes: when a row is removed, all later nodes change ids. Save "
+            "node_ids with the dataset."
         )
     return warnings

@@ -38,7 +38,7 @@ class CheckpointUnusable(ProjectorError):
     """A checkpoint that is not used; the message names the file and says why."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail, "What it kept is computed and written again.")
+        super().__init__(detail, "Its content is computed and written again.")
 
 
 def write_steps(folder: Path, gram: Gram, *, version_digest: str) -> Iterator[None]:

@@ -38,7 +38,7 @@ def read_weights(path: Path) -> PretrainedWeights:
 
 def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
     if not path.is_file():
-        raise WeightsError(f"There is no file {path}.", _REMEDY)
+        raise WeightsError(f"The file {path} does not exist.", _REMEDY)
     try:
         if path.suffix == ".safetensors":
             return _safetensors(path)

@@ -20,7 +20,7 @@ def with_weights(source: Path, pretrained: PretrainedWeights, target: Path) -> S
     store = Store.open(source)
     if store.current().version != 0:
         raise WeightsError(
-            f"The model in {source} has been served: what was deleted is missing from it.",
+            f"The model in {source} was served, so deleted nodes are missing from it.",
             "Give the folder that `./lethe train` wrote, before it was served.",
         )
     manifest, graph = store.manifest, store.load_base().graph

@@ -111,7 +111,7 @@ def check_store(folder: Path, work: Work | None = None) -> Store:
     try:
         validate_live(base.graph, state.live)
     except GraphError as error:
-        raise NotAStore(f"{folder} holds a graph that is none of a model. {error.detail}", error.remedy) from error
+        raise NotAStore(f"{folder} contains a graph that is not of a model. {error.detail}", error.remedy) from error
     return store
 
 
@@ -150,7 +150,7 @@ def copying_lock(served: Path) -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise ImportUnderWay(
-            f"Another process is importing a model to {served}.", "Wait until it has ended, and import again."
+            f"Another process is importing a model to {served}.", "Wait for it to end, and import again."
         ) from error
     finally:
         os.close(descriptor)

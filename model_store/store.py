@@ -26,22 +26,22 @@ from model_store.base.tables import NO_ROW
 from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
-    Together,
+    DurableChanges,
     damaged,
+    durable_changes,
     make_folder,
     make_folders,
     read_file,
     remove_file,
     remove_tree,
     rename,
-    together,
     write_file,
 )
 from model_store.errors import NoModel, NotAStore
 from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
 from model_store.sizes import check_sizes, unfit
-from model_store.tombstones import Kept, KeptTombstone
+from model_store.tombstones import RecordedTombstone, TombstoneRecord
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from model_store.work import Work
 from projector.graph.graph import Graph, validate
@@ -94,7 +94,9 @@ class Store:
         if not 0 < chunk_rows <= NO_ROW:
             raise ValueError(f"chunk_rows must lie in [1, {NO_ROW}], not {chunk_rows}")
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise NotAStore(f"{path} exists and is not an empty folder.", "Name another folder, or remove it first.")
+            raise NotAStore(
+                f"{path} exists and is not an empty folder.", "Choose another folder, or remove this one first."
+            )
         unfinished = path.parent / f".{path.name}.creating"
         make_folders(path.parent)
         if unfinished.exists():
@@ -120,7 +122,7 @@ class Store:
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
             raise NoModel(
-                f"{path} holds no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
+                f"{path} contains no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
         manifest = read_checksummed(manifest_path, Manifest)
         manifest.check(manifest_path)
@@ -184,7 +186,7 @@ class Store:
         state = self._versions.read(ref, digest=digest)
         if wrong := unfit(self.manifest, state):
             raise NotAStore(
-                f"{self.folder_of(ref)} holds {wrong}, which is none of a version of {self.manifest.name}.",
+                f"{self.folder_of(ref)} holds {wrong}, which does not belong to a version of {self.manifest.name}.",
                 f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
             )
         return state
@@ -239,7 +241,7 @@ class Store:
         if (self.path / _CURRENT).exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
-                "Another unlearner has gone on; read the database's pointer again.",
+                "Another unlearner has continued; read the pointer in the database again.",
             )
         return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
@@ -253,9 +255,9 @@ class Store:
 
         Returns the versions removed. Raises StoreConflict, with nothing removed, when `keep` is not what CURRENT names.
         """
-        with together() as changes:
+        with durable_changes() as changes:
             removed = self._set_aside(changes, keep=keep, below_fencing=below_fencing)
-        with together() as last:
+        with durable_changes() as last:
             self._versions.remove_unfinished(last, below_fencing=below_fencing)
         return removed
 
@@ -328,11 +330,11 @@ class Store:
         has changed the base, IndexError for a row that the graph does not have.
         """
         index = self._base.begin_erasure(erasure, fencing=fencing)
-        with together() as changes:
+        with durable_changes() as changes:
             self._base.overwrite(index, changes)
             if keep is not None:
                 self._set_aside(changes, keep=keep, below_fencing=fencing)
-        with together() as last:
+        with durable_changes() as last:
             self._base.end_erasure(index, last, fencing=fencing)
             if keep is not None:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
@@ -354,19 +356,19 @@ class Store:
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
 
-    def tombstones(self) -> Kept:
+    def tombstones(self) -> TombstoneRecord:
         """The keyed hashes of what was deleted, as far as they can be read."""
         return tombstones.read(self.path)
 
-    def add_tombstones(self, added: Sequence[KeptTombstone], *, fencing: int) -> None:
+    def add_tombstones(self, added: Sequence[RecordedTombstone], *, fencing: int) -> None:
         """Adds keyed hashes of what was deleted, durably; before it is erased. Adding them again does no harm."""
         tombstones.append(self.path, added, fencing=fencing)
 
-    def replace_tombstones(self, kept: Collection[KeptTombstone], *, fencing: int) -> None:
+    def replace_tombstones(self, kept: Collection[RecordedTombstone], *, fencing: int) -> None:
         """Makes the record of what was deleted hold these, and nothing of what earlier writers have written."""
         tombstones.replace(self.path, kept, fencing=fencing)
 
-    def _set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+    def _set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         if self.current() != keep:
             raise StoreConflict(
                 f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
@@ -386,5 +388,5 @@ class Store:
 def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
     return StoreConflict(
         f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
-        "Another unlearner has gone on; read the database's pointer again.",
+        "Another unlearner has continued; read the pointer in the database again.",
     )

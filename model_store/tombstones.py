@@ -30,7 +30,7 @@ _NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]{0,17
 
 
 @dataclass(frozen=True)
-class KeptTombstone:
+class RecordedTombstone:
     """The keyed hash of something deleted."""
 
     #: 32 bytes.
@@ -42,10 +42,10 @@ class KeptTombstone:
 
 
 @dataclass(frozen=True)
-class Kept:
+class TombstoneRecord:
     """What a model's own record of tombstones holds."""
 
-    tombstones: tuple[KeptTombstone, ...] = ()
+    tombstones: tuple[RecordedTombstone, ...] = ()
     #: Files in which something cannot be read that was once written whole.
     damaged: tuple[Path, ...] = ()
     #: Whether there is one file at most, with all its records whole and counted in its header.
@@ -57,9 +57,9 @@ class Kept:
         return frozenset(one.hash for one in self.tombstones)
 
 
-def read(folder: Path) -> Kept:
+def read(folder: Path) -> TombstoneRecord:
     """What the record in a model's folder holds; nothing, and tidy, where there is none. Raises OSError."""
-    kept: dict[KeptTombstone, None] = {}
+    kept: dict[RecordedTombstone, None] = {}
     damaged = []
     contents = _contents(folder)
     is_tidy = len(contents) <= 1
@@ -72,7 +72,7 @@ def read(folder: Path) -> Kept:
             damaged.append(path)
         is_tidy = is_tidy and not is_cut_off and len(found) == made_with
         kept.update((one, None) for one in found if one is not None)
-    return Kept(tuple(kept), tuple(damaged), is_tidy and not damaged)
+    return TombstoneRecord(tuple(kept), tuple(damaged), is_tidy and not damaged)
 
 
 def fencing(folder: Path) -> int:
@@ -85,7 +85,7 @@ def files(folder: Path) -> frozenset[str]:
     return frozenset(path.name for path in _files(folder).values())
 
 
-def append(folder: Path, tombstones: Sequence[KeptTombstone], *, fencing: int) -> None:
+def append(folder: Path, tombstones: Sequence[RecordedTombstone], *, fencing: int) -> None:
     """Adds to the writer's own file, durably; adding the same again does no harm. Raises OSError."""
     if not tombstones:
         return
@@ -108,7 +108,7 @@ def append(folder: Path, tombstones: Sequence[KeptTombstone], *, fencing: int) -
         os.close(descriptor)
 
 
-def replace(folder: Path, tombstones: Collection[KeptTombstone], *, fencing: int) -> None:
+def replace(folder: Path, tombstones: Collection[RecordedTombstone], *, fencing: int) -> None:
     """Makes the record hold these, in a file of the writer's own, and removes those of earlier writers.
 
     Raises OSError, and then what was there before counts as well.
@@ -176,7 +176,7 @@ def _contents(folder: Path) -> dict[Path, bytes]:
                 raise
 
 
-def _write(path: Path, tombstones: Collection[KeptTombstone]) -> None:
+def _write(path: Path, tombstones: Collection[RecordedTombstone]) -> None:
     replace_file(path, b"".join([_header(len(tombstones)), *map(_encoded, tombstones)]), temporary=f".{path.name}")
 
 
@@ -190,13 +190,13 @@ def _count(header: bytes) -> int | None:
     return count if header == _header(count) else None
 
 
-def _encoded(one: KeptTombstone) -> bytes:
+def _encoded(one: RecordedTombstone) -> bytes:
     return _checked(one.hash + one.key + bytes([one.code]))
 
 
-def _decoded(record: bytes) -> KeptTombstone | None:
+def _decoded(record: bytes) -> RecordedTombstone | None:
     body = record[:-_CHECKSUM_BYTES]
-    return KeptTombstone(body[:32], body[32:-1], body[-1]) if record == _checked(body) else None
+    return RecordedTombstone(body[:32], body[32:-1], body[-1]) if record == _checked(body) else None
 
 
 def _checked(body: bytes) -> bytes:

@@ -30,15 +30,15 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
         files = list(_files(folder))
     except OSError as error:
         raise NotAStore(
-            f"{error.filename or folder} cannot be looked into ({error.strerror}).",
-            "Give the folder that `./lethe train` wrote, and see that this user may read all of it.",
+            f"{error.filename or folder} cannot be read ({error.strerror}).",
+            "Give a folder written by `./lethe train` that this user can read.",
         ) from error
     needed = sum(status.st_size * (_PER_JSON_BYTE if path.suffix == ".json" else _PER_BYTE) for path, status in files)
     free = free_bytes()
     if free is not None and needed > free:
         raise NotAStore(
             f"{folder} holds files that take {needed:,} bytes of memory to read, and {free:,} are free.",
-            "Import it on a machine with more memory, if its files are as large as its graph.",
+            "Import it on a machine with more memory.",
         )
 
 
@@ -52,8 +52,8 @@ def copy_model(source: Path, target: Path, *, work: Work | None = None) -> Store
     store = Store.open(source)
     if store.is_erasing():
         raise NotAStore(
-            f"What was deleted from the model in {source} is not erased from it yet.",
-            "Serve it, which finishes that, and import it then.",
+            f"The model in {source} still contains deleted data.",
+            "Serve it once, which erases that data, then import it.",
         )
     work, names = work or Work(), sorted(store.files())
     work.begin("Copying the model", sum((source / name).lstat().st_size for name in names))
@@ -79,7 +79,7 @@ def _files(folder: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, os.stat_re
             yield from _files(path, depth - 1)
         else:
             raise NotAStore(
-                f"{path} is {_kind(status.st_mode)}, and no file of a model store.",
+                f"{path} is {_kind(status.st_mode)}, not a file of a model store.",
                 "Give the folder as `./lethe train` wrote it.",
             )
 
@@ -93,7 +93,7 @@ def _kind(mode: int) -> str:
         stat.S_IFBLK: "a device",
         stat.S_IFCHR: "a device",
     }
-    return kinds.get(stat.S_IFMT(mode), "something else than a file")
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _blocks(descriptor: int, work: Work) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import (
     TRAIN_AGAIN,
-    Together,
+    DurableChanges,
     damaged,
     make_folder,
     read_file,
@@ -178,14 +178,14 @@ class Versions:
         try:
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise damaged(path, "is no file of plain tensors") from error
+            raise damaged(path, "is not a file of plain tensors") from error
         publication = _publication(path, tensors.pop(_PUBLICATION)) if _PUBLICATION in tensors else None
         if set(tensors) != _TENSORS:
             raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
             )
         if _weights_sha256(tensors, publication) != manifest.weights_sha256:
-            raise damaged(path, f"holds other weights than {_MANIFEST} beside it tells of")
+            raise damaged(path, f"contains other weights than {_MANIFEST} beside it records")
         return VersionState(
             features=SpanArrays(*(tensors[f"features.{part}"] for part in _PARTS)),
             labels=SpanArrays(*(tensors[f"labels.{part}"] for part in _PARTS)),
@@ -204,7 +204,7 @@ class Versions:
         if manifest.ref != ref:
             raise damaged(path, f"is that of version {manifest.ref.folder}")
         if manifest.manifest_sha256 != self.manifest_sha256:
-            raise NotAStore(f"{path} belongs to another model.", "Put back the folder of this model's version.")
+            raise NotAStore(f"{path} belongs to another model.", "Restore the folder of this model's version.")
         return manifest
 
     def digest(self, ref: VersionRef) -> str:
@@ -218,7 +218,7 @@ class Versions:
         found = [_FOLDER.fullmatch(name) for name in names]
         return max((int(match["fencing"]) for match in found if match), default=0)
 
-    def set_aside(self, changes: Together, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
+    def set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         """Takes away versions written under fencing numbers up to `below_fencing`, but `keep`, and returns them.
 
         Each in one step: what is left of it is a temporary folder. StoreDamaged when `keep` is not there: nothing is
@@ -232,7 +232,7 @@ class Versions:
             changes.rename(self.folder / ref.folder, self._temporary(ref))
         return removed
 
-    def remove_unfinished(self, last: Together, *, below_fencing: int) -> None:
+    def remove_unfinished(self, last: DurableChanges, *, below_fencing: int) -> None:
         """Removes temporary folders of fencing numbers up to `below_fencing`."""
         for path in sorted(self.folder.iterdir()):
             if _is_unfinished(path.name, below_fencing):
@@ -289,5 +289,5 @@ def _ref(path: Path) -> VersionRef:
         return VersionRef.parse(path.name)
     except ValueError as error:
         raise NotAStore(
-            f"{path} is no version of a model, and erasure would not reach it.", "Move it out of the store."
+            f"{path} is not a version of a model, so erasure would not reach it.", "Move it out of the store."
         ) from error

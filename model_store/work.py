@@ -80,7 +80,7 @@ class Work:
         return f"{100 * share:.0f} % done, {_duration(seconds * (1 - share) / share)} left"
 
     @property
-    def said(self) -> str | None:
+    def status(self) -> str | None:
         """Step and pace in one line; None while there is nothing to say yet."""
         step, pace = self._step, self.pace
         if step is None or not (pace or step.is_whole):

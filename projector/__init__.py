@@ -1,7 +1,8 @@
-"""Projector: linear graph neural networks that forget nodes, edges and features, with a bound on what is left.
+"""Projector: linear graph neural networks that forget and learn nodes, edges and features, with a bound on the rest.
 
     model = fit(data)                    # a torch_geometric Data, or from_arrays(edges, features, labels)
     model, report = model.forget(nodes=[3, 14])     # the weights of retraining without them, to report.bound_after
+    model, report = model.update(add_nodes=features, add_edges=[[2708, 0]])     # what joins, is corrected, withdrawn
     model.predict([0, 1, 2])
 
 See `fit`, `from_arrays`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.

@@ -7,7 +7,7 @@ bound.
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,17 +16,19 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from projector.asked import Arriving, Leaving, checked, live_rows, newcomers
 from projector.device import torch_device
-from projector.errors import GraphError, TrainingError
-from projector.forgetting.batch import InputRows, ModelState, Projection, Removal, project_batch
+from projector.errors import TrainingError
+from projector.forgetting.batch import InputRows, ModelState, Removal, project_batch
 from projector.forgetting.certificate import Certificate
-from projector.forgetting.forget import Forgotten, HeldModel, RepairPlan, forget
+from projector.forgetting.joining import Joining
 from projector.forgetting.live_graph import LiveGraph, label_gram
 from projector.forgetting.projection import SpanState
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import HeldModel, RepairPlan, Updated, update
 from projector.graph.from_data import graph_of
-from projector.graph.graph import Graph, some, validate
+from projector.graph.graph import Graph, validate
 from projector.network.blocks import by_block, side_by_side
 from projector.network.spec import ModelSpec, check_spec
 from projector.training.fit import TrainingProgress
@@ -36,19 +38,30 @@ from projector.training.pretrained import PretrainedWeights
 
 @dataclass(frozen=True)
 class Report:
-    """What forgetting a set of nodes, edges and features did."""
+    """What an update did."""
 
-    #: How many of each left.
+    #: How many of each left; features and labels that were replaced are among them.
     nodes: int
     edges: int
     features: int
-    #: Directions of the features that only what was deleted supported.
+    labels: int
+    #: How many of each joined; features and labels are those of nodes that were there.
+    nodes_joined: int
+    edges_joined: int
+    features_joined: int
+    labels_joined: int
+    #: Directions of the features that only what left supported, and those that only what joined supports.
     directions_removed: int
+    directions_gained: int
     #: How much weight training had put on the deleted features: the norm of the row of W that a binary feature on
     #: exactly these nodes would have, summed over blocks (the paper's feature injection test). None for edges alone.
     injected_norm_before: float | None
     injected_norm_after: float | None
-    #: |Q^T W|_F along the removed directions Q; None where there are none.
+    #: How much of the weights those labels account for that left while their nodes stay, |sum h_i^T u_i|_F; None where
+    #: none did.
+    training_norm_before: float | None
+    training_norm_after: float | None
+    #: |Q^T W|_F along the removed directions Q, measured before anything joins; None where there are none.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
     #: Distance to the weights of retraining on what remains, before and after the repair, of columns multiplied as
@@ -77,17 +90,16 @@ class SpanFigures:
 
 
 class Model:
-    """A trained linear graph neural network on a graph; immutable, `forget` returns another.
+    """A trained linear graph neural network on a graph; immutable, `forget` and `update` return another.
 
-    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion. What is forgotten leaves
-    the weights, the graph and every prediction; its rows stay in memory, since the model before shares them. To have
-    them gone, as the service does, drop both and fit again from what remains.
+    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion; those that join follow.
+    What is forgotten leaves the weights, the graph and every prediction; its rows stay in memory, since the model
+    before shares them. To have them gone, as the service does, drop both and fit again from what remains.
     """
 
-    def __init__(self, held: HeldModel, graph: Graph, exponents: NDArray[np.int64] | None) -> None:
+    def __init__(self, held: HeldModel, exponents: NDArray[np.int64] | None) -> None:
         """Use `fit`. Column j of the features was multiplied by 2**exponents[j]; None where none was."""
         self._held = held
-        self._graph = graph
         self._exponents = exponents
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Model":
@@ -130,14 +142,14 @@ class Model:
         Raises GraphError for a node that was deleted, or never was.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
-        return probabilities if nodes is None else probabilities[self._rows(nodes)]
+        return probabilities if nodes is None else probabilities[live_rows(self._held, nodes)]
 
     def span(self, nodes: ArrayLike) -> SpanFigures:
         """What `nodes` (m,) mean to the model, without forgetting them. Raises GraphError as `predict` does."""
-        rows = self._rows(nodes)
-        found = self._projected(Removal(nodes=rows))
-        state = self._held.state
-        X = self._held.features.rows.dense_rows(rows[state.features.in_span[rows]])
+        rows = live_rows(self._held, nodes)
+        held, state = self._held, self._held.state
+        found = project_batch(state, held.features, held.labels, [Removal(nodes=rows)])
+        X = held.features.rows.dense_rows(rows[state.features.in_span[rows]])
         leverages = np.zeros(rows.size)
         leverages[state.features.in_span[rows]] = ((X @ state.features.gram.M_pinv) * X).sum(dim=1).cpu().numpy()
         return SpanFigures(
@@ -155,37 +167,86 @@ class Model:
     ) -> tuple["Model", Report]:
         """The model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,), and a report.
 
-        Each row of `edges` is one edge, in either direction.
-
-        The projection of the paper, then (unless `repair` is False) the minimum of the objective on the remaining
-        graph: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how far it has
-        come.
-
-        Raises GraphError for what is not in the graph (any more) or named twice, NotFinite when numbers overflow, and
-        TrainingError for `repair` with the
-        plain hinge, for which nothing bounds the distance to retraining.
+        The part of `update` in which nothing joins.
         """
-        began = time.perf_counter()
-        removal = self._removal(nodes, edges, features)
-        if repair and self._held.live_graph.loss.largest_curvature == 0:
-            raise TrainingError("The plain hinge has kinks, so no repair can be certified.", "Use repair=False.")
-        done = forget(self._held, [removal], RepairPlan(progress=progress) if repair else None)
-        return Model(self._after(done), self._graph, self._exponents), _report(
-            removal, done, time.perf_counter() - began
+        return self.update(
+            remove_nodes=nodes, remove_edges=edges, remove_features=features, repair=repair, progress=progress
         )
 
-    def _after(self, done: Forgotten) -> HeldModel:
+    def update(
+        self,
+        *,
+        remove_nodes: ArrayLike = (),
+        remove_edges: ArrayLike = (),
+        remove_features: ArrayLike = (),
+        remove_labels: ArrayLike = (),
+        add_nodes: Any = None,
+        add_labels: ArrayLike | None = None,
+        add_edges: ArrayLike = (),
+        set_features: Mapping[int, ArrayLike] | None = None,
+        set_labels: Mapping[int, int] | None = None,
+        repair: bool = True,
+        progress: Callable[[RepairProgress], None] | None = None,
+    ) -> tuple["Model", Report]:
+        """The model after what is named has left, and then what is given has joined, and a report.
+
+        What leaves: `remove_nodes` (m,) with all that is theirs; `remove_edges` (k, 2), each row one edge in either
+        direction; the features of the nodes `remove_features` (l,); the labels of the nodes `remove_labels` (r,),
+        which are trained on no longer and stay in the graph.
+
+        What joins: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1,
+        … of the graph; `add_labels` (a,) are their classes, -1 for one that is not trained on (default: none is);
+        `add_edges` (k, 2) link nodes, new ones among them, each edge once. `set_features` and `set_labels` give nodes
+        other features (d,) and another class, by which they are trained on; what they had leaves first.
+
+        The projection of the paper for what leaves, then (unless `repair` is False) the minimum of the objective on the
+        graph as it is then: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how
+        far it has come. Column scales and sigmas of adaptive diffusion stay what they were in `fit`.
+
+        Raises GraphError for what is not in the graph (any more) or named twice, for an edge that is there already, and
+        for features or labels that do not fit the model; NotFinite when numbers overflow; TrainingError for `repair`
+        with the plain hinge, for which nothing bounds the distance to retraining, and for labels that leave without it.
+        """
+        began = time.perf_counter()
+        leaving = Leaving(remove_nodes, remove_edges, remove_features, remove_labels)
+        arriving = Arriving(add_nodes, add_labels, add_edges, set_features or {}, set_labels or {})
+        removal, joining = checked(self._held, self._exponents, leaving, arriving)
+        if repair and self._held.live_graph.loss.largest_curvature == 0:
+            raise TrainingError("The plain hinge has kinks, so no repair can be certified.", "Use repair=False.")
+        if removal.labels.size and not repair:
+            raise TrainingError("Labels leave the weights by the repair alone.", "Use repair=True.")
+        done = update(self._held, [removal], RepairPlan(progress=progress) if repair else None, joining)
+        report = _report(removal, joining, done, time.perf_counter() - began)
+        return Model(self._after(done, removal), self._exponents), report
+
+    def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
+        """Class probabilities, (m, C) float64, of nodes that are not in the graph; nothing changes.
+
+        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted
+        as if it alone had joined, without a label. Raises GraphError as `update` does.
+        """
         held = self._held
+        predicted = [
+            held.live_graph.probabilities_of_new(held.state, each)
+            for each in newcomers(held, self._exponents, features, neighbours)
+        ]
+        return np.array(predicted).reshape(-1, held.state.classes)
+
+    def _after(self, done: Updated, removal: Removal) -> HeldModel:
+        held, inputs = self._held, done.live_graph.inputs
         given = [held.features] if held.labels is None else [held.features, held.labels]
         coefficients = done.outcome.coefficients
         if coefficients is None:
-            # Features alone take no label along.
-            leaving = (np.concatenate([done.nodes, done.feature_rows]), done.nodes)
+            # Features alone take no label along, nor the other way round.
+            leaving = (removal.rows, np.concatenate([removal.nodes, removal.labels]))
             betas = [_without_rows(one.beta, rows) for one, rows in zip(given, leaving, strict=False)]
+            if done.joined:
+                nodes = done.live_graph.propagator.nodes
+                betas = [rows.into(beta, nodes) for rows, beta in zip(done.joined, betas, strict=True)]
         else:
             found = (coefficients.beta, coefficients.label_beta)
             betas = [torch.from_numpy(part).to(one.beta.device) for one, part in zip(given, found, strict=False)]
-        features, *labels = [replace(one, beta=beta) for one, beta in zip(given, betas, strict=True)]
+        features, *labels = [InputRows(one.rows, beta) for one, beta in zip(inputs, betas, strict=True)]
         return replace(
             held,
             state=done.state,
@@ -195,54 +256,6 @@ class Model:
             training_rows=done.training_rows,
             preconditioner=None if done.repair is None else done.repair.committed(),
         )
-
-    def _projected(self, removal: Removal) -> Projection:
-        return project_batch(self._held.state, self._held.features, self._held.labels, [removal])
-
-    def _removal(self, nodes: ArrayLike, edges: ArrayLike, features: ArrayLike) -> Removal:
-        node_rows, feature_rows = self._rows(nodes), self._rows(features)
-        if np.intersect1d(node_rows, feature_rows).size:
-            raise GraphError("A node is named whole and for its features.", "Name it once.")
-        spent = feature_rows[~self._held.state.features.in_span[feature_rows]]
-        if spent.size:
-            raise GraphError(f"The features of {some(spent)} have been forgotten.", "Leave them out.")
-        pairs = np.asarray(edges)
-        if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
-            raise GraphError(
-                f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): an edge a row."
-            )
-        pairs = pairs.astype(np.int64).reshape(-1, 2)
-        if pairs.size and (pairs.min() < 0 or pairs.max() >= self._graph.nodes):
-            raise GraphError(
-                "An edge names a row that the graph does not have.", f"Rows are 0 to {self._graph.nodes - 1}."
-            )
-        unknown = ~self._held.live_graph.propagator.edges.contain(pairs)
-        if unknown.any():
-            raise GraphError(f"There is no edge {some(map(tuple, pairs[unknown].tolist()))}.", "Leave it out.")
-        if np.unique(np.sort(pairs, axis=1), axis=0).shape != pairs.shape:
-            raise GraphError("An edge is named twice.", "Name each once, in one direction.")
-        if np.isin(pairs, node_rows).any():
-            raise GraphError("An edge of a node that is deleted is named.", "Leave it out: it goes with the node.")
-        if not node_rows.size + feature_rows.size + pairs.size:
-            raise GraphError("Nothing is named to be forgotten.", "Give nodes, edges or features.")
-        return Removal(nodes=node_rows, features=feature_rows, edges=pairs)
-
-    def _rows(self, nodes: ArrayLike) -> NDArray[np.int64]:
-        rows = np.atleast_1d(np.asarray(nodes))
-        if rows.size == 0:
-            return np.empty(0, dtype=np.int64)
-        if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise GraphError(
-                f"Nodes are {rows.dtype} of shape {rows.shape}.", "Give row numbers as a list of integers."
-            )
-        rows = rows.astype(np.int64)
-        missing = (rows < 0) | (rows >= self._graph.nodes)
-        missing[~missing] = ~self._held.state.live[rows[~missing]]
-        if missing.any():
-            raise GraphError(f"There is no node {some(rows[missing])} (any more).", "Leave it out.")
-        if np.unique(rows).size != rows.size:
-            raise GraphError("A node is named twice.", "Name each once.")
-        return rows
 
 
 def fit(
@@ -282,7 +295,7 @@ def fit(
     fitted = fit_graph(known, spec, pretrained=pretrained, device=device, progress=progress)
     if fitted.too_large is not None:
         warnings.warn(fitted.too_large, stacklevel=2)
-    return Model(_held(fitted, device), fitted.graph, fitted.exponents)
+    return Model(_held(fitted, device), fitted.exponents)
 
 
 def _held(fitted: Fitted, device: str) -> HeldModel:
@@ -307,15 +320,25 @@ def _without_rows(beta: Tensor, rows: NDArray[np.int64]) -> Tensor:
     return beta.index_fill(1, torch.from_numpy(rows).to(beta.device), 0.0)
 
 
-def _report(removal: Removal, done: Forgotten, seconds: float) -> Report:
-    projection, outcome = done.projection, done.outcome
+def _report(removal: Removal, joining: Joining | None, done: Updated, seconds: float) -> Report:
+    projection, outcome, norms = done.projection, done.outcome, done.projection.norms[0]
+    new = 0 if joining is None else joining.new
+    first_new = done.live_graph.propagator.nodes - new
     return Report(
         nodes=removal.nodes.size,
         edges=len(removal.edges),
         features=removal.features.size,
+        labels=removal.labels.size,
+        nodes_joined=new,
+        edges_joined=0 if joining is None else len(joining.edges),
+        features_joined=0 if joining is None else joining.feature_rows.size - new,
+        labels_joined=0 if joining is None else int((joining.label_rows < first_new).sum()),
         directions_removed=projection.directions_removed,
-        injected_norm_before=projection.norms[0].injected_before,
-        injected_norm_after=projection.norms[0].injected_after,
+        directions_gained=projection.directions_gained,
+        injected_norm_before=norms.injected_before,
+        injected_norm_after=norms.injected_after,
+        training_norm_before=norms.training_before,
+        training_norm_after=norms.training_after,
         lost_direction_norm_before=projection.lost_direction_norm_before,
         lost_direction_norm_after=projection.lost_direction_norm_after,
         bound_before=outcome.before,

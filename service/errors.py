@@ -16,7 +16,7 @@ class LetheError(ExplainedError):
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Internal error"
     #: A server's own message, for operators only: it may name logins and addresses.
-    said: str = ""
+    server_message: str = ""
 
     def __init__(self, detail: str, remedy: str, **extra: Any) -> None:
         super().__init__(detail, remedy)
@@ -25,7 +25,7 @@ class LetheError(ExplainedError):
     @property
     def for_operators(self) -> str:
         """`detail`, followed by the server's own message."""
-        return f"{self.detail} Its message: {self.said}" if self.said else self.detail
+        return f"{self.detail} Its message: {self.server_message}" if self.server_message else self.detail
 
 
 class ConfigurationError(LetheError):
@@ -184,6 +184,10 @@ class StateMismatch(LetheError):
 
     #: What to do when the two are not of the same moment.
     RECOVER: ClassVar[str] = (
-        "If there is no such backup, `./lethe recover` goes on from what there is: it deletes from the store all that "
-        "this database knows was deleted, and says what it cannot know."
+        "If there is no such backup, `./lethe recover` continues from what is left: it repeats all deletions "
+        "that this database records, and names what is unknown."
     )
+
+
+#: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
+MOST_FAULTS = 20

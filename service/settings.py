@@ -21,10 +21,10 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from projector.forgetting.status import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, TOLERANCE
+from service.db import postgres_urls
 from service.errors import ConfigurationError
-from service.server_urls import postgres, redis
-from service.text import fault_of
-from service.validation_words import in_words
+from service.queue import redis_urls
+from service.text import fault_of, in_words
 
 ENV_PREFIX = "LETHE_"
 #: Variables with this prefix that are not settings of the service, and their readers.
@@ -48,7 +48,7 @@ _SERVICE_LINK = re.compile(
 def _scheme(*allowed: str) -> AfterValidator:
     def check(url: str | None) -> str | None:
         if url is not None and url.partition("://")[0] not in allowed:
-            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in allowed)}")
+            raise ValueError(f"must start with {' or '.join(f'{scheme}://' for scheme in allowed)}")
         return url
 
     return AfterValidator(check)
@@ -60,7 +60,7 @@ def _promise_text(text: str | None) -> str | None:
         try:
             epsilon, delta = map(float, parts)
         except ValueError:
-            raise ValueError("must be two numbers, EPSILON,DELTA, as 1,1e-4") from None
+            raise ValueError("must be two numbers EPSILON,DELTA, such as 1,1e-4") from None
         if not (0 <= epsilon < float("inf") and 0 < delta < 1):
             raise ValueError("must have an epsilon of at least 0 and a delta between 0 and 1")
     return text
@@ -75,7 +75,7 @@ def _readable(read: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
-DatabaseUrl = Annotated[str | None, _scheme(*postgres.SCHEMES), _readable(postgres.read)]
+DatabaseUrl = Annotated[str | None, _scheme(*postgres_urls.SCHEMES), _readable(postgres_urls.read)]
 
 
 class Settings(BaseSettings):
@@ -90,90 +90,91 @@ class Settings(BaseSettings):
         protected_namespaces=(),
     )
 
-    home: Path = Field(Path("var"), description="Folder of Lethe's own data: private servers, keys, secrets, models.")
+    home: Path = Field(Path("var"), description="Folder for Lethe's data: private servers, keys, secrets, models.")
     database_url: DatabaseUrl = Field(
         None,
         validation_alias="DATABASE_URL",
         repr=False,
-        description="Postgres to use, as postgresql://user:password@host/database with the login of the tables' owner; "
-        "unset: a private server.",
+        description="Postgres, as postgresql://user:password@host/database with the login that owns the tables; unset: "
+        "a private server.",
     )
     api_database_url: DatabaseUrl = Field(
         None,
         repr=False,
-        description="The same Postgres, with the login of processes that answer callers, a member of lethe_api; unset: "
-        "that of DATABASE_URL.",
+        description="The same Postgres with the login of the answering processes, a member of lethe_api; unset: "
+        "DATABASE_URL.",
     )
     unlearner_database_url: DatabaseUrl = Field(
         None,
         repr=False,
-        description="The same Postgres, with the unlearner's login, a member of lethe_unlearner; unset: that of "
-        "DATABASE_URL.",
+        description="The same Postgres with the unlearner's login, a member of lethe_unlearner; unset: DATABASE_URL.",
     )
-    redis_url: Annotated[str | None, _scheme(*redis.SCHEMES), _readable(redis.read)] = Field(
+    redis_url: Annotated[str | None, _scheme(*redis_urls.SCHEMES), _readable(redis_urls.read)] = Field(
         None,
         validation_alias="REDIS_URL",
         repr=False,
-        description="Redis or Valkey to use, as redis://:password@host:port/0; unset: a private server.",
+        description="Redis or Valkey, as redis://:password@host:port/0; unset: a private server.",
     )
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0 takes a free one.")
+    port: int = Field(8000, ge=0, le=65_535, description="TCP port to listen on; 0: any free port.")
     trusted_proxies: str | None = Field(
         None,
-        description="Addresses or networks, separated by commas, of proxies whose X-Forwarded-For is believed.",
+        description="Proxies whose X-Forwarded-For is trusted: addresses or networks, separated by commas.",
     )
     api_workers: int | None = Field(
-        None, ge=1, le=64, description="Processes that answer requests; unset: 1 on up to 2 cores, else up to 4."
+        None, ge=1, le=64, description="Number of answering processes; unset: 1 on up to 2 cores, else up to 4."
     )
-    workers: int = Field(
-        1, ge=1, le=64, description="Processes that compute together: the unlearner, and those that follow it."
-    )
+    workers: int = Field(1, ge=1, le=64, description="Processes that compute together: the unlearner and its workers.")
     workers_address: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="Where workers meet: an address of the unlearner's host, at which it listens for the others.",
+        description="Address of the unlearner's host at which it listens for its workers.",
     )
-    workers_port: int = Field(8002, ge=1, le=65_535, description="TCP port at which workers meet.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model lives; auto: cuda if present.")
+    workers_port: int = Field(
+        8002, ge=1, le=65_535, description="TCP port at which the unlearner listens for its workers."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device of the model; auto: cuda if available.")
 
-    dataset: str = Field("cora", min_length=1, description="What the first `serve` trains on when there is no model.")
-    model: Path | None = Field(None, description="Folder of the model to serve; unset: `model` below LETHE_HOME.")
+    dataset: str = Field(
+        "cora", min_length=1, description="Dataset that the first `serve` trains on if there is no model."
+    )
+    model: Path | None = Field(None, description="Folder of the model to serve; unset: LETHE_HOME/model.")
     share: Path | None = Field(
         None,
-        description="Folder in which processes share what they predict from; unset: in memory, or in LETHE_HOME.",
+        description="Folder of the publication that processes predict from; unset: in memory, else in LETHE_HOME.",
     )
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
     repair: Literal["always", "never"] = Field(
-        "always", description="Whether deletions bring the weights to those of retraining on what remains."
+        "always", description="Whether deletions bring the weights to those of retraining on the remaining graph."
     )
     repair_budget: float = Field(
         2.0,
         ge=0.0,
         le=3600.0,
-        description="Repair of one batch after which it is served and repaired later (seconds). A batch that comes "
-        "while one that did not fit into it goes on is served at once.",
+        description="Longest repair of a batch before it is served (seconds); the rest of the repair follows in idle "
+        "time. While that is under way, further batches are served at once.",
     )
     repair_tolerance: float = Field(
         TOLERANCE,
         ge=SMALLEST_TOLERANCE,
         le=LARGEST_TOLERANCE,
-        description="Bound on the distance to retraining, relative to the weights, up to which they are `retrained`.",
+        description="Largest distance to retraining, relative to the weights, that counts as `retrained`.",
     )
     certify: Annotated[str | None, AfterValidator(_promise_text)] = Field(
         None,
-        description="EPSILON,DELTA: publish weights with noise, so that nobody who sees what is published can tell "
-        "unlearned from retrained weights but with these odds; see docs/guarantees.md. Unset: as they are.",
+        description="EPSILON,DELTA: publish weights with noise, so that unlearned and retrained weights cannot be told "
+        "apart beyond this privacy level; see docs/guarantees.md. Unset: no noise.",
     )
     certify_publications: int = Field(
-        10_000, ge=1, le=10**9, description="Versions after a deletion for which `certify` holds together."
+        10_000, ge=1, le=10**9, description="Number of versions after a deletion that `certify` covers together."
     )
     factor_age: float = Field(
         60.0,
         ge=0.0,
         le=3600.0,
-        description="How long a factor of the loss' curvature made before a deletion may stay in memory after it, to "
-        "speed up repairs (seconds); 0: it leaves with the deletion.",
+        description="How long a factor of the loss's curvature from before a deletion may stay in memory to speed up "
+        "repairs (seconds); 0: it is dropped with the deletion.",
     )
 
     max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
@@ -181,7 +182,7 @@ class Settings(BaseSettings):
     max_queued_nodes: int = Field(
         100_000,
         ge=1,
-        description="Waiting nodes of one API key above which it is answered 429; four times as many of all keys.",
+        description="Most queued nodes of one API key before it gets 429; four times as many for all keys together.",
     )
     max_nodes_per_request: int = Field(
         10_000, ge=1, le=100_000, description="Most nodes or edges in one deletion request."
@@ -192,51 +193,52 @@ class Settings(BaseSettings):
         2,
         ge=0,
         le=15,
-        description="Decimals of the probabilities that keys without predictions:exact are told.",
+        description="Decimals of probabilities for keys without the scope predictions:exact.",
     )
     max_predicted_nodes: int = Field(
         0,
         ge=0,
-        description="Most nodes that one API key is told predictions of, for each version of the model; 0: no limit.",
+        description="Most nodes that one API key may request predictions of, per version of the model; 0: no limit.",
     )
 
     deadline_days: float = Field(
         30.0,
         ge=0.001,
         le=3650.0,
-        description="Days after its receipt by which a request is due. Requests received before keep their deadline.",
+        description="Days until a new request is due. Earlier requests keep their deadline.",
     )
     keep_failed_days: float = Field(
         90.0,
         gt=0.0,
         le=3650.0,
-        description="Days for which a failed request that nobody has handled keeps what it names, encrypted; until "
-        "then it can be tried again.",
+        description="Days that a failed, unhandled request keeps its encrypted list of ids and can be retried.",
     )
     organisation: str | None = Field(
-        None, min_length=1, max_length=200, description="Who answers for deletions, as receipts and reports name them."
+        None,
+        min_length=1,
+        max_length=200,
+        description="Organisation responsible for deletions, as named on receipts and reports.",
     )
     public_url: Annotated[str | None, _scheme("https", "http")] = Field(
         None,
-        description="Where people reach the dashboard, such as https://lethe.example.org; in the code on receipts and "
-        "reports.",
-    )
-    drill_every: float = Field(
-        0.0, ge=0.0, le=3650.0, description="Days between drills that run by themselves; 0: none does."
+        description="Public address of the dashboard, such as https://lethe.example.org; used by the QR code on "
+        "receipts and reports.",
     )
     webhook_networks: str | None = Field(
         None,
-        description="Addresses or networks, separated by commas, to which webhooks may be sent though they are not "
-        "public, and without TLS; unset: public addresses alone.",
+        description="Private receivers of webhooks, which may also be without TLS: addresses or networks, separated by "
+        "commas; unset: public addresses only.",
     )
 
-    lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Life of the unlearner's lease (seconds).")
-    readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Longest wait for one readiness check.")
-    shutdown_grace_s: float = Field(10.0, ge=0.0, le=600.0, description="Time open requests get at shutdown.")
+    lease_ttl_s: float = Field(10.0, ge=1.0, le=600.0, description="Lifetime of the unlearner's lease (seconds).")
+    readiness_timeout_s: float = Field(2.0, gt=0.0, le=60.0, description="Timeout of a readiness check (seconds).")
+    shutdown_grace_s: float = Field(
+        10.0, ge=0.0, le=600.0, description="Time for open HTTP requests to finish at shutdown (seconds)."
+    )
 
-    admin_key: SecretStr | None = Field(None, description="First API key, all scopes; unset: generated.")
-    log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level logged.")
+    admin_key: SecretStr | None = Field(None, description="First API key, with all scopes; unset: generated.")
+    log_format: Literal["console", "json"] = Field("console", description="Format of log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest log level.")
 
     @field_validator("*")
     @classmethod
@@ -249,25 +251,25 @@ class Settings(BaseSettings):
     @field_validator("home", "model", "share", "data_dir")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
-        """Resolve against the current folder now, so that a later change of folder changes nothing."""
+        """Resolve relative paths now, so that a later change of directory has no effect."""
         return None if path is None else Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - keeps symlinks
 
     @field_validator("repair_tolerance", mode="wrap")
     @classmethod
     def _serialisable(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        """Say why there is a smallest tolerance and a largest."""
+        """Explain the smallest and the largest tolerance in the error."""
         try:
             return validate(value)
         except ValidationError:
             raise ValueError(
-                f"must be a number from {SMALLEST_TOLERANCE:g}, because rounding alone can keep weights from less, to "
-                f"{LARGEST_TOLERANCE:g}, because weights farther away are not those of retraining"
+                f"must be between {SMALLEST_TOLERANCE:g} (rounding prevents smaller bounds) and {LARGEST_TOLERANCE:g} "
+                "(weights farther away are not those of retraining)"
             ) from None
 
     @field_validator("admin_key")
     @classmethod
     def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
-        """Refuse a key that is guessed in no time."""
+        """Refuse a key that is easy to guess."""
         if key is not None and not 8 <= len(key.get_secret_value()) <= 256:
             raise ValueError("must have 8 to 256 characters")
         return key
@@ -275,7 +277,7 @@ class Settings(BaseSettings):
     @field_validator("workers_address")
     @classmethod
     def _of_one_interface(cls, address: str) -> str:
-        """Refuse all addresses of a host: what workers exchange is for one network."""
+        """Refuse wildcard addresses: traffic between workers must stay on one network."""
         if address in ("0.0.0.0", "::"):
             raise ValueError("must be one address of the unlearner's host, on the network of the workers")
         return address
@@ -283,7 +285,7 @@ class Settings(BaseSettings):
     @field_validator("trusted_proxies", "webhook_networks")
     @classmethod
     def _networks(cls, text: str | None) -> str | None:
-        """Refuse what is neither an address nor a network."""
+        """Refuse anything that is not an address or a network."""
         _networks_in(text)
         return text
 
@@ -294,9 +296,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _repaired_where_certified(self) -> Self:
-        """Refuse noise that could hide nothing: it is made for weights at a proven distance from retraining."""
+        """Refuse noise without repair: it is calibrated to a proven distance from retraining."""
         if self.certify is not None and self.repair == "never":
-            raise ValueError("repair must be always where certify is set: what is published is at a proven distance")
+            raise ValueError("certify requires repair=always: its noise is calibrated to the proven distance")
         return self
 
     @property
@@ -314,21 +316,16 @@ class Settings(BaseSettings):
 
     @property
     def model_dir(self) -> Path:
-        """The folder of the model that is served."""
+        """Folder of the served model."""
         return self.model or self.home / "model"
 
     @property
     def keep_failed(self) -> timedelta:
-        """How long a failed request keeps what it names."""
+        """How long a failed request keeps its list of ids."""
         return timedelta(days=self.keep_failed_days)
 
-    @property
-    def drill_interval(self) -> timedelta | None:
-        """The time after which the next drill runs by itself; None when none does."""
-        return timedelta(days=self.drill_every) if self.drill_every else None
-
     def as_handover(self) -> dict[str, Any]:
-        """Every value as JSON can hold it, secrets too: for a process on its descriptor, and for nothing else."""
+        """All values as JSON, including secrets: only for handing over to a child process through a descriptor."""
         key = self.admin_key
         return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}
 
@@ -336,7 +333,7 @@ class Settings(BaseSettings):
     def servers(self) -> tuple[str, str]:
         """The URLs of Postgres, with the owner's login, and of Redis. Raises ConfigurationError when one is unset."""
         if self.database_url is None or self.redis_url is None:
-            raise ConfigurationError("No Postgres or Redis is named.", "Set DATABASE_URL and REDIS_URL.")
+            raise ConfigurationError("No Postgres or Redis is configured.", "Set DATABASE_URL and REDIS_URL.")
         return self.database_url, self.redis_url
 
     def with_servers(
@@ -347,7 +344,7 @@ class Settings(BaseSettings):
         api_database_url: str | None = None,
         unlearner_database_url: str | None = None,
     ) -> Self:
-        """Return a copy that names the servers to use."""
+        """Return a copy with these servers."""
         return self.model_copy(
             update={
                 "database_url": database_url,
@@ -389,7 +386,7 @@ def require_known_variables(environment: Mapping[str, str]) -> None:
 
 
 def environment_without_settings() -> dict[str, str]:
-    """This process's environment, but no setting: for a process that is told its settings otherwise."""
+    """This process's environment without settings, for a child that receives its settings in another way."""
     ours = {variable_name(field) for field in Settings.model_fields}
     return {name: value for name, value in os.environ.items() if name.upper() not in ours}
 
@@ -412,7 +409,7 @@ def _explain(error: ValidationError, flags: Iterable[str]) -> Iterable[str]:
     for problem in error.errors(include_url=False):
         field = fields.get(str(problem["loc"][0]), str(problem["loc"][0]))
         if field not in Settings.model_fields:
-            yield f"{field}: there is no such setting."
+            yield f"{field}: unknown setting."
             continue
         name = variable_name(field)
         source = f"--{field.replace('_', '-')} ({name})" if field in flags else name

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from service.embedded import Embedded, PrivateServers
 from service.errors import ConfigurationError
-from service.publication import layout
+from service.predictions import layout
+from service.processes.private_servers import Embedded, PrivateServers
 from service.settings import require_known_variables
 from tests.support import in_memory
 from tests.support.preloaded import Preloaded, Start, service_preloaded

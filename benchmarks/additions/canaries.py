@@ -29,8 +29,8 @@ from projector.forgetting.injection import add_canaries
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 
 @dataclass(frozen=True)

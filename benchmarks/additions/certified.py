@@ -37,15 +37,15 @@ from projector.certified.gaussian import success
 from projector.certified.mechanism import calibrate, published, radius
 from projector.certified.publication import Mechanism, Promise
 from projector.forgetting.batch import Removal
-from projector.forgetting.forget import HeldModel
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import TOLERANCE
+from projector.forgetting.update import HeldModel
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
+from service.unlearner.committed import version_state
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 PROMISES = ((1.0, 1e-4), (0.1, 1e-6))
 DRAWS = 20

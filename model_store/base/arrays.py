@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.base.index import Generation, Index, StoredArray, Table
-from model_store.disk.durable import Together, damaged, read_range
+from model_store.disk.durable import DurableChanges, damaged, read_range
 
 #: The slots of one chunk as they lie on disk, (slots, slot_bytes).
 Raw = NDArray[np.uint8]
@@ -127,7 +127,7 @@ def write_table(
     name: str,
     new: NewTable,
     generation: Generation,
-    changes: Together,
+    changes: DurableChanges,
     count: Callable[[float], None] | None = None,
 ) -> Table:
     """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them.

@@ -25,7 +25,7 @@ from model_store.base.tables import (
     rows_of_feature_slots,
     stored_features,
 )
-from model_store.disk.durable import Together, make_folder, rename, replace_file, together
+from model_store.disk.durable import DurableChanges, durable_changes, make_folder, rename, replace_file
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import Manifest
 from model_store.versions import StoreConflict
@@ -83,7 +83,7 @@ class BaseStore:
         # Another one in every model: an erasure of the model that this one replaces may go on after that, and must find
         # none of its files here.
         first = Generation(fencing=0, number=secrets.randbelow(_FIRST_BELOW))
-        with together() as changes:
+        with durable_changes() as changes:
             tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
             index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
             changes.write(self.folder / index.file_name, [index.to_bytes()])
@@ -140,13 +140,13 @@ class BaseStore:
         opened = plan(BaseArrays(self.folder, index), erasure, self._manifest.feature_layout, _next(index, fencing))
         return index if opened is None else self._install(opened)
 
-    def overwrite(self, index: Index, changes: Together) -> None:
+    def overwrite(self, index: Index, changes: DurableChanges) -> None:
         """Overwrites in place what an erasure that was begun names."""
         if index.is_open:
             carry_out(index, self.folder, changes)
             changes.write(self.folder / _closing(index), [index.closed().to_bytes()])
 
-    def end_erasure(self, index: Index, last: Together, *, fencing: int) -> None:
+    def end_erasure(self, index: Index, last: DurableChanges, *, fencing: int) -> None:
         """Once that is durable, removes what tells of it, and all else that nothing needs."""
         if index.is_open:
             # Over the open one: whichever of the two a crash leaves, those before it are not needed any more.
@@ -155,7 +155,7 @@ class BaseStore:
 
     def tidy(self, *, fencing: int) -> None:
         """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
-        with together() as last:
+        with durable_changes() as last:
             self._tidy(self._resolve_open_index(fencing), last, fencing)
 
     def claim(self, *, fencing: int) -> None:
@@ -166,7 +166,7 @@ class BaseStore:
         index = self._resolve_open_index(fencing)
         if index.generation.fencing < fencing:
             index = self._install(replace(index, generation=_next(index, fencing)))
-        with together() as last:
+        with durable_changes() as last:
             self._tidy(index, last, fencing)
 
     def beta_version(self) -> int:
@@ -208,7 +208,7 @@ class BaseStore:
         target = _next(index, fencing)
         index = replace(index, generation=target, beta_version=version)
         work.begin("Writing the span coefficients", beta.nbytes + label_beta.nbytes)
-        with together() as changes:
+        with durable_changes() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
                 index = index.with_table(name, write_table(self.folder, name, new, target, changes, work.count))
             changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
@@ -254,7 +254,7 @@ class BaseStore:
         if index.manifest_sha256 != self._manifest_sha256:
             raise NotAStore(
                 f"{self.folder / index.file_name} belongs to another model than the manifest beside it.",
-                "Put back the model's own files.",
+                "Restore the model's own files.",
             )
         check_index(index, self._manifest, self.folder / index.file_name)
         return index
@@ -266,7 +266,7 @@ class BaseStore:
             raise _overtaken(index.generation, fencing)
         if not index.is_open:
             return index
-        with together() as changes:
+        with durable_changes() as changes:
             carry_out(index, self.folder, changes)
         # Of another writer under another name: that may go on, and write the one that its open index is to get.
         own = index.generation.fencing == fencing
@@ -277,7 +277,7 @@ class BaseStore:
         replace_file(self.folder / name, index.to_bytes(), temporary=f".{name}")
         return index
 
-    def _tidy(self, index: Index, last: Together, fencing: int) -> None:
+    def _tidy(self, index: Index, last: DurableChanges, fencing: int) -> None:
         """Removes older indexes, replaced arrays and unfinished files of `base/`."""
         latest = Index.latest_generation(self.folder)
         if latest > index.generation:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from model_store.base.arrays import BaseArrays, digest_of, slots_within
 from model_store.base.index import Generation, Index, Table
 from model_store.base.tables import NO_ROW
-from model_store.disk.durable import Together
+from model_store.disk.durable import DurableChanges
 from model_store.manifest import FeatureLayout
 
 
@@ -67,7 +67,7 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: 
     return index if index.is_open else None
 
 
-def carry_out(index: Index, folder: Path, changes: Together) -> None:
+def carry_out(index: Index, folder: Path, changes: DurableChanges) -> None:
     """Overwrites the slots that an open index names; repeating it changes nothing."""
     for table in index.tables.values():
         for array in table.arrays.values() if table.erasing.size else ():

@@ -195,7 +195,7 @@ def check_file_names(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
             raise NotAStore(
-                f"{path} is no file of a model store, and erasure would not reach it.", "Move it out of the store."
+                f"{path} is not a file of a model store, so erasure would not reach it.", "Move it out of the store."
             )
 
 

@@ -108,7 +108,7 @@ def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, in
 
 
 def _unfit(path: Path, what: str) -> NotAStore:
-    return NotAStore(f"{path} tells of {what}, which is none of the model in its manifest.", _ALTERED)
+    return NotAStore(f"{path} contains {what}, which contradicts the manifest.", _ALTERED)
 
 
 def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:
@@ -291,9 +291,9 @@ def _decode_ids(base: BaseArrays) -> NodeIds:
     # Each chunk's as well: erasing goes by them.
     of_chunks = ids.starts[base.index.tables["layout"].starts]
     if (lengths > id_slots.astype(np.int64) * SLOT_BYTES).any() or (of_chunks != base.index.tables["ids"].starts).any():
-        raise damaged(base.path_of("layout", "id_slots"), "does not tell where the ids of the nodes lie")
+        raise damaged(base.path_of("layout", "id_slots"), "does not locate the ids of the nodes")
     if not ids.are_text():
-        raise damaged(base.path_of("ids", "utf8"), "holds what is no text")
+        raise damaged(base.path_of("ids", "utf8"), "contains invalid text")
     return ids
 
 

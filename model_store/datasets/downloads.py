@@ -43,9 +43,10 @@ def download(name: str, folder: Path, fetch: Fetch = fetch) -> Path:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
             attributes = fetch(name, Path(scratch))
     except Exception as error:
+        needed = "without torch-geometric " if isinstance(error, ModuleNotFoundError) else ""
         # Whatever failed below, the dataset could not be had.
         raise DatasetNotFound(
-            f"The dataset {name!r} could not be downloaded ({type(error).__name__}: {error}).",
+            f"The dataset {name!r} could not be downloaded {needed}({type(error).__name__}: {error}).",
             f"Put {name}.npz into {folder}, or try again where the network allows it.",
         ) from error
     path = folder / f"{name}.npz"

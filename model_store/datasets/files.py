@@ -73,7 +73,7 @@ def read_torch_geometric(path: Path) -> RawGraph:
     Reads `edge_index`, `x`, `y`, optionally the three masks and `node_ids`. Raises as `read_npz` does.
     """
     if not path.is_file():
-        raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
+        raise DatasetNotFound(f"The file {path} does not exist.", "Check the path.")
     try:
         saved = TorchFile(path)
         attributes = {name: saved.tensor(value) for name, value in _attributes(path, saved.content).items()}
@@ -122,7 +122,7 @@ def _kind(content: object) -> str:
 
 def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise DatasetNotFound(f"There is no file {path}.", "Check the path.")
+        raise DatasetNotFound(f"The file {path} does not exist.", "Check the path.")
     try:
         return untrusted_arrays.read_npz(path, _READ, also=looks_meant)
     except ArraysUnreadable as error:
@@ -132,13 +132,13 @@ def _npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _npz_features(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any] | sp.csr_array:
     if "x" in arrays:
         if any(part in arrays for part in _SPARSE_PARTS):
-            raise GraphError(f"{path} gives the features as x and in CSR form.", "Leave one of them out.")
+            raise GraphError(f"{path} gives the features as x and in CSR form.", "Remove one of them.")
         if arrays["x"].ndim != 2:
             raise GraphError(f"{path}: x has shape {arrays['x'].shape}.", "Give one row of features per node.")
         return arrays["x"]
     if not all(part in arrays for part in _SPARSE_PARTS):
         raise GraphError(
-            f"{path}: there are no features.", f"Save them as x, or in CSR form as {', '.join(_SPARSE_PARTS)}."
+            f"{path}: the features are missing.", f"Save them as x, or in CSR form as {', '.join(_SPARSE_PARTS)}."
         )
     indptr, indices, data, shape = (arrays[part] for part in _SPARSE_PARTS)
     try:

@@ -46,7 +46,7 @@ def parse(source: str) -> SyntheticParameters:
             raise GraphError(f"{source!r}: {name} must be at least {least[name]}.", remedy)
     missing = [name for name in least if name not in values]
     if missing:
-        raise GraphError(f"{source!r} does not say {', '.join(missing)}.", remedy)
+        raise GraphError(f"{source!r} lacks {', '.join(missing)}.", remedy)
     parameters = SyntheticParameters(**values)
     if parameters.n < 2 * parameters.classes or parameters.d < parameters.classes:
         raise GraphError(f"{source!r} has too few nodes or features for its classes.", remedy)

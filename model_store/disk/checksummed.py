@@ -65,11 +65,11 @@ def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
         header = msgspec.json.decode(data, type=_Header)
         if header.sha256 is None:
             raise NotAStore(
-                f"{path} was not written by Lethe: it carries no digest of its own.",
+                f"{path} was not written by Lethe: it contains no digest of itself.",
                 "Name the folder of a model store.",
             )
         if not _digest_holds(data, header.sha256):
-            raise damaged(path, "does not match the digest it carries")
+            raise damaged(path, "does not match its own digest")
         if header.format != FORMAT:
             raise NotAStore(
                 f"{path} has format {header.format!s:.20}; this version of Lethe reads format {FORMAT}.",
@@ -80,7 +80,7 @@ def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
     except msgspec.ValidationError as error:
         raise NotAStore(f"{path}: {error}.", _OTHER_VERSION) from error
     except (ValueError, RecursionError) as error:
-        raise damaged(path, "is not the JSON document that was written there: it is truncated or altered") from error
+        raise damaged(path, "is truncated or altered: it is not valid JSON") from error
     return msgspec.convert(found, kind, from_attributes=True)
 
 

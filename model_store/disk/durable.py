@@ -1,8 +1,8 @@
 """Changes of files that survive a crash: written under another name, synced, renamed, and the folder synced.
 
 A wait for the disk takes longer than all the rest, and the disk takes many at once: changes that need no order among
-themselves are made `together`. Every change of the store goes through these functions. Files are readable by their
-owner alone, since they hold personal data.
+themselves are made as `durable_changes`. Every change of the store goes through these functions. Files are readable by
+their owner alone, since they hold personal data.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _SPAN_BYTES = 4096
 #: What to do about a folder that cannot be read, and for which there is no backup.
 TRAIN_AGAIN = (
     "train the model again, with the same `--name`; where this folder was served, put the new one in its place and run "
-    "`./lethe recover`, which deletes from it what was deleted before."
+    "`./lethe recover`, which repeats all deletions."
 )
 _RESTORE = f"Restore the model's folder and the database from the same backup, or {TRAIN_AGAIN}"
 
@@ -52,10 +52,10 @@ def open_plain(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno not in _NOT_PLAIN:
             raise
-        raise damaged(path, "is no regular file") from error
+        raise damaged(path, "is not a regular file") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise damaged(path, "is no regular file")
+        raise damaged(path, "is not a regular file")
     return descriptor
 
 
@@ -84,12 +84,12 @@ def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: i
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Writes a file, over any of that name, and syncs it (not its folder)."""
-    with together() as changes:
+    with durable_changes() as changes:
         changes.write(path, parts)
 
 
-class Together:
-    """Changes of files that wait for the disk at once; none of them is durable before another. See `together`.
+class DurableChanges:
+    """Changes of files that wait for the disk at once; none of them is durable before another. See `durable_changes`.
 
     A file that has lost its last name gives its space back, which waits for the disk too, once nobody holds it open. So
     it is held until the others wait.
@@ -167,9 +167,9 @@ class Together:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[Together]:
+def durable_changes() -> Iterator[DurableChanges]:
     """Changes of files that are durable once the block has ended; after an error in it any of them may be lost."""
-    changes = Together()
+    changes = DurableChanges()
     try:
         yield changes
         changes.wait()

@@ -35,6 +35,8 @@ class Removal:
     features: NDArray[np.int64] = field(default_factory=_no_nodes)
     #: Edges, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
+    #: Nodes that are trained on and whose labels leave, (r,); the same holds of them.
+    labels: NDArray[np.int64] = field(default_factory=_no_nodes)
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -110,12 +112,18 @@ class Projection:
     lost_directions: Tensor | None
     #: For each removal, the injected columns that its rows carry and that no row does after the batch.
     emptied_columns: tuple[tuple[int, ...], ...]
+    #: Directions of the features' span that only rows support which join.
+    directions_gained: int = 0
+    #: Whether rows have joined since, so that columns of what left may carry weight again.
+    between_halves: bool = False
 
     def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
-        """What was measured, with the figures that are read from the weights after the batch read from `state`.
+        """Measurements, with the figures that are read from the weights after the batch read from `state`.
 
         `state` has the same span and other weights; `before` is the state before the batch.
         """
+        if self.between_halves:
+            return replace(self, state=state, weight_change=_change(before, state))
         norms = tuple(
             norm if norm.channel_after is None else replace(norm, channel_after=_of_channels(state, columns))
             for norm, columns in zip(self.norms, self.emptied_columns, strict=True)
@@ -138,7 +146,8 @@ def project_batch(
 ) -> Projection:
     """Carries out all removals at once and returns the new state; nothing given is changed.
 
-    A node takes its features and its label out of their spans; features alone leave theirs; edges change neither.
+    A node takes its features and its label out of their spans; features or labels alone leave theirs; edges change
+    neither.
     `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their carriers
     are measured.
     """
@@ -158,7 +167,8 @@ def _project_batch(
     update = _projected(state.features, features, leaving.rows)
     label_update = None
     if state.labels is not None and labels is not None:
-        label_update = _projected(state.labels, labels, nodes[state.labels.in_span[nodes]])
+        owners = np.concatenate([nodes, *(removal.labels for removal in removals)])
+        label_update = _projected(state.labels, labels, owners[state.labels.in_span[owners]])
     live = state.live.copy()
     live[nodes] = False
     after = ModelState(

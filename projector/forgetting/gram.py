@@ -40,7 +40,7 @@ _ROUNDING = 2 * torch.finfo(torch.float64).eps
 #: Random vectors on which the pseudo-inverse is tested after each downdate.
 _PROBES = 4
 #: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
-_LARGE_BATCH = 0.75
+LARGE_BATCH = 0.75
 #: How often what rows support is taken off candidates for lost directions, and the least of one that is kept then: a
 #: lost direction of which the deleted rows had less than that beside a faint one is not told.
 _TURNS, _LEAST_LEFT = 17, 1e-4
@@ -55,10 +55,14 @@ class FactorMethod(StrEnum):
     NONE = "none"
     #: The rank-revealing Woodbury update.
     DOWNDATE = "downdate"
-    #: An eigendecomposition of the downdated Gram matrix.
+    #: The Woodbury update of rows that join, with the directions that they bring.
+    UPDATE = "update"
+    #: An eigendecomposition of the updated Gram matrix.
     DECOMPOSE = "decompose"
-    #: The Gram matrix of the surviving rows, and its eigendecomposition.
+    #: The Gram matrix of the rows, and its eigendecomposition.
     REFACTORISE = "refactorise"
+    #: The same on a larger scale, since rows much longer than those of the import have joined.
+    RESCALE = "rescale"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,8 @@ class Gram:
     #: Its pseudo-inverse, (d, d).
     M_pinv: Tensor
     rank: int
-    #: Largest eigenvalue of M at import; never updated, since later maxima may be noise.
+    #: Largest eigenvalue of M at import, or when rows had joined that were much longer; never lowered, since later
+    #: maxima may be noise.
     sigma_ref_squared: float
     #: sigma_max / sigma_min over the directions kept when last factorised.
     condition_number: float
@@ -157,7 +162,7 @@ def downdate(
     direction may have become faint, or when the result fails the acceptance test; a batch that is large against d gets
     an eigendecomposition at once, which is then cheaper, of the downdated M, so that the cost does not depend on n.
     """
-    large = X_D.shape[0] >= _LARGE_BATCH * gram.M.shape[0]
+    large = X_D.shape[0] >= LARGE_BATCH * gram.M.shape[0]
     # What an attempt allocated is gone before the factors are recomputed.
     done = _decomposed(gram, X_D, features, surviving) if large else _updated(gram, X_D, features, surviving)
     if done is not None:
@@ -172,7 +177,7 @@ def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArr
     `gram` is that of the surviving rows. What X_D holds outside of the strong span is known only up to rounding, so
     both sides are decided on the rows: none that survives supports the direction, and those of X_D do.
     """
-    candidates, sizes = _outside(gram, X_D)
+    candidates, sizes = outside(gram, X_D)
     lost = _unsupported(gram, features, surviving, candidates[:, sizes > _support_limit(gram)])
     _, sigma, right = torch.linalg.svd(X_D @ lost, full_matrices=False)
     supported: Tensor = lost @ right[sigma > _support_limit(gram)].T
@@ -203,14 +208,14 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
         others = vectors[:, ~candidate]
         scaled = (others.T @ Y) / (1.0 - eigenvalues[~candidate]).sqrt()[:, None]
         M_pinv = _remove(rank_update(gram.M_pinv, scaled, 1.0), left)
-    if _has_faint(M_pinv, gram.rank_tolerance * gram.sigma_ref_squared):
+    if has_faint(M_pinv, gram.rank_tolerance * gram.sigma_ref_squared):
         return None
     M = rank_update(gram.M, X_D, -1.0)
     updated = replace(gram, M=M, M_pinv=M_pinv, rank=gram.rank - left.shape[1])
     return _told_apart(updated, left, features, surviving, FactorMethod.DOWNDATE) if accepted(updated) else None
 
 
-def _has_faint(M_pinv: Tensor, cutoff: float) -> bool:
+def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
     """Whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
     # |M+|_F is no less than the largest of them, and mostly settles it.
     if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
@@ -223,14 +228,18 @@ def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDA
     """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
     M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
     spectrum = Spectrum(M, *torch.linalg.eigh(M))
-    cutoff = gram.rank_tolerance * gram.sigma_ref_squared
+    fresh = settled(spectrum, gram)
+    return None if fresh is None else _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
+
+
+def settled(spectrum: Spectrum, earlier: Gram) -> Gram | None:
+    """The factors of an updated M, on the scale of `earlier`; None where its rounding leaves the rank in doubt."""
+    cutoff = earlier.rank_tolerance * earlier.sigma_ref_squared
     undecided = (spectrum.eigenvalues > cutoff * _UNDECIDED) & (spectrum.eigenvalues < cutoff / _UNDECIDED)
     if bool(undecided.any()):
         return None
-    fresh = from_spectrum(spectrum, gram.sigma_ref_squared, gram.rank_tolerance)
-    if not accepted(fresh):
-        return None
-    return _recomputed(gram, fresh, X_D, features, surviving, FactorMethod.DECOMPOSE)
+    fresh = from_spectrum(spectrum, earlier.sigma_ref_squared, earlier.rank_tolerance)
+    return fresh if accepted(fresh) else None
 
 
 def _recomputed(
@@ -246,7 +255,7 @@ def _recomputed(
     The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
     """
     gone = max(0, earlier.rank - fresh.rank)
-    left = _outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
+    left = outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
     return _told_apart(fresh, left, features, surviving, method)
 
 
@@ -361,7 +370,7 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
     return matrix.addmm_(left, right.T, alpha=-1.0)
 
 
-def _outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
+def outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
     """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
     left, sizes, _ = torch.linalg.svd(off_strong(gram, rows.T), full_matrices=False)

@@ -5,16 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.batch import ModelState
 from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.joining import Joining
 from projector.forgetting.optimum import stacked
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
+from projector.network.image_rows import image_rows
 from projector.network.inputs import Inputs, inputs_of
 from projector.network.losses import Loss, loss_of
 from projector.network.product_costs import keeps_dense
@@ -30,11 +33,12 @@ from projector.solvers.preconditioners import takes_whole
 #: Hessian takes 20 to 50 products: H pays up to this many times C features. [100,000 nodes, d = 32, C = 8, 64 deleted:
 #: 0.43 s with H, 3.4 s without.]
 _FEATURES_PER_CLASS = 16
+_NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """Propagation over the live nodes; removing something gives a new one and leaves this one as it is."""
+    """Propagation over the live nodes; what leaves or joins gives a new one and leaves this one as it is."""
 
     #: The inputs' rows as last stored, and their operators over the live nodes.
     inputs: Inputs
@@ -47,8 +51,11 @@ class LiveGraph:
     #: Whether repairs go by a factor of the whole Hessian, so that a few products suffice.
     factorises: bool
     workers: Workers = ALONE
-    #: The node at which the training rows of each worker but the first begin; deletions leave them where they are.
+    #: The node at which the training rows of each worker but the first begin; they stay there, so that nodes that join
+    #: are the last worker's.
     bounds: tuple[int, ...] = ()
+    #: Mask (n,) of the nodes with other neighbours, features or label than in the graph this one was made from.
+    edited: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -92,23 +99,92 @@ class LiveGraph:
 
     @together
     def without(
-        self, nodes: NDArray[np.int64], edges: NDArray[np.int64], feature_rows: NDArray[np.int64]
+        self,
+        nodes: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        feature_rows: NDArray[np.int64],
+        label_rows: NDArray[np.int64] = _NO_ROWS,
     ) -> "LiveGraph":
-        """The graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
+        """The graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
 
-        A node takes its edges, its degree, its label and its prediction with it.
+        Those are `feature_rows` (l,) and `label_rows` (r,). A node takes its edges, its degree, its label and its
+        prediction with it; without its label it is not trained on, and its label is no input.
         """
-        propagator = self.propagator
+        propagator, targets = self.propagator, self.targets.copy()
         if nodes.size:
             propagator = propagator.without_nodes(nodes)
         if edges.size:
             propagator = propagator.without_edges(edges)
-        targets = self.targets
-        if nodes.size:
-            targets = targets.copy()
-            targets[nodes] = NO_LABEL
-        inputs = self.inputs.without(nodes, edges, feature_rows, propagator)
-        return replace(self, inputs=inputs, propagator=propagator, targets=targets)
+        targets[nodes] = targets[label_rows] = NO_LABEL
+        inputs = self.inputs.without(nodes, edges, feature_rows, label_rows, propagator)
+        rewired = np.concatenate([self.propagator.neighbours_of(nodes), edges.ravel()])
+        edited = self._edited(propagator, rewired, feature_rows, label_rows)
+        return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
+
+    def joined(self, joining: Joining, classes: int) -> "LiveGraph":
+        """The graph, of so many classes, with what joins it."""
+        features = joining.features
+        if isinstance(features, np.ndarray):
+            parts = (features.ravel(), _NO_ROWS, _NO_ROWS)
+        else:
+            parts = (features.data, features.indices, features.indptr)
+        return self._joined(
+            classes, joining.new, joining.feature_rows, *parts, joining.label_rows, joining.labels, joining.edges
+        )
+
+    @together
+    def _joined(
+        self,
+        classes: int,
+        new: int,
+        feature_rows: NDArray[np.int64],
+        values: NDArray[np.float32] | NDArray[np.float64],
+        columns: NDArray[np.integer],
+        starts: NDArray[np.integer],
+        label_rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        edges: NDArray[np.int64],
+    ) -> "LiveGraph":
+        """The same from arrays: features are values alone, or values, columns and starts where they are CSR."""
+        shape = (feature_rows.size, self.inputs.features.rows.num_features)
+        dense = self.inputs.features.rows.dense
+        features = values.reshape(shape) if dense else sp.csr_array((values, columns, starts), shape=shape)
+        targets = np.concatenate([self.targets, np.full(new, NO_LABEL)])
+        targets[label_rows] = labels
+        propagator = self.propagator.with_edges(new, edges)
+        known = one_hot(targets, targets != NO_LABEL, classes)
+        inputs = self.inputs.with_rows(feature_rows, features, known, propagator)
+        edited = self._edited(propagator, edges.ravel(), feature_rows, label_rows)
+        return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
+
+    def _edited(
+        self,
+        propagator: Propagator,
+        rewired: NDArray[np.int64],
+        feature_rows: NDArray[np.int64],
+        label_rows: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """The mask (n,) of the live nodes named, those with another label only where labels are an input."""
+        edited = np.zeros(propagator.nodes, dtype=np.bool_)
+        edited[rewired] = edited[feature_rows] = True
+        if self.inputs.read_labels:
+            edited[label_rows] = True
+        return edited & propagator.live
+
+    @together
+    def training_norm(self, W: Tensor, regularization: float, nodes: NDArray[np.int64]) -> float:
+        """|sum_i h_i^T u_i|_F over those of `nodes` (m,) that are trained on, u_i their dual variables at W (p, C).
+
+        It is what they add to H^T U, which W is at an optimum: how much of the weights their labels account for.
+        """
+        if not (self.targets[nodes] != NO_LABEL).any():
+            return 0.0
+        objective = self.objective_with(self.representation(), regularization)
+        representation = objective.representation
+        residual = objective.at(W).residual
+        theirs = torch.from_numpy(np.isin(self.training_rows[representation.own], nodes)).to(residual)
+        size = float(torch.linalg.norm(representation.transposed(residual * theirs[:, None])))
+        return size / (regularization * objective.weighted_rows)
 
     @together
     def forget(self, nodes: NDArray[np.int64], feature_rows: NDArray[np.int64]) -> None:
@@ -161,6 +237,14 @@ class LiveGraph:
         probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return probabilities
+
+    def probabilities_of_new(self, state: ModelState, joining: Joining) -> NDArray[np.float64]:
+        """Class probabilities under `state`, (C,), of the one node that `joining` brings, in the graph with it."""
+        joined = self.joined(joining, state.classes)
+        node = np.array([joined.propagator.nodes - 1])
+        row = image_rows(joined.inputs, node, joined.propagator.edges.adjacency, joined.propagator.live)
+        logits = joined.logits(state)[node] if row is None else row @ stacked(state)
+        return np.asarray(self.loss.probabilities(logits).cpu().numpy()[0])
 
 
 def label_gram(graph: Graph, live: NDArray[np.bool_], rows: FeatureMatrix) -> tuple[Gram, NDArray[np.bool_]]:

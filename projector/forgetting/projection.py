@@ -1,4 +1,4 @@
-"""Projector with rank loss: weights and span coefficients after rows have left their span.
+"""Projector with rank loss: weights and span coefficients after rows have left their span, or joined it.
 
 Letters as in the paper's Algorithm 1: W the weights of one input, X its rows, X_D (m, k) the deleted ones, M+ the
 pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta; the effective coefficient of node j is
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.forgetting.gram import FactorMethod, Gram, downdate, lost_with, supports_nothing
+from projector.forgetting.growth import grow
 from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
 from projector.network.blocks import side_by_side
@@ -31,6 +32,9 @@ from projector.network.blocks import side_by_side
 _REFINEMENT = 1e-11
 #: If it stays above this one, B is summed afresh from the rows first.
 COEFFICIENT_ACCEPTANCE = 1e-8
+#: Rows that take more than so many times W from B are given coefficients on their own. [A direction that was barely
+#: supported has made T large, and what joins supports it: W = B + M T cancels, to a residual of 2e-10.]
+_MOST_TAKEN = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +65,21 @@ class SpanUpdate:
     factor_method: FactorMethod
 
 
+@dataclass(frozen=True, eq=False)
+class SpanJoin:
+    """What bringing rows into one input's span did."""
+
+    state: SpanState
+    #: The rows whose coefficients are others now, (m,), and their beta, (m, blocks * C).
+    rows: NDArray[np.int64]
+    beta: Tensor
+    #: Directions of the span that no row supported before.
+    gained: int
+    #: As of `SpanUpdate`.
+    coefficient_residual: float
+    factor_method: FactorMethod
+
+
 @dataclass(frozen=True)
 class Norms:
     """What one request's nodes meant to the weights, before and after the batch (the injected channel)."""
@@ -69,6 +88,9 @@ class Norms:
     injected_after: float | None = None
     channel_before: float | None = None
     channel_after: float | None = None
+    #: Of labels that leave while their nodes stay: `LiveGraph.training_norm`.
+    training_before: float | None = None
+    training_after: float | None = None
 
 
 def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray[np.int64]) -> SpanUpdate:
@@ -98,6 +120,28 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
         B = torch.cat([rows.transposed_matmul(block, surviving) for block in beta], dim=1)
         after, residual = _corrected(replace(after, B=B))
     return SpanUpdate(after, X_D, effective, Q, residual, down.method)
+
+
+def join(span: SpanState, rows: FeatureMatrix, beta: Tensor, joined: NDArray[np.int64]) -> SpanJoin:
+    """Brings the rows `joined` (m,) into the span, with effective coefficients of 0; W stays bit for bit as it is.
+
+    `rows` are those of the input with all that join; `span` and its `beta` (blocks, n, C) may be of fewer.
+    """
+    in_span = np.concatenate([span.in_span, np.zeros(rows.nodes - span.in_span.size, dtype=np.bool_)])
+    if not joined.size:
+        return SpanJoin(replace(span, in_span=in_span), joined, span.T[:0], 0, 0.0, FactorMethod.NONE)
+    X_A = rows.dense_rows(joined)
+    given = X_A @ span.T
+    taken = X_A.T @ given
+    if float(torch.linalg.norm(taken)) > _MOST_TAKEN * float(torch.linalg.norm(span.W)):
+        span, given = _folded(span, rows, beta)
+        places, taken = np.arange(rows.nodes), torch.zeros_like(taken)
+    else:
+        places, given = joined, -given
+    in_span[joined] = True
+    growth = grow(span.gram, X_A, rows, in_span)
+    after, residual = _corrected(replace(span, B=span.B - taken, gram=growth.gram, in_span=in_span))
+    return SpanJoin(after, places, given, growth.gained, residual, growth.method)
 
 
 def coefficient_residual(span: SpanState) -> float:
@@ -153,6 +197,15 @@ def _corrected(span: SpanState) -> tuple[SpanState, float]:
         span = replace(span, T=span.T + span.gram.M_pinv @ _missing(span))
         residual = coefficient_residual(span)
     return span, residual
+
+
+def _folded(span: SpanState, rows: FeatureMatrix, beta: Tensor) -> tuple[SpanState, Tensor]:
+    """`span` with T = 0, and the coefficients beta + X T, (n, blocks * C), of all `rows`, zero outside of the span."""
+    effective = rows.matmul(span.T)
+    effective[: beta.shape[1]] += side_by_side(beta)
+    effective[: span.in_span.size][torch.from_numpy(~span.in_span).to(effective.device)] = 0.0
+    effective[span.in_span.size :] = 0.0
+    return replace(span, B=rows.transposed_matmul(effective), T=torch.zeros_like(span.T)), effective
 
 
 def _missing(span: SpanState) -> Tensor:

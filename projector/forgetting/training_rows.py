@@ -1,7 +1,8 @@
-"""H on the live training rows, kept while the graph shrinks.
+"""H on the live training rows, kept while the graph changes.
 
 A node's row of H follows from what lies within L hops of it. A batch changes the rows of the nodes within L hops of
-those that lost a neighbour or their features, and only these are computed again, when H is next asked for.
+those that it gives other neighbours, features or labels, and only these are computed again, when H is next asked for.
+Which they are comes from the batch: two graphs in which a node has as many neighbours may be different ones.
 """
 
 from collections.abc import Iterator
@@ -77,14 +78,15 @@ class TrainingRows:
 
     @together
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
-        """The rows on a later graph, one that has lost nodes, edges or features; shares H with this one."""
+        """The rows on the graph that was made from this one's; shares H with this one."""
         rows = TrainingRows(live_graph)
         if self._H is None:
             return rows
         rows._H, rows._nodes = self._H, self._nodes
-        rows._changed = self._changed | _reached(self._graph, live_graph)
-        fewer = live_graph.training_rows.size < self._graph.training_rows.size
-        rows._is_known = self._is_known and not fewer and not rows._changed.any()
+        rows._changed = _reached(live_graph)
+        rows._changed[: self._changed.size] |= self._changed
+        same = np.array_equal(live_graph.training_rows, self._graph.training_rows)
+        rows._is_known = self._is_known and same and not rows._changed.any()
         return rows
 
     @together
@@ -138,23 +140,25 @@ class TrainingRows:
         if self._H is None or self._H.device.type != "cpu":
             return None
         nodes, propagator = self._own_nodes, self._graph.propagator
-        wanted = nodes[self._changed[nodes]]
+        at_hand = ~self._changed[nodes] & np.isin(nodes, self._nodes)
+        wanted = nodes[~at_hand]
         anew = image_rows(self._graph.inputs, wanted, propagator.edges.adjacency, propagator.live)
         worth = self.workers.sum(torch.tensor([anew is not None], dtype=torch.int64))
         if anew is None or int(worth) < self.workers.count:
             return None
-        H = self._H[torch.from_numpy(np.searchsorted(self._nodes, nodes))]
-        H[torch.from_numpy(np.searchsorted(nodes, wanted))] = anew
+        # Whatever stands in the places of those that are new is written over.
+        places = np.searchsorted(self._nodes, nodes).clip(max=max(self._nodes.size - 1, 0))
+        H = self._H[torch.from_numpy(places)] if self._nodes.size else self._H.new_empty((nodes.size, anew.shape[1]))
+        H[torch.from_numpy(np.flatnonzero(~at_hand))] = anew
         return H
 
 
-def _reached(before: LiveGraph, after: LiveGraph) -> NDArray[np.bool_]:
-    """The mask (n,) of the nodes whose rows of H can differ between two graphs."""
-    live, adjacency = after.propagator.live, after.propagator.edges.adjacency
-    reached: NDArray[np.bool_] = live & (before.propagator.neighbours != after.propagator.neighbours)
-    earlier, later = before.inputs.features.kept, after.inputs.features.kept
-    if later is not None:
-        reached |= live & ~later & (True if earlier is None else earlier)
-    for _ in range(max(each.operators.block_hops[-1] for each in after.inputs)):
+def _reached(graph: LiveGraph) -> NDArray[np.bool_]:
+    """The mask (n,) of the nodes whose rows of H can be others than on the graph that `graph` was made from."""
+    live, adjacency = graph.propagator.live, graph.propagator.edges.adjacency
+    if graph.edited is None:
+        return live.copy()
+    reached = graph.edited
+    for _ in range(max(each.operators.block_hops[-1] for each in graph.inputs)):
         reached = neighbourhood(adjacency, reached, live)
     return reached

@@ -29,16 +29,15 @@ class Edges:
             raise IndexError(f"{pairs.min()} is not a row")
         rows, columns = pairs[:, 0], pairs[:, 1]
         indptr, indices, values = self.adjacency.indptr, self.adjacency.indices, self.adjacency.data
-        found = _bisect(indices, indptr[rows].astype(np.int64), indptr[rows + 1].astype(np.int64), columns)
-        present = found >= 0
-        present[present] = values[found[present]] != 0
-        return np.where(present & self.live[rows] & self.live[columns], found, -1)
+        places, present = bisect(indices, indptr[rows].astype(np.int64), indptr[rows + 1].astype(np.int64), columns)
+        present[present] = values[places[present]] != 0
+        return np.where(present & self.live[rows] & self.live[columns], places, -1)
 
 
-def _bisect(
+def bisect(
     indices: NDArray[np.integer], firsts: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Where `wanted[k]` stands in the sorted `indices[firsts[k]:ends[k]]`, (k,); -1 where it does not."""
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where `wanted[k]` is, or would be, in the sorted `indices[firsts[k]:ends[k]]`, and whether it is, (k,) each."""
     low, high = firsts.copy(), ends.copy()
     while (open_ := np.flatnonzero(low < high)).size:
         middle = (low[open_] + high[open_]) // 2
@@ -47,4 +46,4 @@ def _bisect(
         high[open_] = np.where(below, high[open_], middle)
     found = low < ends
     found[found] = indices[low[found]] == wanted[found]
-    return np.where(found, low, -1)
+    return low, found

@@ -1,7 +1,9 @@
 """The node features on a device, dense or CSR, as the operations the Gram matrix and the live graph need."""
 
+import copy
 import warnings
 from functools import cache
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -61,6 +63,30 @@ class FeatureMatrix:
             else:
                 self._row_norms = torch.linalg.vector_norm(self._matrix, dim=1, dtype=torch.float64)
         return self._row_norms
+
+    def with_rows(self, rows: NDArray[np.int64], values: Features) -> "FeatureMatrix":
+        """X with `values` (m, d) as its rows `rows` (m,), ascending: those from n on come after the others.
+
+        `values` are dense where X is and CSR where it is, in its dtype; X itself stays as it is.
+        """
+        changed = copy.copy(self)
+        changed.nodes = max(self.nodes, int(rows.max(initial=-1)) + 1)
+        changed._transposed = changed._row_norms = None
+        if self._sparse is not None:
+            order = np.arange(changed.nodes)
+            order[rows] = self.nodes + np.arange(rows.size)
+            changed._sparse = sp.csr_array(sp.vstack([self._sparse, values], format="csr")[order])
+            changed._matrix = csr_tensor(changed._sparse, self.device)
+            return changed
+        given, old = torch.from_numpy(values).to(self.device), int((rows < self.nodes).sum())
+        changed._matrix = torch.cat([self._matrix, given[old:]])
+        changed._matrix[torch.from_numpy(rows[:old]).to(self.device)] = given[:old]
+        return changed
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type that X is stored in, float32 or float64."""
+        return np.dtype(str(self._matrix.dtype).removeprefix("torch.")) if self._sparse is None else self._sparse.dtype
 
     def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
         """X[rows], (m, d) float64 on the device."""

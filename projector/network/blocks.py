@@ -14,4 +14,4 @@ def side_by_side(blocks: Tensor) -> Tensor:
 
 def by_block(matrix: Tensor, classes: int) -> Tensor:
     """(k, blocks * C) as (blocks, k, C)."""
-    return matrix.reshape(matrix.shape[0], -1, classes).permute(1, 0, 2)
+    return matrix.reshape(matrix.shape[0], matrix.shape[1] // classes, classes).permute(1, 0, 2)

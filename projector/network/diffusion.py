@@ -109,24 +109,43 @@ class DiffusionHops:
         nodes: NDArray[np.int64] = _NONE,
         edges: NDArray[np.int64] = _NO_EDGES,
         feature_rows: NDArray[np.int64] = _NONE,
+        label_rows: NDArray[np.int64] = _NONE,
     ) -> "DiffusionHops":
-        """The operators of the graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (r,).
+        """The operators of the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
 
-        A training node takes its label with it. What is gone already is passed over. Equal to `build` on what remains.
+        Those are `feature_rows` (r,) and `label_rows` (l,). A training node takes its label with it. What is gone
+        already is passed over. Equal to `build` on what remains.
         """
         live, featured, present = self.live.copy(), self.featured.copy(), self.present.copy()
         live[nodes] = False
         featured[feature_rows] = False
         present[self.neighbourhoods.edges_between(edges)] = False
-        changed = live & self.featured & ~featured
+        labelled = live.copy()
+        labelled[label_rows] = False
+        # The row of a node without a label gets a z term, so that its weights change too.
+        changed = live & ((self.featured & ~featured) | ~labelled)
         # Nodes whose neighbourhoods shrink, and whose rows of D change with them.
         rewired = self._pattern.reached(self.live & ~live)
         first, second = (end[self.present & ~present] for end in self.neighbourhoods.ends)
         rewired[first] = rewired[second] = True
         rewired &= live
-        labels = _of_nodes(self.labels, live)
+        labels = _of_nodes(self.labels, labelled)
         state = replace(self, labels=labels, live=live, featured=featured, present=present)
         return state._remeasured(self.distances, changed, rewired)
+
+    def rebuilt(
+        self,
+        features: FeatureMatrix,
+        labels: sp.csr_array,
+        adjacency: sp.csr_array,
+        live: NDArray[np.bool_],
+        featured: NDArray[np.bool_] | None,
+    ) -> "DiffusionHops":
+        """The operators of another graph, given as to `build`, under the same sigmas."""
+        return DiffusionHops.build(
+            features, labels, adjacency, sigmas=self.sigmas, gamma=self.gamma, block_hops=self.block_hops,
+            live=live, featured=featured,
+        )  # fmt: skip
 
     @property
     def blocks(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.graph.features import FeatureMatrix
+from projector.graph.graph import Features
 from projector.network.diffusion import Diffusion, DiffusionHops
 from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from projector.network.propagation import Propagator
@@ -126,23 +127,53 @@ class Inputs:
             return SharedSweep(features, labels)
         return None
 
+    @property
+    def read_labels(self) -> bool:
+        """Whether labels of training nodes are among what the representation is made of."""
+        return self.labels is not None or isinstance(self.features.operators, DiffusionHops)
+
     def without(
         self,
         nodes: NDArray[np.int64],
         edges: NDArray[np.int64],
         feature_rows: NDArray[np.int64],
+        label_rows: NDArray[np.int64],
         propagator: Propagator,
     ) -> "Inputs":
-        """The inputs of the graph without `nodes` (m,), `edges` (k, 2) and the features of `feature_rows` (l,).
+        """The inputs of the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
 
-        `propagator` is that of the remaining graph.
+        These are `feature_rows` (l,) and `label_rows` (r,). `propagator` is that of the remaining graph.
         """
-        operators = _without(self.features.operators, nodes, edges, feature_rows, propagator)
+        leaving = (nodes, edges, feature_rows, label_rows)
+        operators = _without(self.features.operators, *leaving, propagator)
         features = self.features.without(np.concatenate([nodes, feature_rows]), operators)
         if self.labels is None:
             return Inputs(features, None)
-        operators = _without(self.labels.operators, nodes, edges, feature_rows, propagator)
-        return Inputs(features, self.labels.without(nodes, operators))
+        operators = _without(self.labels.operators, *leaving, propagator)
+        return Inputs(features, self.labels.without(np.concatenate([nodes, label_rows]), operators))
+
+    def with_rows(
+        self, rows: NDArray[np.int64], values: Features, labels: sp.csr_array, propagator: Propagator
+    ) -> "Inputs":
+        """The inputs of a graph with `values` (m, d) as the features of `rows` (m,), new nodes or such without any.
+
+        `labels` (n, C) are those of that graph, as `one_hot` makes them, and `propagator` its P. What adaptive
+        diffusion has learned stays.
+        """
+        matrix, kept = self.features.rows.with_rows(rows, values), self.features.kept
+        if kept is not None:
+            kept = np.concatenate([kept, np.ones(matrix.nodes - kept.size, dtype=np.bool_)])
+            kept[rows] = True
+        operators = self.features.operators
+        if isinstance(operators, DiffusionHops):
+            operators = operators.rebuilt(matrix, labels, propagator.edges.adjacency, propagator.live, kept)
+        else:
+            operators = _with_propagator(operators, propagator)
+        features = Input(matrix, operators, kept)
+        if self.labels is None:
+            return Inputs(features, None)
+        label_rows = FeatureMatrix(labels, propagator.device)
+        return Inputs(features, Input(label_rows, _with_propagator(self.labels.operators, propagator)))
 
 
 def inputs_of(
@@ -201,13 +232,16 @@ def _without(
     nodes: NDArray[np.int64],
     edges: NDArray[np.int64],
     feature_rows: NDArray[np.int64],
+    label_rows: NDArray[np.int64],
     propagator: Propagator,
 ) -> Operators:
     """The operators of an input over the remaining graph."""
-    match operators:
-        case FeatureHops() | LabelHops():
-            return replace(operators, propagator=propagator)
-        case DiffusionHops():
-            return operators.without(nodes, edges, feature_rows)
-        case _:
-            raise TypeError(f"{type(operators).__name__} cannot be taken to another graph")
+    if isinstance(operators, DiffusionHops):
+        return operators.without(nodes, edges, feature_rows, label_rows)
+    return _with_propagator(operators, propagator)
+
+
+def _with_propagator(operators: Operators, propagator: Propagator) -> Operators:
+    if isinstance(operators, FeatureHops | LabelHops):
+        return replace(operators, propagator=propagator)
+    raise TypeError(f"{type(operators).__name__} cannot be taken to another graph")

@@ -6,7 +6,8 @@ columns of nodes that are not live are zero, as is the row of a node with no edg
 
 Deleting nodes changes n-vectors only: the edges stay in one immutable pattern of A + I that all versions share.
 Deleting edges strikes them out of a copy of what says which entries are there, a byte each; the indices are shared by
-all versions still. The values of P itself are made when it is first applied, so that applying it is one product.
+all versions still. Nodes and edges that join are inserted in a copy of the pattern. The values of P itself are made
+when it is first applied, so that applying it is one product.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from projector.device import torch_device
 from projector.errors import GraphError
-from projector.graph.edges import Edges
+from projector.graph.edges import Edges, bisect
 from projector.graph.features import csr_of
 from projector.graph.ranges import index_type, parts_of_rows, ranges
 from projector.network.diagonals import diagonal_of_power
@@ -169,7 +170,7 @@ class Propagator:
         deleted = deleted[self.live[deleted]]
         live = self.live.copy()
         live[deleted] = False
-        touched, times = np.unique(self._neighbours_of(deleted), return_counts=True)
+        touched, times = np.unique(self.neighbours_of(deleted), return_counts=True)
         neighbours = self.neighbours.copy()
         neighbours[touched] -= times
         neighbours[~live] = 0
@@ -190,6 +191,22 @@ class Propagator:
         adjacency, pattern = _struck_out(self.edges.adjacency, self._pattern, entries)
         return self._changed(adjacency, pattern, self.live, neighbours, touched)
 
+    def with_edges(self, nodes: int, edges: NDArray[np.int64]) -> "Propagator":
+        """P of the graph with `nodes` more nodes, after the others, and with `edges` (k, 2), each in one direction.
+
+        All ends are live, and none of the edges is there yet. Takes O(n + nnz) to copy the pattern; equal to `build` on
+        the larger graph.
+        """
+        before = self.nodes
+        new = np.arange(before, before + nodes)
+        adjacency = _with_edges(self.edges.adjacency, before + nodes, edges)
+        live = np.concatenate([self.live, np.ones(nodes, dtype=np.bool_)])
+        neighbours = np.concatenate([self.neighbours, np.zeros(nodes, dtype=np.int64)])
+        touched, times = np.unique(edges, return_counts=True)
+        neighbours[touched] += times
+        pattern = _with_loops(adjacency, self.device)
+        return self._changed(adjacency, pattern, live, neighbours, np.union1d(touched, new))
+
     def _changed(
         self,
         adjacency: sp.csr_array,
@@ -199,11 +216,12 @@ class Propagator:
         changed: NDArray[np.int64],
     ) -> "Propagator":
         """P of another graph in which only the rows `changed` have other degrees."""
-        left, right = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
-        index = torch.from_numpy(changed).to(self.device)
+        scaled = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
+        left, right = (torch.from_numpy(each).to(self.device) for each in scaled)
+        index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
         scales = (
-            self._left.index_copy(0, index, torch.from_numpy(left).to(self.device)),
-            self._right.index_copy(0, index, torch.from_numpy(right).to(self.device)),
+            torch.cat([self._left, left.new_zeros(new)]).index_copy_(0, index, left),
+            torch.cat([self._right, right.new_zeros(new)]).index_copy_(0, index, right),
         )
         return Propagator(self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count)
 
@@ -213,7 +231,7 @@ class Propagator:
             self._count(Y.shape[1])
         return product
 
-    def _neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The neighbours of each of `rows` one after the other, dead ones and repetitions included."""
         adjacency = self.edges.adjacency
         entries = ranges(adjacency.indptr[rows].astype(np.int64), adjacency.indptr[rows + 1].astype(np.int64))
@@ -272,6 +290,23 @@ def _starts_with_loops(adjacency: sp.csr_array) -> NDArray[np.int64]:
 def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where entries of A, in the given rows and columns, stand in A + I: each row before has one entry more."""
     return entries + rows + (columns > rows)
+
+
+def _with_edges(adjacency: sp.csr_array, nodes: int, edges: NDArray[np.int64]) -> sp.csr_array:
+    """A of so many `nodes`, with `edges` (k, 2) in both directions; one that was struck out is stored there again."""
+    last = adjacency.indptr[-1]
+    starts = np.append(adjacency.indptr.astype(np.int64), np.full(nodes - adjacency.shape[0], last, dtype=np.int64))
+    pairs = np.concatenate([edges, edges[:, ::-1]])
+    rows, columns = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].T
+    places, stored = bisect(adjacency.indices, starts[rows], starts[rows + 1], columns)
+    data = adjacency.data.copy()
+    data[places[stored]] = 1.0
+    places, rows, columns = places[~stored], rows[~stored], columns[~stored]
+    starts[1:] += np.cumsum(np.bincount(rows, minlength=nodes))
+    index = index_type(max(int(starts[-1]), nodes))
+    indices = np.insert(adjacency.indices.astype(index, copy=False), places, columns.astype(index))
+    parts = (np.insert(data, places, 1.0), indices, starts.astype(index))
+    return sp.csr_array(parts, shape=(nodes, nodes), copy=False)
 
 
 def _struck_out(

@@ -22,7 +22,7 @@ _ALLOWED_LAMBDA = (
 
 
 class PropagationKind(StrEnum):
-    """How the adjacency is normalised."""
+    """Normalisation of the adjacency matrix."""
 
     #: D^-1/2 (A + sI) D^-1/2
     SYM = "sym"

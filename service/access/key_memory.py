@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
 from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey
-from service.domain.scopes import Scope
+from service.domain.records import ApiKey, Scope
 from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
-from service.vault.keyring import Keyring
 
 #: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
 REFRESH_INTERVAL_S = 1.0
@@ -97,7 +96,7 @@ class KeyMemory:
         if key is None or key.revoked_at is not None:
             raise Unauthenticated(
                 "The API key is unknown or revoked.",
-                f"Send a valid key as {_HEADER}; an operator makes one with `./lethe keys create`.",
+                f"Send a valid key as {_HEADER}; an operator creates one with `./lethe keys create`.",
                 presented=True,
             )
         self._remembered[self._digest(presented)] = _Remembered(key, self._clock())
@@ -161,8 +160,8 @@ async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not presented:
         raise Unauthenticated(
-            "This needs an API key.",
-            f"Send {_HEADER}; an operator makes a key with `./lethe keys create`.",
+            "This route requires an API key.",
+            f"Send {_HEADER}; an operator creates one with `./lethe keys create`.",
         )
     return await valid_key(presented, request, keys, limits)
 
@@ -172,7 +171,7 @@ def require(key: ApiKey, scopes: Sequence[Scope], enough: Callable[[Iterable[boo
     if not enough(scope in key.scopes for scope in scopes):
         named = " or ".join(scope.value for scope in scopes if scope not in key.scopes)
         raise MissingScope(
-            f"This needs the scope {named}, which the API key does not have.",
-            f"Use a key with {named}; an operator makes one with `./lethe keys create`.",
+            f"This route requires the scope {named}, which the API key lacks.",
+            f"Use a key with {named}; an operator creates one with `./lethe keys create`.",
             scope=named,
         )

@@ -1,4 +1,4 @@
-"""How often something may go wrong for one address or one key: counted in Redis, and here while Redis is away."""
+"""How often something may go wrong for one address or key, and how many nodes a key is told of: counted in Redis."""
 
 import hmac
 import math
@@ -6,20 +6,24 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from uuid import UUID
 
+import numpy as np
 import structlog
 from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from starlette.requests import Request
 
-from service.errors import TooManyAttempts
-from service.http.addresses import subscriber
+from service.domain.addresses import subscriber
+from service.errors import NodeLimitReached, TooManyAttempts
+from service.queue.connection import refusal
 
 #: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
 _REST_S = 5.0
@@ -150,3 +154,72 @@ class RateLimits:
 def network_of(request: Request) -> str:
     """The address that a request came from; of IPv6, the network (/64) that one subscriber has."""
     return "unknown" if request.client is None else subscriber(request.client.host)
+
+
+#: Seconds for which a version's count is kept once a later one is asked: while a batch commits, processes answer from
+#: both.
+_KEPT_S = 60
+#: Counts the rows (ARGV 4, uint32) of which the key was told nothing yet, all of them or none, as bits of KEYS 2.
+#: KEYS 1 has the version asked last. Returns how many there are of before, and 1 where the rows were counted.
+_TAKE = """
+local last = redis.call('GET', KEYS[1])
+if last ~= ARGV[1] then
+    if last and tonumber(last) < tonumber(ARGV[1]) then redis.call('EXPIRE', KEYS[1] .. ':' .. last, ARGV[3]) end
+    redis.call('SET', KEYS[1], ARGV[1])
+    redis.call('PERSIST', KEYS[2])
+end
+local told = redis.call('BITCOUNT', KEYS[2])
+local new, most = {}, tonumber(ARGV[2])
+for at = 1, #ARGV[4], 4 do
+    local row = struct.unpack('<I4', ARGV[4], at)
+    if redis.call('GETBIT', KEYS[2], row) == 0 then
+        new[#new + 1] = row
+        if told + #new > most then return {told, 0} end
+    end
+end
+for _, row in ipairs(new) do redis.call('SETBIT', KEYS[2], row, 1) end
+return {told, 1}
+"""
+
+
+class NodeAllowance:
+    """Counts for all processes that use the same Redis together; a bit for each node, key and present version.
+
+    Rows are counted and no ids: nobody is named in Redis.
+    """
+
+    def __init__(self, redis: Redis, model: str, most: int) -> None:
+        """`most` nodes of each version of `model` for each key; 0: any number, and nothing is counted."""
+        self._model = model
+        self._most = most
+        self._take = redis.register_script(_TAKE)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything is counted."""
+        return self._most > 0
+
+    async def take(self, key_id: UUID, version: int, rows: Collection[int]) -> None:
+        """Let a key be told of `rows` of a version; those it was told of before are free.
+
+        Raises NodeLimitReached, and counts none of them, when they are too many; Unavailable without Redis: a count
+        of each process' own would not be the limit.
+        """
+        name = f"lethe:told:{self._model}:{key_id}"
+        packed = np.unique(np.fromiter(rows, dtype="<u4", count=len(rows))).tobytes()
+        try:
+            told, counted = await self._take(
+                keys=[name, f"{name}:{version}"], args=[version, self._most, _KEPT_S, packed]
+            )
+        except (RedisError, OSError) as error:
+            raise refusal(error, name) from error
+        if not counted:
+            raise NodeLimitReached(
+                f"An API key may request predictions of at most {self._most} nodes per version of the model. For "
+                f"version {version}, this key has used {told}, and this request exceeds the rest.",
+                "Request nodes that it has requested before, or wait for the next version, which the next "
+                "deletion makes.",
+                max_predicted_nodes=self._most,
+                told=told,
+                model_version=version,
+            )

@@ -15,11 +15,11 @@ from sqlalchemy import delete, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.api_keys import api_key
+from service.access.keyring import Keyring
 from service.db import locks
 from service.db.locks import Lock
 from service.db.tables import ApiKeyRow, SessionRow
 from service.domain.records import ApiKey
-from service.vault.keyring import Keyring
 
 #: After which a session ends whatever is done with it, and without any request.
 LIFETIME = timedelta(hours=12)

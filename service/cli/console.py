@@ -1,9 +1,11 @@
-"""What commands print: results to stdout, everything else to stderr."""
+"""What commands print, how they say why they failed, and with what status they end; docs/operations.md has a table."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Annotated
@@ -15,7 +17,18 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from model_store.errors import DatasetNotFound, ImportUnderWay, NoModel
 from model_store.work import Work
+from projector.errors import ExplainedError
+from service.errors import (
+    AlreadyRunning,
+    ConfigurationError,
+    DatabaseDamaged,
+    DatabaseRefused,
+    EmbeddedServerError,
+    KeyMissing,
+    LetheError,
+)
 from service.text import json_for_terminals, visible
 
 #: Width of a page that is not shown on a terminal; nothing is wrapped or cut at eighty columns in a pipe.
@@ -24,7 +37,7 @@ _PIPE_WIDTH = 200
 _LINES_S = 10.0
 
 #: Of every command that reports something, for `print_result`.
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, a document a line; messages stay on stderr.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line; messages go to stderr.")]
 
 
 def stdout() -> Console:
@@ -85,7 +98,7 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def doing(what: str, work: Work | None = None) -> Iterator[Work]:
+def show_progress(what: str, work: Work | None = None) -> Iterator[Work]:
     """Show, for the time of the block, what is being done: `what` first, then the steps of the `work` yielded.
 
     On a terminal with a bar, which pulses where the time left is not known; elsewhere in a line now and then.
@@ -100,7 +113,7 @@ def doing(what: str, work: Work | None = None) -> Iterator[Work]:
 
     def tell() -> None:
         while not ended.wait(_LINES_S):
-            if said := work.said:
+            if said := work.status:
                 note(said)
 
     telling = Thread(target=tell, name="progress", daemon=True)
@@ -157,3 +170,92 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(visible(cell)) for cell in row))
     return made
+
+
+_ABSENT = (404, 410)
+_UNANSWERED = (502, 503, 504)
+
+
+class ExitStatus(IntEnum):
+    """What a script learns of a command that has ended; each has its meaning in a sentence."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> "ExitStatus":
+        """The number with its meaning."""
+        made = int.__new__(cls, value)
+        made._value_ = value
+        made.meaning = meaning
+        return made
+
+    DONE = 0, "Success."
+    FAILED = 1, "A check failed, or another error occurred."
+    USAGE = 2, "Wrong usage: an option, an argument or a setting."
+    NOT_FOUND = 3, "Not found: a request, a node, a key, a file, a dataset, a model."
+    REFUSED = 4, "Refused: missing permission, a conflict, a limit, a file that would be overwritten."
+    UNREACHABLE = 5, "Lethe, its database or its Redis is not running or does not answer."
+    INTERRUPTED = 130, "Interrupted by Ctrl-C; the output says what was done and what is left."
+
+
+_BY_KIND: Mapping[type[BaseException], ExitStatus] = {
+    ConfigurationError: ExitStatus.USAGE,
+    # An outage to a serving process; here, a wrong setting.
+    DatabaseRefused: ExitStatus.USAGE,
+    AlreadyRunning: ExitStatus.REFUSED,
+    ImportUnderWay: ExitStatus.REFUSED,
+    EmbeddedServerError: ExitStatus.UNREACHABLE,
+    # Outages over HTTP; here, files that must be restored.
+    KeyMissing: ExitStatus.FAILED,
+    DatabaseDamaged: ExitStatus.FAILED,
+    DatasetNotFound: ExitStatus.NOT_FOUND,
+    NoModel: ExitStatus.NOT_FOUND,
+    FileNotFoundError: ExitStatus.NOT_FOUND,
+    FileExistsError: ExitStatus.REFUSED,
+    PermissionError: ExitStatus.REFUSED,
+}
+
+
+def status_of(error: BaseException) -> ExitStatus:
+    """The status of a command that an error ends."""
+    from lethe_client import InvalidAccess, ServerUnreachable
+
+    for kind in type(error).__mro__:
+        if kind in _BY_KIND:
+            return _BY_KIND[kind]
+    if isinstance(error, InvalidAccess):
+        return ExitStatus.USAGE
+    if isinstance(error, ServerUnreachable):
+        return ExitStatus.UNREACHABLE
+    # Of a problem document, or of an error that would become one.
+    return _of_problem(getattr(error, "status", 500))
+
+
+def _of_problem(status: int) -> ExitStatus:
+    if status in _ABSENT:
+        return ExitStatus.NOT_FOUND
+    if 400 <= status < 500:
+        return ExitStatus.REFUSED
+    return ExitStatus.UNREACHABLE if status in _UNANSWERED else ExitStatus.FAILED
+
+
+def report_error(error: ExplainedError) -> None:
+    """Print the error, including the server's own message, and the remedy to stderr."""
+    report(error.for_operators if isinstance(error, LetheError) else error.detail, error.remedy)
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Print the errors whose text is for the user to stderr, and exit with the status of each."""
+    try:
+        yield
+    except ExplainedError as error:
+        report_error(error)
+        raise SystemExit(status_of(error)) from None
+    except UnicodeDecodeError as error:
+        report(f"The file is not UTF-8 text: {error}.", "Check the path, or convert the file to UTF-8.")
+        raise SystemExit(ExitStatus.USAGE) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        report(f"{error.filename}: {error.strerror}.", "Check the path and its permissions.")
+        raise SystemExit(status_of(error)) from None

@@ -1,22 +1,60 @@
-"""The command line as a whole: which commands there are, and how they fail."""
+"""The command line as a whole: which commands there are, what they refuse, and how they fail."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from lethe_client import LetheClientError, ProblemError
-from service.cli.command import CommandLine
-from service.cli.console import note, report, stdout
-from service.cli.deletions import decide, delete, drill, retry
-from service.cli.evidence import leftovers, log, overview, recheck, show, watch
-from service.cli.exit_status import status_of
-from service.cli.failures import reported
-from service.cli.models import model_import, predict, train
-from service.cli.running import doctor, keys, migrate, recover, serve, webhooks
+from service.cli import (
+    audit_figures,
+    audit_leftovers,
+    audit_log,
+    audit_recheck,
+    audit_watch,
+    database,
+    delete,
+    doctor,
+    keys,
+    models,
+    recover,
+    serve,
+    train,
+    webhook_commands,
+)
+from service.cli.console import note, report, reported, status_of, stdout
 from service.settings import require_known_variables
 from service.version import VERSION
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Command(TyperCommand):
+    """Refuses repeated options, of which the parser would use the last, and empty values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; a usage error names the option."""
+        if not ctx.resilient_parsing:
+            values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for option in order:
+                if isinstance(option, TyperOption) and not (option.is_flag or option.count):
+                    given = values[option.name] if option.multiple else [values[option.name]]
+                    if "" in given:
+                        ctx.fail(f"{option.opts[0]} has an empty value. Give a value, or omit the option.")
+                    if order.count(option) > len(given):
+                        ctx.fail(f"{option.opts[0]} is given {order.count(option)} times. Give it only once.")
+        return super().parse_args(ctx, args)
+
+
+class CommandLine(typer.Typer):
+    """A Typer application whose commands are all of class `Command`."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
+        """As `typer.Typer.command`."""
+        return super().command(name, cls=Command, **settings)
+
 
 #: So many entries of a list in a refusal are printed.
 _LISTED = 20
@@ -53,10 +91,10 @@ def _told(value: object) -> str:
 def build() -> typer.Typer:
     """The application with every command."""
     lethe = CommandLine(
-        help="Lethe makes a trained linear graph neural network forget nodes, and keeps evidence of it.",
+        help="Makes a trained linear graph neural network forget nodes, and proves it.",
         no_args_is_help=True,
-        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests, with servers of their own, and "
-        "[bold]./lethe check[/bold] lint, types and directions of imports.",
+        epilog="In a checkout, [bold]./lethe test[/bold] runs the tests and "
+        "[bold]./lethe check[/bold] checks lint, types and import rules.",
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
@@ -64,38 +102,38 @@ def build() -> typer.Typer:
     lethe.command("serve")(serve.command())
     lethe.command("train")(train.command)
     lethe.command("delete")(delete.command)
-    lethe.command("drill")(drill.command)
-    lethe.command("retry")(retry.command)
-    lethe.command("handle")(decide.handle)
-    lethe.command("extend")(decide.extend)
-    lethe.command("predict")(predict.command)
-    lethe.command("migrate")(migrate.command)
+    lethe.command("drill")(delete.drill_command)
+    lethe.command("retry")(delete.retry)
+    lethe.command("handle")(delete.handle)
+    lethe.command("extend")(delete.extend)
+    lethe.command("predict")(models.predict)
+    lethe.command("migrate")(database.migrate_command)
     lethe.command("recover")(recover.command)
     lethe.command("doctor")(doctor.command)
-    lethe.add_typer(_group("Import trained models.", {"import": model_import.import_}), name="model")
+    lethe.add_typer(_group("Import trained models.", {"import": models.import_}), name="model")
     evidence: dict[str, Callable[..., None]] = {
-        "show": show.show,
-        "summary": overview.summary,
-        "requests": overview.requests,
-        "receipt": show.receipt,
-        "key": log.key,
-        "export": log.export,
-        "verify": log.verify,
-        "watch": watch.watch,
-        "recheck": recheck.recheck,
-        "leftovers": leftovers.leftovers,
+        "show": audit_figures.show,
+        "summary": audit_figures.summary,
+        "requests": audit_figures.requests,
+        "receipt": audit_figures.receipt,
+        "key": audit_log.key,
+        "export": audit_log.export,
+        "verify": audit_log.verify,
+        "watch": audit_watch.watch,
+        "recheck": audit_recheck.recheck,
+        "leftovers": audit_leftovers.leftovers,
     }
     lethe.add_typer(_group("Read and check the evidence.", evidence), name="audit")
     lethe.add_typer(
         _group("Manage API keys.", {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}), name="keys"
     )
     endpoints: dict[str, Callable[..., None]] = {
-        "add": webhooks.add,
-        "list": webhooks.list_,
-        "remove": webhooks.remove,
-        "ping": webhooks.ping,
+        "add": webhook_commands.add,
+        "list": webhook_commands.list_,
+        "remove": webhook_commands.remove,
+        "ping": webhook_commands.ping,
     }
-    lethe.add_typer(_group("Send the events of requests to other programs.", endpoints), name="webhooks")
+    lethe.add_typer(_group("Manage webhooks: events sent to other programs.", endpoints), name="webhooks")
     return lethe
 
 

@@ -13,12 +13,12 @@ from service.processes.listening import ServerFacts, facts_paths, was_there
 from service.settings import Settings, load_settings
 
 Home = Annotated[
-    Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's own data.")
+    Path, typer.Option("--home", envvar="LETHE_HOME", show_default="./var", help="Folder of Lethe's data.")
 ]
 Model = Annotated[
     Path | None,
     typer.Option(
-        show_default="that of the Lethe running in LETHE_HOME, else LETHE_MODEL or LETHE_HOME/model",
+        show_default="the model served from LETHE_HOME, else LETHE_MODEL or LETHE_HOME/model",
         help="Folder of the model.",
     ),
 ]
@@ -27,8 +27,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="LETHE_URL",
-        show_default="the Lethe running in LETHE_HOME",
-        help="Address of the Lethe to ask.",
+        show_default="the service running in LETHE_HOME",
+        help="Address of the service.",
     ),
 ]
 Key = Annotated[
@@ -36,15 +36,15 @@ Key = Annotated[
     typer.Option(
         "--key",
         envvar="LETHE_KEY",
-        show_default="the admin key in LETHE_HOME/run, if you may read it",
-        help="API key. The environment variable keeps it out of the shell's history.",
+        show_default="the admin key in LETHE_HOME/run, if readable",
+        help="API key. Use the environment variable to keep it out of the shell's history.",
     ),
 ]
 
 
 def read_facts(home: Path) -> ServerFacts | None:
     """The facts of a `serve` that runs in `home`; None when none runs there, or they may not be read."""
-    return next(filter(None, map(_read, facts_paths(home))), None)
+    return next(filter(None, (_read(path) for _, path in facts_paths(home))), None)
 
 
 def _read(path: Path) -> ServerFacts | None:
@@ -96,8 +96,7 @@ def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
 def _none_runs(home: Path) -> Unavailable:
     return Unavailable(
         f"No Lethe runs here, in {home}.",
-        "Start it with `./lethe serve`, or say where it is: its folder with --home or, of one that runs, its address "
-        "with --url.",
+        "Start it with `./lethe serve`, or give its folder with --home or its address with --url.",
     )
 
 
@@ -113,5 +112,5 @@ def _admin_key(home: Path) -> str:
 
 def _no_key() -> ConfigurationError:
     return ConfigurationError(
-        "No API key was given.", "Give one with --key or LETHE_KEY; `./lethe keys create NAME --scope …` makes one."
+        "No API key was given.", "Set --key or LETHE_KEY; `./lethe keys create NAME --scope …` creates a key."
     )

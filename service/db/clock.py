@@ -1,9 +1,19 @@
-"""The one clock that all times come from, Postgres', and how far this machine's is from it."""
+"""The one clock that all times come from, Postgres', how far this machine's is from it, and the clock of leases."""
 
+import time
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+def boottime() -> float:
+    """Seconds since the machine was started, those in which it slept among them.
+
+    Unlike `time.monotonic`, which stands still while a machine is suspended: a lease runs out meanwhile.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
 
 #: A difference above this is wrong: times in logs and evidence no longer agree (seconds).
 MOST_APART_S = 5.0

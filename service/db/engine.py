@@ -8,8 +8,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from service.db import postgres_urls
 from service.errors import ConfigurationError
-from service.server_urls import postgres
 
 #: The pool's type, for layers that pass it on without touching SQLAlchemy.
 Engine = AsyncEngine
@@ -96,7 +96,7 @@ def connection_to(url: str) -> tuple[URL, dict[str, Any]]:
     Raises ConfigurationError for a `url` that cannot be read.
     """
     try:
-        found = postgres.read(url)
+        found = postgres_urls.read(url)
     except ValueError as error:
         raise ConfigurationError(f"The URL of Postgres {error}.", "Correct DATABASE_URL.") from None
     address = URL.create("postgresql+asyncpg", username=found.user, password=found.password, database=found.database)

@@ -1,6 +1,6 @@
 """The right to write one model: a row timed by Postgres' clock, with a number that grows at each acquisition.
 
-Its holder tells in it what it is at: processes without its memory read that here.
+Its holder publishes its status in the row, for other processes to read.
 """
 
 import math
@@ -13,10 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from projector.forgetting.status import RepairProgress
-from service.boottime import boottime
-from service.db.fencing import held, lost
+from service.db.clock import boottime
 from service.db.tables import LeaseRow
-from service.db.transactions import transaction
+from service.db.transactions import fenced_transaction, held, lost, transaction
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import StateMismatch
@@ -34,16 +33,26 @@ class AnotherHome(StateMismatch):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database belongs to another LETHE_HOME, or this one is a copy of that or was restored from a backup: "
-            "processes there might go on answering from what is deleted here.",
-            "Use the other one. To go on with this one for good, stop everything that runs in the other, and run "
-            "`./lethe recover --take-over` here.",
+            "The database belongs to another LETHE_HOME. This one may be a copy of it, or was restored from a backup. "
+            "Processes in the other could still predict from what is deleted here.",
+            "Use the other LETHE_HOME. To use this one from now on, stop everything that runs in the other for good, "
+            "then run `./lethe recover --take-over` here.",
         )
 
 
 async def home_of(connection: AsyncConnection, name: str) -> str | None:
-    """The id of the LETHE_HOME in which the model is served; None before the first holder told it."""
+    """The id of the LETHE_HOME in which the model is served; None while it is served in none."""
     return await connection.scalar(select(LeaseRow.home).where(LeaseRow.name == name))
+
+
+async def claim_home(engine: AsyncEngine, lease: Lease, home: str) -> None:
+    """Record that the model is served in a LETHE_HOME, by its id, unless one is recorded.
+
+    For a holder that has found the database and its own home to agree. Raises `Unavailable` and `LeaseLost`.
+    """
+    unclaimed = update(LeaseRow).where(held(lease), LeaseRow.home.is_(None))
+    async with fenced_transaction(engine, lease) as conn:
+        await conn.execute(unclaimed.values(home=home))
 
 
 async def acquire(
@@ -62,7 +71,8 @@ async def acquire(
     Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
     forgotten some. A failure is counted if another holder ended without giving the lease back, or if the caller knows
     of one (`after_failure`); an outage that a holder waited out is not counted.
-    `home` is the id of the holder's LETHE_HOME; with `take_over`, the model is served there from now on.
+    `home` is the id of the holder's LETHE_HOME. With `take_over` the model is served there from now on; without, from
+    when the holder claims it.
     Waits for a write of the former holder that is still being committed.
 
     Raises `Unavailable`, and `AnotherHome` when the model is served in another home.
@@ -73,8 +83,9 @@ async def acquire(
     begun |= _columns(LeaseReport(Condition(Phase.LOADING)))
     is_own: ColumnElement[bool] = true()
     if home is not None:
-        begun["home"] = home
-        if not take_over:
+        if take_over:
+            begun["home"] = home
+        else:
             is_own = or_(LeaseRow.home.is_(None), LeaseRow.home == home)
     taken = insert(LeaseRow).values(name=name, fencing=above + 1, **begun)
     taken = taken.on_conflict_do_update(
@@ -92,7 +103,7 @@ async def acquire(
 
 
 async def renew(engine: AsyncEngine, lease: Lease, report: LeaseReport | None = None) -> Lease:
-    """Return `lease` with its full time from now, and tell what its holder is at; None leaves what was told.
+    """Return `lease` with its full time from now, and publish its holder's status; None leaves that as it is.
 
     Raises `LeaseLost` when it has run out, and `Unavailable`.
     """
@@ -115,7 +126,7 @@ async def release(engine: AsyncEngine, lease: Lease) -> None:
 
 
 async def holder(conn: AsyncConnection, name: str) -> Holder | None:
-    """Return what the last holder of the lease `name` told, None where nobody has ever held it."""
+    """Return the status of the last holder of the lease `name`; None if nobody has ever held it."""
     row = LeaseRow.__table__.c
     query = select(
         *(row.phase, row.reason, row.repair_progress, row.device, row.checks, row.failures),
@@ -153,7 +164,7 @@ def _seconds_since(moment: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _columns(report: LeaseReport) -> dict[str, Any]:
-    """What a holder tells, as it is stored: whatever it says, no renewal fails for it."""
+    """A holder's status as it is stored. No text in it can make a renewal fail."""
     columns: dict[str, Any] = {
         "phase": report.condition.phase.value,
         "reason": None if report.condition.reason is None else _storable(report.condition.reason),
@@ -181,5 +192,5 @@ def _progress(repair: RepairProgress) -> dict[str, Any]:
 
 
 def _storable(said: str) -> str:
-    """Names of files may hold what Postgres' text does not."""
+    """Without characters that a file's name may have and Postgres' text may not."""
     return said[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "")

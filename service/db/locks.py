@@ -1,6 +1,6 @@
 """Locks between processes, each an empty table.
 
-Only a login with a right to the table can hold its lock (`service.db.rights`); any login could hold an advisory lock of
+Only a login with a right to the table can hold its lock (`service.db.roles`); any login could hold an advisory lock of
 Postgres. A lock lasts until the caller's transaction ends.
 """
 

@@ -57,8 +57,8 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
         if sqlstate(error) != NO_RIGHT:
             raise
         raise ConfigurationError(
-            "The database is not at the schema of this version, and this login has no right to change it.",
-            "Run `./lethe migrate` once with the DATABASE_URL of the tables' owner.",
+            "The database is not at the schema of this version, and this login may not change it.",
+            "Run `./lethe migrate` once with the login that owns the tables as DATABASE_URL.",
         ) from None
 
 
@@ -69,10 +69,10 @@ def take_turn(connection: Connection) -> None:
 
 
 def execute_files(migration: str, *names: str) -> None:
-    """Execute `<name>.sql` of the folder that has the first four digits of a migration's file, one after the other."""
+    """Execute `<name>.sql` of a migration's folder in this order: `r0001` is that of `r0001_initial.py`."""
+    folder = Path(migration).with_name(Path(migration).name.partition("_")[0])
     for name in names:
-        path = Path(migration).with_name(Path(migration).name[:4]) / f"{name}.sql"
-        for statement in path.read_text().split(";\n\n"):
+        for statement in (folder / f"{name}.sql").read_text().split(";\n\n"):
             op.get_bind().exec_driver_sql(statement)
 
 

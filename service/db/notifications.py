@@ -39,7 +39,7 @@ class Listening:
         self._event.clear()
         if self._gone:
             self._event.set()
-            raise Unavailable("The connection that listens to the database is gone.", "Listen again.")
+            raise Unavailable("The listening connection to the database is lost.", "Listen again.")
         return True
 
     async def value(self, statement: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Causes and remedies of Postgres errors, for the operator."""
+"""Causes and remedies of Postgres errors, for the operator; and whether Postgres has read damaged pages."""
 
 import os
 import socket
@@ -6,9 +6,11 @@ import ssl
 from dataclasses import dataclass
 
 import asyncpg
+from sqlalchemy import text
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import DatabaseRefused, Unavailable
+from service.errors import DatabaseDamaged, DatabaseRefused, Unavailable
 
 _SETTING = "DATABASE_URL (or this process' own URL, such as LETHE_API_DATABASE_URL)"
 _START = "Start it, and check DATABASE_URL. Lethe continues by itself once it answers."
@@ -45,7 +47,7 @@ _TLS = _Cause(
 )
 #: By SQLSTATE; the longest prefix wins.
 _BY_STATE: dict[str, _Cause] = {
-    "08": _Cause("broke the connection off", _START),
+    "08": _Cause("closed the connection", _START),
     "08P01": _PARAMETER,
     "0A": _PARAMETER,
     "22": _PARAMETER,
@@ -61,11 +63,11 @@ _BY_STATE: dict[str, _Cause] = {
     "40": _Cause("rolled back a transaction that conflicted with another", _AGAIN),
     "42": _PARAMETER,
     "42501": _Cause(
-        "gives Lethe's login no right to connect",
+        "does not allow Lethe's login to connect",
         "As the database's owner, GRANT CONNECT ON DATABASE to that login, and grant it the role of its process.",
         may_pass=False,
     ),
-    "53": _Cause("has no memory or disk space left", "Check its log, and free some."),
+    "53": _Cause("has no memory or disk space left", "Check its log, and free some of it."),
     "53300": _Cause(
         "has no connection left",
         "Close other connections, or raise max_connections (or this login's CONNECTION LIMIT).",
@@ -88,7 +90,7 @@ def refusal(error: BaseException, *, while_connecting: bool = False) -> Unavaila
     # A refusal in the middle of work is not due to how the connection was made.
     kind = Unavailable if found.may_pass or not while_connecting else DatabaseRefused
     refused = kind(f"The database cannot be used: it {found.text}.", found.remedy)
-    refused.said = _words(origin)
+    refused.server_message = _words(origin)
     return refused
 
 
@@ -124,7 +126,7 @@ def _cause(error: BaseException) -> _Cause:
             return _Cause("does not answer in time", _START)
         case OSError():
             return _Cause(f"does not answer ({_reason(error)})", _START)
-    return _Cause(f"broke the connection off ({type(error).__name__})", _START)
+    return _Cause(f"closed the connection ({type(error).__name__})", _START)
 
 
 def _reason(error: OSError) -> str:
@@ -138,3 +140,21 @@ def _words(error: BaseException) -> str:
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "message", "") or error)
     return str(error) if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError) else ""
+
+
+#: In this database and the shared catalogs, since Postgres started: after a restore and restart the count is zero.
+_MET = text("""
+    SELECT sum(checksum_failures) AS pages, max(checksum_last_failure) AS last FROM pg_stat_database
+    WHERE (datname = current_database() OR datid = 0) AND checksum_last_failure >= pg_postmaster_start_time()
+""")
+
+
+async def damage_met(connection: AsyncConnection) -> DatabaseDamaged | None:
+    """The damage found since Postgres started; None if every page read matched its checksum."""
+    met = (await connection.execute(_MET)).one()
+    if not met.pages:
+        return None
+    return DatabaseDamaged(
+        f"{met.pages} reads since Postgres started found a page with a wrong checksum, the last at "
+        f"{met.last:%Y-%m-%d %H:%M:%S} UTC; Postgres' log names the file"
+    )

@@ -1,9 +1,12 @@
-"""From rows of the tables to the records of the domain."""
+"""From rows of the tables to the records of the domain, and many rows in one statement."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Row, and_, case, func, true
+from sqlalchemy import ColumnElement, Row, TableValuedAlias, Uuid, and_, case, column, func, literal, true
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import TypeEngine
 
 from projector.forgetting.status import RepairStatus
 from service.db.tables import RequestAuditRow, RequestRow
@@ -11,6 +14,22 @@ from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, KeySlot, QueuedRequest
 from service.domain.states import Guarantee, RequestStatus
+
+
+def unnested(name: str, **columns: tuple[TypeEngine[Any], Sequence[Any]]) -> TableValuedAlias:
+    """Return a FROM item called `name` with a column per keyword, each given as its type and its values.
+
+    All columns have the same number of values.
+    """
+    arrays = [literal(list(values), ARRAY(kind)) for kind, values in columns.values()]
+    declared = [column(key, kind) for key, (kind, _) in columns.items()]
+    return func.unnest(*arrays).table_valued(*declared, name=name).render_derived()
+
+
+def any_of(values: Iterable[Any], kind: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
+    """For a comparison with any of `values`, ids of rows unless `kind` is another type."""
+    return func.any(literal(list(values), ARRAY(kind or Uuid())))
+
 
 _LATE = case(
     (and_(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now()), true()), else_=RequestRow.ended_late

@@ -4,7 +4,7 @@ Nothing here needs Alembic, which is a quarter of a second to import: processes 
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -15,15 +15,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from service.db.engine import connection_to, unlimit
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
 
-MIGRATIONS = Path(__file__).parent / "migrations"
-#: How a migration names itself.
-_NAME = re.compile(r'^revision = "(.+)"$', re.MULTILINE)
+#: Beside `service`, in a checkout, in the image and where Lethe is installed.
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+#: How a migration names itself and the one before it, None of the first.
+_NAMES = re.compile(r"""^(revision|down_revision) = ["']?(\w+)["']?$""", re.MULTILINE)
 #: Revisions of before the first release.
-_UNRELEASED = re.compile("00[01][0-9]")
+_UNRELEASED = re.compile(r"00[01][0-9]|0\.[0-9]+\.0")
 _IS_MIGRATED = text("SELECT to_regclass('alembic_version') IS NOT NULL")
 _REVISION = text("SELECT version_num FROM alembic_version")
 _FOREIGN = text("""
@@ -103,13 +104,15 @@ async def require_ours(connection: AsyncConnection) -> None:
     if foreign is not None:
         raise UnknownSchema(
             f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
-            "Nothing was changed. Name an empty database in DATABASE_URL.",
+            "Nothing was changed. Set DATABASE_URL to an empty database.",
         )
 
 
 def head() -> str:
     """Return the revision this version of Lethe needs."""
-    return _revisions()[-1]
+    revisions = _revisions()
+    [newest] = revisions.keys() - revisions.values()
+    return newest
 
 
 def _require_known(revision: str | None) -> None:
@@ -118,7 +121,7 @@ def _require_known(revision: str | None) -> None:
         return
     if _UNRELEASED.fullmatch(revision):
         raise UnknownSchema(
-            f"The database has the schema {revision}, of a Lethe before 0.1.0, which no released version goes on from.",
+            f"The database has the schema {revision}, of a Lethe before its first release. No release can upgrade it.",
             "Export what it holds with the Lethe that made it. Then name an empty database in DATABASE_URL and a fresh "
             "LETHE_HOME, train the model on data without what was deleted, and serve it.",
         )
@@ -131,7 +134,7 @@ def _require_known(revision: str | None) -> None:
 
 
 @cache
-def _revisions() -> tuple[str, ...]:
-    """The revisions of this version, in the order of its migrations."""
-    files = sorted((MIGRATIONS / "versions").glob("*.py"))
-    return tuple(name for file in files for name in _NAME.findall(file.read_text()))
+def _revisions() -> Mapping[str, str]:
+    """The revisions of this version, each with the one before it."""
+    found = (dict(_NAMES.findall(file.read_text())) for file in (MIGRATIONS / "versions").glob("*.py"))
+    return {names["revision"]: names["down_revision"] for names in found}

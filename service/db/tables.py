@@ -1,19 +1,58 @@
-"""The tables, as the service reads and writes them.
+"""The tables, as the service reads and writes them, and their declarative base."""
 
-What keeps an illegal state out of the database, keys, constraints, indexes and triggers, stands once, in the SQL of the
-migrations; a test holds that these columns are the ones there.
-"""
-
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Computed, ForeignKey, Identity, SmallInteger, Text, func, text, true
+from sqlalchemy import (
+    BigInteger,
+    Computed,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    func,
+    text,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
-from service.db.base import Base, holds
 from service.domain.figures import RequestNorms
+
+
+class Base(DeclarativeBase):
+    """Declares how Python types become columns."""
+
+    type_annotation_map: ClassVar[dict[Any, TypeEngine[Any]]] = {
+        str: Text(),
+        bytes: LargeBinary(),
+        datetime: DateTime(timezone=True),
+        float: Double(),
+        int: Integer(),
+    }
+
+
+_Table = TypeVar("_Table", bound=type[Base])
+
+
+def holds(*records: type[Any]) -> Callable[[_Table], _Table]:
+    """Gives a table a column for every field of the dataclasses `records`, of its name and type."""
+
+    def add(table: _Table) -> _Table:
+        for record in records:
+            for name, hint in get_type_hints(record).items():
+                kind, *null = get_args(hint) or (hint,)
+                setattr(table, name, mapped_column(Base.type_annotation_map[kind], nullable=bool(null)))
+        return table
+
+    return add
 
 
 class ApiKeyRow(Base):
@@ -47,8 +86,9 @@ class LogCheckRow(Base):
     __tablename__ = "log_checks"
 
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
-    #: How many leaves were found in order.
+    #: How many leaves were found in order, and since how many the log only grew.
     size: Mapped[int] = mapped_column(BigInteger)
+    against_size: Mapped[int] = mapped_column(BigInteger)
     #: Set by a trigger.
     checked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
@@ -140,7 +180,7 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
-    #: What the log holds in place of what the request names and of its reference; see `service.audit.commitments`.
+    #: What the log holds in place of what the request names and of its reference; see `service.log.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
     #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
@@ -148,7 +188,7 @@ class RequestRow(Base):
 
 
 class DecisionRow(Base):
-    """What somebody decided of a request, see `service.deletions.decisions`."""
+    """What somebody decided of a request, see `service.requests.decisions`."""
 
     __tablename__ = "decisions"
 
@@ -313,7 +353,7 @@ class FeedRow(Base):
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     milestone: Mapped[str]
-    #: That of the request, from this event on.
+    #: Status of the request after this event.
     status: Mapped[str]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     due_at: Mapped[datetime | None]
@@ -348,5 +388,5 @@ class WebhookDeliveryRow(Base):
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]
-    #: What came of the last attempt.
+    #: Result of the last attempt.
     answer: Mapped[str | None]

@@ -1,19 +1,57 @@
-"""Opening transactions, and telling an outage of Postgres from a mistake."""
+"""Opening transactions, telling an outage of Postgres from a mistake, and checking a lease inside a transaction."""
 
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.boottime import boottime
-from service.db.fencing import fence
+from service.db.clock import boottime
 from service.db.refusal import refusal
+from service.db.tables import LeaseRow
 from service.domain.records import Lease
 from service.errors import DatabaseDamaged, LeaseLost, LetheError, Unavailable
+
+
+async def fence(conn: AsyncConnection, lease: Lease) -> None:
+    """Keep `lease` from being taken over until the caller's transaction ends; raises `LeaseLost` when it already is."""
+    row = select(LeaseRow.fencing).where(held(lease)).with_for_update(read=True, key_share=True)
+    if await conn.scalar(row) is None:
+        raise lost(lease)
+
+
+async def wait_for_writers(conn: AsyncConnection, lease: Lease) -> None:
+    """Wait until no earlier fenced transaction is still being committed, so that what is read next is final.
+
+    For after an unanswered commit. Raises `LeaseLost` when the lease was taken over, or `Unavailable` from the
+    surrounding `transaction` when that commit takes longer than the lock time-out.
+    """
+    row = select(LeaseRow.fencing).where(held(lease)).with_for_update()
+    if await conn.scalar(row) is None:
+        raise lost(lease)
+
+
+def held(lease: Lease) -> ColumnElement[bool]:
+    """Return the condition that `lease` is the one in force."""
+    return and_(
+        LeaseRow.name == lease.name,
+        LeaseRow.holder == lease.holder,
+        LeaseRow.fencing == lease.fencing,
+        LeaseRow.expires_at > func.clock_timestamp(),
+    )
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """Return the error that says `lease` is gone."""
+    return LeaseLost(
+        f"The lease on {lease.name} (fencing number {lease.fencing}) ran out or was taken over.",
+        "Nothing was written; the holder starts again with a new lease.",
+    )
+
 
 #: SQLSTATE of a missing right.
 NO_RIGHT = "42501"
@@ -69,12 +107,12 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         if committing and not sqlstate(error).startswith(_ROLLED_BACK_CLASS):
             raise CommitUnanswered(
                 f"The database stopped answering during a commit ({_name(error)}).",
-                "It is unknown whether this was recorded: ask again, a request with the same Idempotency-Key.",
+                "It is unknown whether this was stored. Repeat the request with the same Idempotency-Key.",
             ) from error
         if sqlstate(error) == _LOCKED:
             raise Locked(
                 f"Another session of the database holds a lock{_locked_table(error)} and does not release it.",
-                "Nothing was recorded; try again in a few seconds. If it does not help, have an operator end that "
+                "Nothing was stored; try again in a few seconds. If this persists, ask an operator to end that "
                 "session: pg_stat_activity shows the oldest transactions.",
             ) from error
         raise refusal(error, while_connecting=connecting) from error

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from uuid import UUID
 
 from service.domain.states import RequestStatus
@@ -11,21 +10,11 @@ from service.domain.states import RequestStatus
 MOST_LEFT = 1e-12
 
 
-class DrillTrigger(StrEnum):
-    """Who asked for a drill."""
-
-    #: A key, over the interface or on the dashboard.
-    MANUAL = "manual"
-    #: The service itself, every `LETHE_DRILL_EVERY` days.
-    SCHEDULED = "scheduled"
-
-
 @dataclass(frozen=True)
 class NewDrill:
     """A drill to be recorded together with its request."""
 
     cohort: int
-    trigger: DrillTrigger
     #: The newest drill of the model when the cohort was chosen; if there is a newer one by now, nothing is recorded.
     after: UUID | None
 
@@ -38,7 +27,6 @@ class Drill:
     model: str
     #: From 1, in the order of the model's canary columns.
     cohort: int
-    trigger: DrillTrigger
     requested_at: datetime
     #: That of its request, with its times.
     status: RequestStatus
@@ -58,7 +46,7 @@ class Drill:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the column had weight and has none left, on the disk as well; None while open and when withdrawn."""
+        """Whether the column had weight and has none left, on the disk as well; None while open and when cancelled."""
         if self.status is RequestStatus.FAILED:
             return False
         if self.status is not RequestStatus.COMPLETED:
@@ -73,14 +61,14 @@ class Drill:
             return self._result
         moment = self.model_replaced_at.astimezone(UTC)
         return (
-            f"{self._result} It was so for the model that was served before the import of {moment:%Y-%m-%d %H:%M} UTC, "
-            "and shows nothing of the one that is served now."
+            f"{self._result} This was measured on the model served before the import of {moment:%Y-%m-%d %H:%M} UTC "
+            "and shows nothing about the one served now."
         )
 
     @property
     def _result(self) -> str:
         if self.status is RequestStatus.CANCELLED:
-            return "The drill was withdrawn before the unlearner took it up."
+            return "The drill was cancelled before the unlearner took it up."
         if self.status is RequestStatus.FAILED:
             return "The deletion failed; its request says why."
         if self.is_open:
@@ -89,7 +77,7 @@ class Drill:
         if before is None or after is None:
             return "The test column could not be read: another request had deleted canaries of this cohort."
         if before == 0.0:
-            return "The test column had no weight to begin with, so its deletion shows nothing."
+            return "The test column had no weight to begin with, so this drill shows nothing."
         if self.passed:
             return f"The weight on the test column fell from {before:.4g} to {after:.4g}."
-        return f"Of {before:.4g} there is {after:.4g} left on the test column: the model has not forgotten them."
+        return f"{after:.4g} of {before:.4g} is left on the test column: the model has not forgotten it."

@@ -113,7 +113,7 @@ class Form(StrEnum):
     """How a value is written."""
 
     NUMBER = "number"
-    #: A share, written as so many per cent.
+    #: A share, written per cent, or in ppm or ppb.
     PERCENT = "percent"
     DIGEST = "digest"
     TEXT = "text"
@@ -158,6 +158,11 @@ class Figure:
         text = number(value) if value is None or self.form is Form.NUMBER else str(value)
         return f"{text} {self.unit}" if self.unit and value is not None else text
 
+    def exact(self, value: Any) -> str:
+        """The share that `written` gives in ppm or ppb, as a power of ten; empty for every other value."""
+        is_small = self.form is Form.PERCENT and value and not percent(value).endswith("%")
+        return number(value) if is_small and percent(value) != number(value) else ""
+
 
 _UNENDED = "until a repair has ended"
 _left = partial(Figure, question=Question.LEFT)
@@ -177,55 +182,55 @@ _digest = partial(_version, form=Form.DIGEST)
 
 #: By name, in the order of answers and exports.
 FIGURES: Mapping[str, Figure] = {
-    "model_version_before": _version("Model version before", "The version that the batch began with.", 6),
+    "model_version_before": _version("Model version before", "Version before the batch.", 6),
     "model_version_after": _version(
-        "Model version after", "The version that the batch made; predictions name theirs.", 7
+        "Model version after", "Version that the batch made; predictions name their version.", 7
     ),
     "weights_sha256_before": _digest(
         "Weights before",
-        "SHA-256 of the weights that the batch began with; of weights published with noise, salted.",
+        "SHA-256 of the weights before the batch; salted where weights are published with noise.",
         "9f86" * 16,
     ),
-    "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights that the batch made.", "6030" * 16),
-    "rank_before": _model("Rank before", "How many independent directions the nodes' features spanned.", 1431),
-    "rank_after": _model("Rank after", "How many independent directions the remaining nodes' features span.", 1431),
+    "weights_sha256_after": _digest("Weights after", "SHA-256 of the weights after the batch.", "6030" * 16),
+    "rank_before": _model("Rank before", "Independent directions in the nodes' features.", 1431),
+    "rank_after": _model("Rank after", "Independent directions in the remaining nodes' features.", 1431),
     "directions_removed": _left(
         "Directions removed",
-        "Directions that only the deleted nodes supported. 0 is common: what the bound says then decides.",
+        "Directions that only the deleted nodes supported. 0 is common; the bound then decides.",
         0,
     ),
-    "live_nodes": Figure("Live nodes", "Nodes that are left of the graph.", in_answers=False),
+    "live_nodes": Figure("Live nodes", "Nodes left in the graph.", in_answers=False),
     "deleted": _model(
         "Deleted for this request",
-        "Nodes or edges deleted for this request; others that it names were gone already.",
+        "Nodes or edges deleted for this request. Any others that it names were already gone.",
         2,
     ),
     "injected_norm_before": _norm(
         "Weight on these nodes before",
-        "What the model had learned from these nodes alone: the weight that a faint marker only they carry would get.",
+        "What the model had learned from these nodes alone: weight of an infinitesimal feature that only they carry.",
         0.23,
     ),
     "injected_norm_after": _norm(
         "Weight on these nodes after",
-        "Their weight once they have left the graph: 0 by construction. Span residual and bound are measured.",
+        "The same weight after they left the graph: 0 by construction. Span residual and bound are measured.",
         0.0,
     ),
     "lost_direction_norm_before": _removed(
-        "Weight along removed directions before", "How much of the weights pointed in the directions removed."
+        "Weight along removed directions before", "How much of the weights pointed along the removed directions."
     ),
     "lost_direction_norm_after": _removed(
-        "Weight along removed directions after", "How much does so now: rounding, about 10⁻¹⁵ of the weights."
+        "Weight along removed directions after", "The same after the batch: rounding, about 10⁻¹⁵ of the weights."
     ),
     "channel_norm_before": _marker(
-        "Weight on the test column before", "What the model gave to a marker put on these nodes before training."
+        "Weight on the test column before", "Weight of a marker that was put on these nodes before training."
     ),
     "channel_norm_after": _marker(
         "Weight on the test column after",
-        "Its weight afterwards, read from the model: 0 up to rounding means that the marker is forgotten.",
+        "The same weight afterwards, read from the model. 0 up to rounding: the marker is forgotten.",
     ),
     "span_residual": _left(
         "Span residual",
-        "Share of the weights that the rows left on disk do not explain: about 10⁻¹⁵, at most 10⁻⁸ once repaired.",
+        "Share of the weights that the rows left on disk do not explain: about 10⁻¹⁵, at most 10⁻⁸ after a repair.",
         3e-15,
         limit=MOST_UNREPAIRED,
         absent="until the request is completed",
@@ -233,68 +238,66 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "weight_change": _share(
         "Moved by the batch",
-        "How much the whole update changed the weights, as a share of their size.",
+        "How much the whole update changed the weights, relative to their size.",
         0.011,
         is_exact=True,
     ),
     "distance_bound_start_relative": _bound(
         "Bound when it began",
-        "Most that the weights were away from the optimum before: what training or an earlier repair had left undone.",
+        "Proven maximum distance from the optimum before the batch: what training or an earlier repair left undone.",
         3e-12,
         form=Form.PERCENT,
     ),
     "distance_bound_before": _bound(
-        "Bound before repair, absolute", "The bound before repair in units of the weights.", 4.1, in_receipts=False
+        "Bound before repair, absolute", "The bound before repair, in units of the weights.", 4.1, in_receipts=False
     ),
     "distance_bound_after": _bound(
-        "Bound after repair, absolute", "The bound after repair in units of the weights.", 2e-9, in_receipts=False
+        "Bound after repair, absolute", "The bound after repair, in units of the weights.", 2e-9, in_receipts=False
     ),
     "distance_bound_before_relative": _bound(
         "Bound before repair",
-        "Most that the weights were away from those of retraining, as a share of their size.",
+        "Proven maximum distance from the retrained weights before the repair, relative to the weights.",
         0.2,
         form=Form.PERCENT,
     ),
     "distance_bound_after_relative": _bound(
         "Bound after repair",
-        "Most that the weights are away from those of retraining since, proved without retraining from the gradient.",
+        "Proven maximum distance from the retrained weights, relative to the weights. Computed from the gradient.",
         1e-10,
         form=Form.PERCENT,
     ),
-    "repair_iterations": _repair(
-        "Steps of repair", "How often the weights were re-optimised on what remains.", 3, is_exact=True
-    ),
+    "repair_iterations": _repair("Steps of repair", "Newton steps on the remaining graph.", 3, is_exact=True),
     "repair_weight_change": _repair(
         "Moved by the repair",
-        "How much the repair alone changed the weights, as a share of their size.",
+        "How much the repair alone changed the weights, relative to their size.",
         0.011,
         form=Form.PERCENT,
         is_exact=True,
     ),
-    "repair_version": _version("Repaired in version", "The version in which the repair ended.", 7, absent=_UNENDED),
+    "repair_version": _version("Repaired in version", "Model version in which the repair ended.", 7, absent=_UNENDED),
     "repair_weights_sha256": _digest(
         "Weights of that version",
-        "SHA-256 of the weights in which it ended.",
+        "SHA-256 of the weights in which the repair ended.",
         "6030" * 16,
         absent=_UNENDED,
     ),
     "repair_tolerance": _repair(
-        "Bound allowed",
-        "Most that the bound after repair may be for the weights to count as retrained.",
+        "Largest bound accepted",
+        "Weights count as retrained up to this bound after repair.",
         1e-8,
         form=Form.PERCENT,
     ),
     "factor_age_s": _distance(
         "Factor kept in memory",
         "How long a factor of the loss' curvature made before the deletion may stay in memory, never on disk, to speed "
-        "up repairs; it does not influence what the weights converge to.",
+        "up repairs. It does not influence what the weights converge to.",
         60.0,
         unit="s",
         absent="where nothing is repaired, or no factor is made",
     ),
     "coefficient_residual": _model(
         "Bookkeeping error",
-        "Rounding in Lethe's own books: it checks arithmetic, and proves nothing about forgetting.",
+        "Rounding in Lethe's bookkeeping. It checks the arithmetic and proves nothing about forgetting.",
         2e-14,
         limit=MOST_RESIDUAL,
         is_exact=True,
@@ -314,16 +317,19 @@ FIGURES: Mapping[str, Figure] = {
         is_exact=True,
     ),
     "publication_epsilon": _promise(
-        "Promised epsilon", "How much better than by guessing unlearned weights may be told from retrained ones."
+        "Promised epsilon",
+        "How much better than by guessing unlearned weights may be distinguished from retrained ones.",
     ),
-    "publication_delta": _promise("Promised delta", "How likely that is exceeded."),
-    "publications_planned": _promise("Publications planned", "For how many versions after a deletion this holds."),
+    "publication_delta": _promise("Promised delta", "Probability that epsilon is exceeded."),
+    "publications_planned": _promise(
+        "Publications planned", "Number of versions after a deletion for which the promise holds."
+    ),
     "publication_mu": _promise(
-        "Told by this version", "What this version adds, as mu of Gaussian differential privacy; squares add up."
+        "Spent by this version", "What this version adds, as mu of Gaussian differential privacy; squares add up."
     ),
     "commitment_salt": _digest(
         "Salt of the commitments",
-        "Opens what the log commits to of this version; only for those who may read the audit.",
+        "Opens the log's commitments to this version. Only for those who may read the audit.",
         absent="for versions published as they are",
         is_exact=True,
     ),
@@ -343,15 +349,15 @@ TOTALS: Mapping[str, str] = {
     "requests": "Received",
     "completed": "Completed",
     "failed": "Failed",
-    "cancelled": "Withdrawn",
+    "cancelled": "Cancelled",
     "refused": "Refused",
     "open": "Open",
     "open_past_deadline": "Past the deadline",
-    "open_near_deadline": "Close to the deadline",
+    "open_near_deadline": "Due soon",
     "open_failed": "Failed, not handled",
     "on_time": "On time",
     "late": "Late",
-    "seconds_to_applied": "Time until no longer predicted",
+    "seconds_to_applied": "Time to removal from predictions",
     "seconds_to_completed": "Time to completion",
     "unchanged_projection_share": "No direction removed",
     "model_version": "Model version",

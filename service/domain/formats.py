@@ -2,8 +2,11 @@
 
 import math
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, Decimal
 
 _DASH = "–"
+#: Smaller shares are not written per cent: 0.01%.
+_LEAST_PERCENT = 1e-4
 
 
 def number(value: float | int | None) -> str:
@@ -21,20 +24,45 @@ def number(value: float | int | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage."""
+    """A share: per cent, ppm or ppb, whichever is read most easily, or a power of ten below a thousandth of a ppb."""
     if value is None:
         return _DASH
-    if value and abs(value) < 1e-4:
-        return f"{number(100.0 * value)} %"
-    return f"{100.0 * value:.3g} %"
+    if value == 0.0 or abs(value) >= _LEAST_PERCENT:
+        return f"{100.0 * value:.3g}%"
+    scale, unit, _ = _part(value)
+    return f"{scale * value:.3g} {unit}" if unit else number(value)
+
+
+def at_most(value: float) -> str:
+    """An upper limit on a share, in words and rounded up, with three digits of it beside where it is small."""
+    if value == 0.0:
+        return "0%"
+    if value >= _LEAST_PERCENT:
+        return f"{100.0 * rounded_up(value, 2):g}%"
+    scale, _, words = _part(value)
+    exact = number(rounded_up(value, 3))
+    return f"{scale * rounded_up(value, 2):g} {words} ({exact})" if words else exact
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """A positive number to so many significant digits, never less than it is."""
+    exact = Decimal(repr(value))
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_CEILING))
+
+
+def _part(value: float) -> tuple[float, str, str]:
+    """What a small share is counted in: its scale, unit and words."""
+    if abs(value) >= 1e-7:
+        return 1e6, "ppm", "parts per million"
+    return (1e9, "ppb", "parts per billion") if abs(value) >= 1e-12 else (1.0, "", "")
 
 
 def share(value: float) -> str:
     """A share of things that are counted, never rounded up to all or down to none."""
     shown = f"{100.0 * value:.1f}"
     if shown in ("100.0", "0.0") and value not in (0.0, 1.0):
-        return "more than 99.9 %" if value > 0.5 else "less than 0.1 %"
-    return f"{shown.removesuffix('.0')} %"
+        return "more than 99.9%" if value > 0.5 else "less than 0.1%"
+    return f"{shown.removesuffix('.0')}%"
 
 
 def moment(value: datetime | None) -> str:
@@ -73,6 +101,11 @@ def duration(seconds: float | timedelta | None) -> str:
             whole, rest = divmod(round(total / (size / parts)), parts)
             return f"{sign}{whole} {unit}" + (f" {rest} {smaller}" if rest else "")
     raise AssertionError("unreachable")
+
+
+def days(count: float) -> str:
+    """So many days, in words where they are whole."""
+    return plural(int(count), "day") if count == int(count) else duration(86_400 * count)
 
 
 def coarse(time: timedelta) -> str:

@@ -94,7 +94,7 @@ class Rules:
         return f"{owner}'{'s' if count == 1 else ''} {self.only}" if self.only else owner
 
     def in_plain_words(self, count: int) -> str:
-        """What is to be forgotten, such as "2 entries"."""
+        """What is to be forgotten, such as "2 records"."""
         return self.plain[0] if count == 1 else self.plain[1].format(count=number(count))
 
     def asked(self, counted: str) -> str:
@@ -124,7 +124,7 @@ RULES: dict[RequestKind, Rules] = {
         explanation="The graph, the predictions and the coefficients no longer contain the deleted nodes.",
         applied="The nodes left the graph, the training set, the coefficients and every prediction.",
         erased="Features, labels, edges",
-        plain=("one entry", "{count} entries"),
+        plain=("one record", "{count} records"),
     ),
     RequestKind.EDGE: Rules(
         names=Names.EDGES,
@@ -138,7 +138,7 @@ RULES: dict[RequestKind, Rules] = {
         "feature, so this asked nothing of the projection and there are no norms to give.",
         applied="The edges left the graph and every prediction.",
         erased="Edges",
-        plain=("one connection between two entries", "{count} connections between entries"),
+        plain=("one link between two records", "{count} links between records"),
     ),
     RequestKind.FEATURES: Rules(
         names=Names.NODES,
@@ -152,7 +152,7 @@ RULES: dict[RequestKind, Rules] = {
         "stay, with their edges and labels.",
         applied="The features left the coefficients and every prediction; the nodes stay.",
         erased="Features",
-        plain=("what is stored about one entry", "what is stored about {count} entries"),
+        plain=("the stored details of one record", "the stored details of {count} records"),
         only="features",
     ),
 }

@@ -1,4 +1,4 @@
-"""Versions of a model, whatever made them, as the audit keeps them."""
+"""Versions of a model, whatever made them: what the audit keeps of one, and what readers see of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ class Recovery:
     version: Version
     #: Folder of the version that the database had committed; None when it knew of none.
     database_before: str | None
-    #: Folder of the version that the store was at.
+    #: Folder of the version that store before.
     store_before: str
     #: Nodes that the store had deleted and the database knew nothing of.
     unknown_nodes: int

@@ -92,28 +92,28 @@ class UnlearningMetrics:
             buckets=_AGE_SECONDS,
             registry=registry,
         )
-        self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes that wait to be deleted.", registry=registry)
+        self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes queued for deletion.", registry=registry)
         self._open = {
             name: Gauge(f"lethe_open_deletions{name}", said, registry=registry)
             for name, said in (
-                ("", "Deletion requests that have not ended: queued, applied, or failed and not handled."),
+                ("", "Deletion requests that have not ended: queued, applied, or failed and unhandled."),
                 ("_past_deadline", "Open requests past their deadline."),
-                ("_near_deadline", "Open requests to which a fifth of their time or less is left."),
-                ("_failed", "Requests that failed and are not handled."),
+                ("_near_deadline", "Open requests in the last fifth of their time."),
+                ("_failed", "Failed, unhandled requests."),
             )
         }
         self._oldest_open = Gauge(
             "lethe_oldest_open_deletion_seconds", "Age of the oldest open request; 0 without one.", registry=registry
         )
-        self._disk_free = Gauge("lethe_disk_free_bytes", "Room on the disk of LETHE_HOME.", registry=registry)
+        self._disk_free = Gauge("lethe_disk_free_bytes", "Free space on the disk of LETHE_HOME.", registry=registry)
         self._memory_free = Gauge(
             "lethe_memory_available_bytes",
-            "Memory that the unlearner can still have, by machine, container and limits; NaN when it is not known.",
+            "Memory available to the unlearner within machine, container and limits; NaN if unknown.",
             registry=registry,
         )
         self._unclaimed = Gauge(
             "lethe_oldest_unclaimed_seconds",
-            "Seconds that the oldest request has waited although it could be taken up; 0 while the queue moves.",
+            "Time that the oldest request has waited although it could be processed; 0 while the queue moves.",
             registry=registry,
         )
         self._batches = Counter(
@@ -129,68 +129,64 @@ class UnlearningMetrics:
             buckets=_STEP_SECONDS,
             registry=registry,
         )
-        self._version = Gauge("lethe_model_version", "Version of the model that is served.", registry=registry)
-        self._live_nodes = Gauge("lethe_model_live_nodes", "Nodes that were not deleted.", registry=registry)
+        self._version = Gauge("lethe_model_version", "Version of the served model.", registry=registry)
+        self._live_nodes = Gauge("lethe_model_live_nodes", "Live nodes.", registry=registry)
         self._residuals_too_large = Gauge(
             "lethe_residuals_too_large",
-            "1 while a residual of the served model is larger than rounding explains, else 0; NaN without a model.",
+            "1 if a residual of the served model is larger than rounding explains, else 0; NaN without a model.",
             registry=registry,
         )
         self._exceeded = Counter(
             "lethe_residual_exceeded_total",
-            f"Measurements above what rounding explains: {MOST_RESIDUAL:g}, or {MOST_UNREPAIRED:g} before a repair.",
+            f"Measurements larger than rounding explains: {MOST_RESIDUAL:g}, or {MOST_UNREPAIRED:g} before a repair.",
             ("residual",),
             registry=registry,
         )
         for residual in ("span", "coefficient"):
             self._exceeded.labels(residual)
-        self._repairs = Counter("lethe_repairs_total", "Repairs, by how they ended.", ("status",), registry=registry)
+        self._repairs = Counter("lethe_repairs_total", "Repairs by result.", ("status",), registry=registry)
         self._not_converged = Counter(
             "lethe_repairs_not_converged_total",
-            "Repairs that did not bring the weights to those of retraining.",
+            "Repairs that did not reach the weights of retraining.",
             registry=registry,
         )
         self._repair_seconds = Histogram(
-            "lethe_repair_seconds", "Time a repair was worked on.", buckets=_REPAIR_SECONDS, registry=registry
+            "lethe_repair_seconds", "Working time of a repair.", buckets=_REPAIR_SECONDS, registry=registry
         )
         self._promise_used = Gauge(
             "lethe_promise_used_share",
-            "How much is used of what is promised of published weights; NaN where they are published as they are.",
+            "Used share of the privacy promise for published weights; NaN without noise.",
             registry=registry,
         )
         self._promise_used.set(math.nan)
         self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
         self._webhooks_waiting = Gauge(
-            "lethe_webhook_deliveries_waiting", "Events that receivers of webhooks lack so far.", registry=registry
+            "lethe_webhook_deliveries_waiting", "Webhook events not delivered yet.", registry=registry
         )
         self._webhooks_oldest = Gauge(
             "lethe_webhook_oldest_waiting_seconds",
-            "Time since the oldest event was told that a receiver of webhooks lacks so far; 0 when there is none.",
+            "Age of the oldest undelivered webhook event; 0 without one.",
             registry=registry,
         )
         self._webhooks_given_up = Gauge(
             "lethe_webhook_deliveries_given_up",
-            "Events of the last 30 days that a receiver of webhooks did not take within three days.",
+            "Webhook events of the last 30 days that were given up.",
             registry=registry,
         )
 
         self._drill_completed = Gauge(
             "lethe_drill_last_completed_timestamp_seconds",
-            "When the last drill of the served model was completed (seconds since 1970); 0 before its first.",
+            "Completion time of the last drill of the served model (seconds since 1970); 0 before the first.",
             registry=registry,
         )
         self._drill_passed = Gauge(
             "lethe_drill_last_passed",
-            "1 when the served model's last drill left nothing in its column of the weights, else 0; NaN before it.",
+            "1 if the last drill of the served model left nothing in its column of the weights, else 0; NaN "
+            "before the first.",
             registry=registry,
         )
         self._drill_cohorts = Gauge(
-            "lethe_drill_cohorts_remaining", "Cohorts of canaries that are left for drills.", registry=registry
-        )
-        self._drill_interval = Gauge(
-            "lethe_drill_interval_seconds",
-            "Time between drills that run by themselves; 0 when none does.",
-            registry=registry,
+            "lethe_drill_cohorts_remaining", "Cohorts of canaries left for drills.", registry=registry
         )
         self.drilled(None, None)
         self._drill_completed.set(math.nan)
@@ -203,16 +199,16 @@ class UnlearningMetrics:
         self._log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
         self._log_signed = Gauge(
             "lethe_log_signed_size",
-            "Leaves of the transparency log that the newest checkpoint covers.",
+            "Leaves of the transparency log covered by the newest checkpoint.",
             registry=registry,
         )
         self._workers = Gauge(
             "lethe_workers",
-            "Processes that compute on the model together.",
+            "Processes that compute together.",
             registry=registry,
         )
         self._workers_wanted = Gauge(
-            "lethe_workers_wanted", "Processes that were asked for to compute together.", registry=registry
+            "lethe_workers_wanted", "Processes configured to compute together.", registry=registry
         )
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
@@ -272,10 +268,6 @@ class UnlearningMetrics:
     def drills_left(self, cohorts: int) -> None:
         """Set how many cohorts of canaries are left."""
         self._drill_cohorts.set(cohorts)
-
-    def drill_interval(self, seconds: float) -> None:
-        """Set how often drills run by themselves; 0 for never."""
-        self._drill_interval.set(seconds)
 
     def measured(self, span_residual: float, repair: RepairStatus) -> None:
         """Count a span residual that was measured just now, of weights of which `repair` holds, if it is too large."""

@@ -1,6 +1,6 @@
-"""What a process says of itself to others that share its home, in this container or another: a socket with a path.
+"""Sockets with a path, over which a process reports to others that share its home, also in other containers.
 
-Whoever connects is sent the answer of that moment and the end. A full disk takes nothing from a socket that is there.
+A process that connects gets one answer, then the end. A full disk does not affect a socket that exists.
 """
 
 import asyncio

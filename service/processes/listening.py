@@ -1,21 +1,115 @@
-"""The process around the server: its socket, its signals and what it tells other processes of itself."""
+"""The process around the server: its number, socket and signals, and its activities beside the requests."""
 
+import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import psutil
+import structlog
 
 from service.errors import ConfigurationError
 from service.private_files import write_private
-from service.processes.numbers import numbered
+from service.processes.private_servers.home import try_lock
+
+
+@contextlib.contextmanager
+def own_number(home: Path, kind: str) -> Iterator[int]:
+    """Take the lowest number, from 1, that no other `kind` of this home has, until the end of the block."""
+    tried = ((number, _taken(home, numbered(kind, number))) for number in count(1))
+    number, descriptor = next((number, descriptor) for number, descriptor in tried if descriptor is not None)
+    try:
+        yield number
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def taken_if_free(home: Path, kind: str, number: int) -> Iterator[bool]:
+    """Take a number until the end of the block; yields False if another process has it, in any container."""
+    descriptor = _taken(home, numbered(kind, number))
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def numbered(word: str, number: int) -> str:
+    """`api`, `api2`, `api3` and so on."""
+    return word if number == 1 else f"{word}{number}"
+
+
+def _taken(home: Path, name: str) -> int | None:
+    """A descriptor that locks a name until it is closed; None if another process has locked it."""
+    folder = home / "run"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if try_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+#: Seconds between two looks at what is waited for.
+_LOOK_S = 0.05
+
+
+class Background:
+    """Tasks that run until `stop` is set. One that fails is reported at once: nobody works on without it."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self.stop = asyncio.Event()
+        self._on_failure = on_failure
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = structlog.stdlib.get_logger(__name__)
+
+    def start(self, name: str, activity: Coroutine[Any, Any, None]) -> None:
+        """Run `activity` from now on."""
+        task = asyncio.create_task(activity, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    async def close(self, grace_s: float) -> None:
+        """Tell all to stop, give them `grace_s` seconds, then cancel those that have not; all have ended then."""
+        self.stop.set()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(self._tasks, timeout=grace_s)
+        for task in late:
+            self._log.warning("background.cancelled", activity=task.get_name(), after_s=grace_s)
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._log.error("background.failed", activity=task.get_name(), exc_info=error)
+            self._on_failure(error)
+
+
+async def announce(is_ready: Callable[[], Awaitable[bool]], on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+    """Call `on_ready` once, when `is_ready` for the first time; never after `stop` is set."""
+    while not stop.is_set():
+        if await is_ready() and not stop.is_set():
+            on_ready()
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _LOOK_S)
+
 
 _BACKLOG = 2048
 
@@ -45,7 +139,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises ConfigurationError when the port is in use or the address is not one of this machine.
     """
-    remedy = "Choose another with --port or LETHE_PORT (0 takes a free one), or stop what uses it."
+    remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -99,9 +193,11 @@ def facts_path(home: Path, number: int) -> Path:
     return home / "run" / f"{numbered('server', number)}.json"
 
 
-def facts_paths(home: Path) -> list[Path]:
-    """Where facts are, also those of a `serve` that was killed."""
-    return sorted((home / "run").glob("server*.json"))
+def facts_paths(home: Path) -> list[tuple[int, Path]]:
+    """The numbers and paths of all facts, also of those of a `serve` that was killed."""
+    paths = (home / "run").glob("server*.json")
+    found = ((path.stem.removeprefix("server") or "1", path) for path in paths)
+    return sorted((int(number), path) for number, path in found if number.isdecimal())
 
 
 @contextlib.contextmanager

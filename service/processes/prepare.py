@@ -8,17 +8,16 @@ from sqlalchemy import update
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.access.first_key import FirstKey, ensure_first_key
+from service.access.api_keys import FirstKey, ensure_first_key
+from service.access.request_keys import RequestKeys
 from service.db import migrate
 from service.db.engine import create_engine
 from service.db.tables import ServiceSettingsRow
 from service.db.transactions import transaction
-from service.drills.schedule import ensure_schedule_key
-from service.operation.key_folder import SLOTS, open_keyring, open_log_keys
 from service.private_files import write_private
-from service.recovery.agreement import require_own
+from service.processes.key_folder import SLOTS, open_keyring, open_log_keys
 from service.settings import Settings
-from service.vault.request_keys import RequestKeys
+from service.unlearner.agreement import require_own
 
 
 async def prepare(settings: Settings) -> FirstKey | None:
@@ -36,9 +35,6 @@ async def prepare(settings: Settings) -> FirstKey | None:
             await connection.execute(update(ServiceSettingsRow).values(deadline_days=settings.deadline_days))
         keyring = await open_keyring(engine, settings.home / "keys")
         await open_log_keys(engine, settings.home / "keys")
-        if settings.drill_interval is not None:
-            async with transaction(engine) as connection:
-                await ensure_schedule_key(connection)
         return await ensure_first_key(engine, keyring, settings)
     finally:
         await engine.dispose()
@@ -47,7 +43,7 @@ async def prepare(settings: Settings) -> FirstKey | None:
 def deliver(key: FirstKey, home: Path) -> None:
     """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
     if sys.stdout.isatty():
-        _print(f"The first API key, shown this once:\n  {key.text}")
+        _print(f"The first API key, shown only once:\n  {key.text}")
         return
     path = home / "run" / "admin.key"
     write_private(path, key.text + "\n")

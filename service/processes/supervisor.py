@@ -3,7 +3,7 @@
 A child gets two things besides its command: a *channel*, a socket of which the number of the descriptor is the last
 argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is
 told (`Child.handover`: secrets too, which are neither in an environment nor among arguments), and back goes `ready`.
-What it prints of its own failure is on its standard error. See `service/child.py` for the other side.
+What it prints of its own failure is on its standard error. See `service/cli/child.py` for the other side.
 
 Nothing here needs torch, a database or a web stack: the process that supervises is small and is there in no time.
 """
@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.embedded.guardian import die_with_parent
 from service.errors import LetheError
-from service.queue.backoff import Backoff
+from service.processes.private_servers.guardian import die_with_parent
+from service.queue.outage import Backoff
 
 #: What a child writes on its channel, once, when it does its work.
 READY = b"ready\n"
@@ -203,6 +203,10 @@ class Supervisor:
         """Stop all in order; to be called by a handler of a signal."""
         self._stopping = True
 
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping
+
     def run(self) -> None:
         """Start all children and look after them until `stop`; only the main thread can.
 
@@ -305,7 +309,7 @@ def run_once(child: Child, grace_s: float) -> None:
     if status < 0:
         raise ChildKilled(
             f"The process {child.name!r} {_ended(status)}.",
-            "Where memory is short, the system ends processes so. Start again once that is mended.",
+            "The system kills processes like this when memory is short. Start again after fixing that.",
         )
 
 
@@ -319,7 +323,7 @@ def _end(wakeup: socket.socket, processes: Sequence[_Process], grace_s: float) -
         _wait(wakeup, (), deadline)
         running = [process for process in running if process.ended() is None]
     for process in running:
-        _logger.warning("%s has not stopped within %.1f s and is killed", process.child.name, grace_s)
+        _logger.warning("%s did not stop within %.1f s and is killed", process.child.name, grace_s)
         process.signal(signal.SIGKILL)
         process.wait()
 

@@ -14,7 +14,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from service.queue.refusal import refusal
+from service.queue.connection import refusal
 
 _GROUP = "unlearner"
 _FIELD = b"request"

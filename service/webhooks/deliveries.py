@@ -11,9 +11,9 @@ from uuid import UUID
 from sqlalchemy import Integer, Row, Text, Uuid, case, delete, func, literal, null, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.db.arrays import unnested
+from service.access.cursors import PageCursor
+from service.db.rows import unnested
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
-from service.vault.cursors import PageCursor
 from service.webhooks.feed import FEED_COLUMNS, FeedEvent, feed_event
 
 #: How long an event is tried to be delivered.

@@ -1,16 +1,24 @@
-"""Where webhooks are sent."""
+"""Where webhooks are sent, and the secrets that they are signed with."""
 
+import base64
+import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func, insert, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service import private_files
 from service.db.tables import WebhookDeliveryRow, WebhookEndpointRow
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, KeyMissing
+from service.log.signing_keys import UNLEARNER_PART
 from service.webhooks.feed import FeedRepository
 
 _LONGEST_URL = 2000
@@ -34,8 +42,8 @@ def checked_url(url: str) -> str:
     """Return `url`; raises `ConfigurationError` unless webhooks can be sent to such an address, wherever it leads."""
     if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigurationError(
-            f"The address is no URL of at most {_LONGEST_URL} ASCII characters.",
-            "Write what is not ASCII as the URL standard has it: punycode in the host, % in the path.",
+            f"The address is not a URL of at most {_LONGEST_URL} ASCII characters.",
+            "Encode other characters: punycode in the host, % in the path.",
         )
     try:
         parts = urlsplit(url)
@@ -49,7 +57,7 @@ def checked_url(url: str) -> str:
     if parts.username is not None or parts.fragment:
         raise ConfigurationError(
             "The address has a user or a fragment, which is not sent.",
-            "Leave it out: the receiver knows who sends by the signature.",
+            "Omit it: the signature identifies the sender.",
         )
     return url
 
@@ -89,7 +97,7 @@ class EndpointRepository:
     async def remove(self, endpoint_id: UUID, why: str) -> bool:
         """Send nothing to an endpoint any more, and drop its secret; False when it was not in use."""
         # Whoever tells at this moment would list for it what nobody sends, and nobody gives up.
-        await FeedRepository(self._conn).keep_untold()
+        await FeedRepository(self._conn).record_untold_events()
         removed = (
             update(WebhookEndpointRow)
             .where(WebhookEndpointRow.id == endpoint_id, WebhookEndpointRow.removed_at.is_(None))
@@ -104,3 +112,36 @@ class EndpointRepository:
         )
         await self._conn.execute(given_up)
         return True
+
+
+_SECRET_BYTES, _NONCE_BYTES = 32, 12
+
+
+class WebhookSecrets:
+    """What is encrypted under `webhooks.key` in the unlearner's part of the key folder `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / UNLEARNER_PART / "webhooks.key"
+
+    def make(self, endpoint_id: UUID, *, first: bool) -> tuple[str, bytes]:
+        """Return a new secret as the receiver is given it, `whsec_…`, and encrypted for the endpoint's row.
+
+        The key is made for the `first` endpoint. Raises `KeyMissing`, `ConfigurationError`.
+        """
+        private_files.secure_folder(self._path.parent, create=first)
+        if first and not self._path.exists():
+            private_files.create_key(self._path)
+        secret, nonce = secrets.token_bytes(_SECRET_BYTES), os.urandom(_NONCE_BYTES)
+        encrypted = AESGCM(private_files.read_key(self._path)).encrypt(nonce, secret, endpoint_id.bytes)
+        return "whsec_" + base64.b64encode(secret).decode(), nonce + encrypted
+
+    def read(self, endpoint_id: UUID, encrypted: bytes) -> bytes:
+        """Return an endpoint's secret; raises `KeyMissing` when the key is gone or another, `ConfigurationError`."""
+        key = private_files.read_key(self._path)
+        try:
+            return AESGCM(key).decrypt(encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], endpoint_id.bytes)
+        except InvalidTag:
+            raise KeyMissing(
+                f"The file {self._path} is not the key that the webhooks' secrets were encrypted with.",
+                "Restore it from the backup of LETHE_HOME, or remove the endpoints and add them again.",
+            ) from None

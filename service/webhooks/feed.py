@@ -35,7 +35,7 @@ class FeedEvent:
     at: datetime
     request_id: UUID
     reference: str | None
-    #: That of the request, from this event on.
+    #: Status of the request after this event.
     status: RequestStatus
     due_at: datetime
     #: Whether the request is completed by now.
@@ -61,7 +61,7 @@ class FeedRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def keep_untold(self) -> None:
+    async def record_untold_events(self) -> None:
         """Wait for whoever tells, and let nobody tell until the transaction ends."""
         await locks.take(self._conn, Lock.FEED)
 
@@ -116,9 +116,9 @@ class FeedRepository:
             place = await self._conn.scalar(select(FeedRow.place).where(FeedRow.id == after, *visible))
             if place is None:
                 raise MalformedCursor(
-                    f"The feed has no event {after}, as far as this key may know.",
-                    "Give the id of an event that it gave. If its database was restored from an older backup, read "
-                    "from the beginning; events that you know keep their ids.",
+                    f"The feed has no event {after}, or this key may not see it.",
+                    "Give the id of an event from the feed. If the database was restored from an older backup, "
+                    "read from the beginning; known events keep their ids.",
                 )
             query = query.where(FeedRow.place > place)
         rows = await self._conn.execute(query.order_by(FeedRow.place).limit(limit))

@@ -1,18 +1,115 @@
-"""One attempt to deliver: a POST to addresses that were checked, bounded in time and in what is read.
-
-Without redirects, without a proxy from the environment, and without a byte of the answer's body: its status is all that
-counts. Whatever a receiver does is an answer, and raises nothing.
-"""
+"""One attempt to deliver: a POST to addresses that were checked, bounded in time and in what is read."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import structlog
+
+from service.errors import ConfigurationError
+
+Address = IPv4Address | IPv6Address
+Networks = Sequence[IPv4Network | IPv6Network]
+
+#: Assigned IPv6 unicast, the NAT64 prefix (RFC 6052), and 6to4 addresses, which embed IPv4 addresses (RFC 3056).
+_GLOBAL_UNICAST, _NAT64 = IPv6Network("2000::/3"), IPv6Network("64:ff9b::/96")
+_SIXTOFOUR = IPv6Network("2002::/16")
+#: Blocks without receivers: IANA's special-purpose addresses, and multicast. Python's own list depends on its version,
+#: and treats services that anybody may run as public.
+_SPECIAL = tuple(
+    ip_network(block)
+    for block in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        *("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20"),
+    )
+)
+
+
+class AddressRefused(ConfigurationError):
+    """Nothing is sent to this address."""
+
+
+async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
+    """Return the IP addresses of a URL's host, in the order in which to try them.
+
+    Raises `AddressRefused` when one of them is neither public nor `allowed`, or public and not to be reached by https;
+    and OSError when the name is not found.
+    """
+    parts = urlsplit(url)
+    found = await _looked_up(parts.hostname or "", parts.port or {"https": 443, "http": 80}[parts.scheme])
+    for address in found:
+        if any(address in network for network in allowed):
+            continue
+        if not is_public(address):
+            raise AddressRefused(
+                f"{address} is not a public address.", "Add its network to LETHE_WEBHOOK_NETWORKS if it is yours."
+            )
+        if parts.scheme != "https":
+            raise AddressRefused(
+                "Outside the networks of LETHE_WEBHOOK_NETWORKS, webhooks are sent by https.", "Give the https address."
+            )
+    return [str(address) for address in found]
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is everybody's to reach, and no way to one that is not."""
+    if isinstance(address, IPv6Address):
+        if address in _NAT64:
+            return is_public(IPv4Address(address.packed[-4:]))
+        if address in _SIXTOFOUR:
+            return is_public(IPv4Address(address.packed[2:6]))
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return not any(address in block for block in _SPECIAL)
+
+
+async def _looked_up(host: str, port: int) -> Sequence[Address]:
+    """The addresses of a name. On a thread of its own: a name server that hangs keeps nobody else's work waiting."""
+    loop = asyncio.get_running_loop()
+    looking: asyncio.Future[Sequence[Address]] = loop.create_future()
+
+    def tell(found: Sequence[Address] | Exception) -> None:
+        if looking.done():
+            return
+        if isinstance(found, Exception):
+            looking.set_exception(found)
+        else:
+            looking.set_result(found)
+
+    def look_up() -> None:
+        found: Sequence[Address] | Exception
+        try:
+            found = _parsed(str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found = error
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, found)
+
+    Thread(target=look_up, name="webhook-name", daemon=True).start()
+    return await looking
+
+
+def _parsed(texts: Iterable[str]) -> Sequence[Address]:
+    """Each address once; one of IPv4 that is written as one of IPv6, as what it is."""
+    found: dict[Address, None] = {}
+    for text in texts:
+        address = ip_address(text)
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        found[mapped or address] = None
+    return list(found)
+
 
 #: Time for all of an attempt, and for the connection alone (seconds).
 _ATTEMPT_S, _CONNECT_S = 15.0, 5.0
@@ -49,8 +146,8 @@ class Poster:
 
     def __init__(self, *, attempt_s: float = _ATTEMPT_S) -> None:
         self._attempt_s = attempt_s
-        # The authorities of SSL_CERT_FILE, else those that certifi brings.
-        self._authorities: ssl.SSLContext = httpx.create_ssl_context()
+        # The authorities of SSL_CERT_FILE, else the system's.
+        self._authorities: ssl.SSLContext = httpx2.create_ssl_context()
 
     async def post(self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
         """What came of one attempt to deliver `body` to `url`, at the first of `addresses` that takes a connection."""
@@ -59,11 +156,11 @@ class Poster:
                 status, fields = await self._exchange(url, addresses, headers, body)
         except TimeoutError:
             return Answer(f"It did not answer within {self._attempt_s:g} s.")
-        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as error:
             return Answer(_plain(f"It cannot be reached: {error or type(error).__name__}."))
         except Exception as error:  # noqa: BLE001 - what a receiver sends must end nothing but its own attempt
             structlog.get_logger(__name__).exception("webhook.unforeseen")
-            return Answer(f"The attempt failed with {type(error).__name__}; see the log.")
+            return Answer(f"The attempt failed with {type(error).__name__}; check the log.")
         if 300 <= status < 400:
             return Answer(f"It answered {status}: redirects are not followed.", status)
         return Answer(f"It answered {status}.", status, _retry_after(fields))
@@ -72,7 +169,7 @@ class Poster:
         self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[bytes, bytes]]:
         async with (
-            httpcore.AsyncConnectionPool(
+            httpcore2.AsyncConnectionPool(
                 ssl_context=self._authorities, network_backend=_Checked(addresses), max_connections=1
             ) as pool,
             pool.stream("POST", url, headers=list(headers.items()), content=body) as response,
@@ -80,40 +177,40 @@ class Poster:
             return response.status, {name.lower(): value for name, value in response.headers}
 
 
-class _Checked(httpcore.AsyncNetworkBackend):
+class _Checked(httpcore2.AsyncNetworkBackend):
     """Connects to given addresses, whatever host is asked for; that one is named in the request and in TLS."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
-        self._network = httpcore.AnyIOBackend()
+        self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface, here and below
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's interface, here and below
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        failure: Exception = httpcore.ConnectError("the name has no address")
+    ) -> httpcore2.AsyncNetworkStream:
+        failure: Exception = httpcore2.ConnectError("the name has no address")
         for address in self._addresses:
             try:
                 return _Bounded(await self._network.connect_tcp(address, port, timeout=_CONNECT_S))
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
 
 
-class _Bounded(httpcore.AsyncNetworkStream):
+class _Bounded(httpcore2.AsyncNetworkStream):
     """A connection of which no more is read than an answer's head may have."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._left = _MOST_READ
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         if self._left <= 0:
-            raise httpcore.ReadError(f"more than {_MOST_READ} bytes and no end of the head")
+            raise httpcore2.ReadError(f"more than {_MOST_READ} bytes and no end of the head")
         read = await self._stream.read(min(max_bytes, self._left), timeout)
         self._left -= len(read)
         return read
@@ -129,7 +226,7 @@ class _Bounded(httpcore.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> httpcore2.AsyncNetworkStream:
         return _Bounded(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:

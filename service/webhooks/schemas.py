@@ -40,10 +40,10 @@ class EventData(BaseModel):
 
     request: UUID = Field(description="The id from the 202 answer.")
     reference: str | None = Field(
-        description="The caller's own; in the feed, of a completed request to keys with audit:read only."
+        description="Reference of the caller; in the feed, for completed requests only with audit:read."
     )
-    status: RequestStatus = Field(description="That of the request, from this event on.")
-    deadline: datetime = Field(description="When it has to be completed by, as it was when this was told.")
+    status: RequestStatus = Field(description="Status of the request after this event.")
+    deadline: datetime = Field(description="Deadline at the time of the event.")
 
 
 class EventAnswer(BaseModel):
@@ -51,7 +51,7 @@ class EventAnswer(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EVENT]})
 
-    id: UUID = Field(description="The same however often it is sent; a webhook has it as `webhook-id`, too.")
+    id: UUID = Field(description="The same at every delivery; a webhook also has it as `webhook-id`.")
     type: str = Field(description="`deletion.` and one of " + ", ".join(f"`{one}`" for one in Milestone) + ".")
     timestamp: datetime = Field(description="When it happened.")
     data: EventData
@@ -73,7 +73,7 @@ class DeliveryAnswer(BaseModel):
     event: EventAnswer
     state: DeliveryState
     attempts: int
-    answer: str | None = Field(description="What came of the last attempt.")
+    answer: str | None = Field(description="Result of the last attempt.")
     created_at: datetime
     next_attempt_at: datetime | None
     delivered_at: datetime | None
@@ -86,7 +86,7 @@ class DeliveryPage(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"deliveries": [_DELIVERY], "next_cursor": None}]})
 
     deliveries: list[DeliveryAnswer]
-    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last page.")
 
 
 def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:

@@ -23,15 +23,12 @@ from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.errors import LetheError, Unavailable
 from service.failure_points import FailurePoint
-from service.queue.backoff import Backoff
-from service.queue.outage import Outage, run_until
-from service.vault.webhook_secrets import WebhookSecrets
+from service.queue.outage import Backoff, Outage, run_until
 from service.version import VERSION
-from service.webhooks.addresses import Networks, addresses_of
 from service.webhooks.deliveries import Claimed, DeliveryRepository, Outcome
-from service.webhooks.endpoints import Endpoint, EndpointRepository
+from service.webhooks.endpoints import Endpoint, EndpointRepository, WebhookSecrets
 from service.webhooks.feed import FeedRepository
-from service.webhooks.posting import Answer, Poster
+from service.webhooks.posting import Answer, Networks, Poster, addresses_of
 from service.webhooks.schemas import event_answer
 
 #: Between two looks for what is to be told or sent (seconds).
@@ -134,7 +131,7 @@ class Webhooks:
         async with transaction(self._engine) as connection:
             given_up = await DeliveryRepository(connection).record(outcomes)
             if gone:
-                await EndpointRepository(connection).remove(endpoint.id, "It answered 410: it wants no more.")
+                await EndpointRepository(connection).remove(endpoint.id, "It answered 410, which ends the endpoint.")
         if gone:
             self._log.warning("webhook.endpoint_gone", endpoint=str(endpoint.id))
         if given_up:

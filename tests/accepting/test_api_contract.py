@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute
 
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.snapshot import Snapshot
-from service.http.routes import StrictRoute
-from service.publication.writer import Publisher
+from service.predictions.writer import Publisher
+from service.web.routes import StrictRoute
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused
 from tests.support.service.publications import load, published_model
@@ -41,11 +41,11 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def client(api: Api) -> httpx.AsyncClient:
+async def client(api: Api) -> httpx2.AsyncClient:
     return await api.client(*Scope)
 
 
-async def test_allow_names_all_methods_of_a_path_and_any_other_is_405(client: httpx.AsyncClient) -> None:
+async def test_allow_names_all_methods_of_a_path_and_any_other_is_405(client: httpx2.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
     assert len(document["paths"]) > 15
     for template, operations in document["paths"].items():
@@ -58,7 +58,7 @@ async def test_allow_names_all_methods_of_a_path_and_any_other_is_405(client: ht
             assert set(answer.headers["allow"].split(", ")) == taken, (method, path)
 
 
-async def test_every_route_refuses_by_name_what_it_would_ignore(api: Api, client: httpx.AsyncClient) -> None:
+async def test_every_route_refuses_by_name_what_it_would_ignore(api: Api, client: httpx2.AsyncClient) -> None:
     routes = [one for one in flat(api.app.routes) if "/static/" not in one.path and "/assets/" not in one.path]
     assert len(routes) > 45
     for route in routes:
@@ -70,7 +70,7 @@ async def test_every_route_refuses_by_name_what_it_would_ignore(api: Api, client
                 assert query.partition("=")[0] in answer.text
 
 
-async def test_head_is_taken_wherever_get_is_and_is_no_part_of_the_description(client: httpx.AsyncClient) -> None:
+async def test_head_is_taken_wherever_get_is_and_is_no_part_of_the_description(client: httpx2.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
     for template, operations in document["paths"].items():
         assert "head" not in operations
@@ -82,7 +82,7 @@ async def test_head_is_taken_wherever_get_is_and_is_no_part_of_the_description(c
 
 @pytest.mark.parametrize("path", ["/deletions", "/deletions/search", "/predict", "/log/checks"])
 async def test_a_member_given_twice_is_refused_by_name_and_nothing_is_accepted(
-    api: Api, client: httpx.AsyncClient, path: str
+    api: Api, client: httpx2.AsyncClient, path: str
 ) -> None:
     fields = {"Content-Type": "application/json"}
     body = b'{"kind": "node", "nodes": ["1"], "nodes": ["2"]}'
@@ -91,7 +91,7 @@ async def test_a_member_given_twice_is_refused_by_name_and_nothing_is_accepted(
     assert await api.count("requests") == 0
 
 
-async def test_a_body_that_nobody_reads_is_refused(client: httpx.AsyncClient) -> None:
+async def test_a_body_that_nobody_reads_is_refused(client: httpx2.AsyncClient) -> None:
     for method, path in (
         ("POST", "/drills"),
         ("POST", f"/deletions/{SOME_REQUEST}/retry"),
@@ -104,7 +104,7 @@ async def test_a_body_that_nobody_reads_is_refused(client: httpx.AsyncClient) ->
 
 
 @pytest.mark.parametrize("path", ["/deletions", "/audit/export", "/audit/summary", "/audit/series"])
-async def test_a_window_that_ends_before_it_begins_is_refused(client: httpx.AsyncClient, path: str) -> None:
+async def test_a_window_that_ends_before_it_begins_is_refused(client: httpx2.AsyncClient, path: str) -> None:
     at = "T00:00:00Z" if path != "/audit/summary" else ""
     for until in ("2026-01-01", "2026-01-02"):
         window = {"since": f"2026-01-02{at}", "until": f"{until}{at}"}
@@ -116,7 +116,7 @@ async def test_a_window_that_ends_before_it_begins_is_refused(client: httpx.Asyn
         refused(await client.get(path, params=limits), 422, "invalid-request")
 
 
-async def test_a_fault_is_named_in_plain_words(client: httpx.AsyncClient) -> None:
+async def test_a_fault_is_named_in_plain_words(client: httpx2.AsyncClient) -> None:
     for body, words in (
         ({"nodes": ["1"]}, "must have 'kind'"),
         ({"kind": "nodes", "nodes": ["1"]}, "must have 'kind' as one of 'node', 'edge', 'features'"),
@@ -131,7 +131,7 @@ async def test_a_fault_is_named_in_plain_words(client: httpx.AsyncClient) -> Non
     assert (await client.get("/deletions?since=2026-11-20T00:00:00%2B01:00")).status_code == 200
 
 
-async def test_what_is_served_beside_the_description_tells_its_methods_too(client: httpx.AsyncClient) -> None:
+async def test_what_is_served_beside_the_description_tells_its_methods_too(client: httpx2.AsyncClient) -> None:
     for path, methods in (
         ("/dashboard/login", "GET, HEAD, POST"),
         ("/dashboard/find", "GET, HEAD, POST"),
@@ -142,7 +142,7 @@ async def test_what_is_served_beside_the_description_tells_its_methods_too(clien
             assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
 
 
-async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api, client: httpx.AsyncClient) -> None:
+async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api, client: httpx2.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
     described = {
         (method, path): operation["security"]
@@ -165,7 +165,7 @@ async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api
 
 
 async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
-    api: Api, client: httpx.AsyncClient, tmp_path: Path
+    api: Api, client: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     ids = ["12", "12\n", "\n12", "1\r\n2", "\r", "a\nb/c"]
     live = np.ones(len(ids), dtype=np.bool_)
@@ -183,7 +183,7 @@ async def test_an_id_with_line_breaks_is_the_same_id_everywhere(
     refused(await client.get("/predict/12%0A%0A"), 404, "not-found")
 
 
-async def test_an_empty_parameter_is_no_parameter(client: httpx.AsyncClient) -> None:
+async def test_an_empty_parameter_is_no_parameter(client: httpx2.AsyncClient) -> None:
     for path in ("/deletions", "/audit/summary", "/audit/series", "/audit/export"):
         for name in ("since", "until"):
             refused(await client.get(path, params={name: ""}), 422, "invalid-request")

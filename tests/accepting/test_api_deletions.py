@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import EventType
-from service.evidence.events import EventRepository
+from service.log.events import EventRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import WRITER, node_body, refused
 
@@ -25,11 +25,11 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(*WRITER)
 
 
-async def test_a_request_is_accepted_durably_and_can_be_followed(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_request_is_accepted_durably_and_can_be_followed(api: Api, writer: httpx2.AsyncClient) -> None:
     response = await writer.post("/deletions", json=node_body("12", "user/38", reference="DSR-17"))
     assert response.status_code == 202
     accepted = response.json()
@@ -72,7 +72,7 @@ BAD_BODIES: list[tuple[Any, list[str | int]]] = [
 ]
 
 
-async def test_a_body_that_does_not_fit_the_schema_names_the_place(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_body_that_does_not_fit_the_schema_names_the_place(api: Api, writer: httpx2.AsyncClient) -> None:
     for body, place in BAD_BODIES:
         document = refused(await writer.post("/deletions", json=body), 422, "invalid-request")
         assert place in [fault["loc"] for fault in document["errors"]], (body, document)
@@ -84,24 +84,24 @@ async def test_a_body_that_does_not_fit_the_schema_names_the_place(api: Api, wri
     assert await api.count("requests") == 0
 
 
-async def test_duplicates_in_the_list_are_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_duplicates_in_the_list_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
     response = await writer.post("/deletions", json=node_body("1", "2", "1", "3", "2"))
     assert refused(response, 422, "duplicate-targets")["duplicates"] == ["1", "2"]
     assert await api.count("requests") == 0
 
 
-async def test_all_unknown_nodes_are_named_and_nothing_is_accepted(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_all_unknown_nodes_are_named_and_nothing_is_accepted(api: Api, writer: httpx2.AsyncClient) -> None:
     response = await writer.post("/deletions", json=node_body("nobody", "12", "x\u0000y", "99"))
     assert refused(response, 404, "unknown-nodes")["unknown"] == ["nobody", "x\u0000y", "99"]
     assert await api.count("requests") == 0
 
 
-async def test_more_nodes_than_a_request_may_name_are_too_large(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_more_nodes_than_a_request_may_name_are_too_large(api: Api, writer: httpx2.AsyncClient) -> None:
     assert refused(await writer.post("/deletions", json=node_body(*NODES)), 413, "too-large")["max_nodes"] == 30
     assert await api.count("requests") == 0
 
 
-async def test_a_full_queue_asks_to_come_back(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_full_queue_asks_to_come_back(api: Api, writer: httpx2.AsyncClient) -> None:
     first = await writer.post("/deletions", json=node_body(*NODES[:30]), headers={"Idempotency-Key": "first"})
     assert first.status_code == 202
     for _ in range(3):
@@ -112,7 +112,7 @@ async def test_a_full_queue_asks_to_come_back(api: Api, writer: httpx.AsyncClien
     assert replay.json() == first.json()
 
 
-async def test_the_same_idempotency_key_and_body_give_the_same_answer(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_the_same_idempotency_key_and_body_give_the_same_answer(api: Api, writer: httpx2.AsyncClient) -> None:
     headers = {"Idempotency-Key": "order-1"}
     first = await writer.post("/deletions", json=node_body("1", "2", reference="R"), headers=headers)
     reordered = b' {"reference":"R", "nodes":["1","2"],"kind":"node"} '
@@ -122,7 +122,7 @@ async def test_the_same_idempotency_key_and_body_give_the_same_answer(api: Api, 
     assert await api.count("requests") == 1
 
 
-async def test_the_same_idempotency_key_with_another_body_is_a_conflict(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_the_same_idempotency_key_with_another_body_is_a_conflict(api: Api, writer: httpx2.AsyncClient) -> None:
     headers = {"Idempotency-Key": "order-1"}
     await writer.post("/deletions", json=node_body("1"), headers=headers)
     for body in (node_body("2"), node_body("1", reference="R"), node_body("1", "2")):
@@ -132,7 +132,7 @@ async def test_the_same_idempotency_key_with_another_body_is_a_conflict(api: Api
     assert await api.count("requests") == 2
 
 
-async def test_of_a_partly_deleted_list_only_the_rest_is_queued(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_of_a_partly_deleted_list_only_the_rest_is_queued(api: Api, writer: httpx2.AsyncClient) -> None:
     earlier = (await writer.post("/deletions", json=node_body("1"))).json()["id"]
     await api.forget(["1"], earlier)
     headers = {"Idempotency-Key": "again"}
@@ -145,7 +145,7 @@ async def test_of_a_partly_deleted_list_only_the_rest_is_queued(api: Api, writer
 
 
 async def test_nodes_that_were_all_deleted_are_named_and_left_to_the_unlearner_to_complete(
-    api: Api, writer: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient
 ) -> None:
     earlier = (await writer.post("/deletions", json=node_body("1", "2", reference="R"))).json()["id"]
     await api.forget(["1", "2"], earlier)
@@ -163,7 +163,7 @@ async def test_nodes_that_were_all_deleted_are_named_and_left_to_the_unlearner_t
     assert await api.count("events") == 2
 
 
-async def test_a_queued_request_can_be_cancelled_once(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_queued_request_can_be_cancelled_once(api: Api, writer: httpx2.AsyncClient) -> None:
     link = (await writer.post("/deletions", json=node_body("1"))).json()["links"]["self"]
     cancelled = await writer.delete(link)
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
@@ -173,7 +173,7 @@ async def test_a_queued_request_can_be_cancelled_once(api: Api, writer: httpx.As
     assert await api.count("outbox") == 0
 
 
-async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, writer: httpx2.AsyncClient) -> None:
     accepted = (await writer.post("/deletions", json=node_body("1"))).json()
     link, request_id = accepted["links"]["self"], UUID(accepted["id"])
     operator = await api.client(*WRITER, Scope.AUDIT_READ)
@@ -195,7 +195,7 @@ async def test_an_operator_can_have_a_failed_request_tried_again(api: Api, write
     refused(await operator.post(f"/deletions/{uuid4()}/retry"), 404, "not-found")
 
 
-async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, writer: httpx2.AsyncClient) -> None:
     accepted = (await writer.post("/deletions", json=node_body("1"))).json()
     async with transaction(api.engine) as connection:
         await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be read.")
@@ -203,11 +203,11 @@ async def test_a_failed_request_whose_key_is_lost_is_not_tried_again(api: Api, w
         api.request_keys.destroy(page)
     operator = await api.client(*WRITER, Scope.AUDIT_READ)
     document = refused(await operator.post(f"{accepted['links']['self']}/retry"), 409, "conflict")
-    assert "Send it again" in document["remedy"]
+    assert "send a new request" in document["remedy"]
     assert (await writer.get(accepted["links"]["self"])).json()["status"] == "failed"
 
 
-async def test_nobody_cancels_the_request_of_another_key(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_nobody_cancels_the_request_of_another_key(api: Api, writer: httpx2.AsyncClient) -> None:
     link = (await writer.post("/deletions", json=node_body("1"))).json()["links"]["self"]
     other = await api.client(*WRITER)
     refused(await other.delete(link), 404, "not-found")
@@ -216,10 +216,10 @@ async def test_nobody_cancels_the_request_of_another_key(api: Api, writer: httpx
 
 
 async def test_no_id_and_no_reference_is_ever_logged(
-    api: Api, writer: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    api: Api, writer: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, logger="httpx")  # the client of this test, which is free to log
+    caplog.set_level(logging.WARNING, logger="httpx2")  # the client of this test, which is free to log
     reader = await api.client(Scope.PREDICTIONS_READ)
     secret = "person-4711"
     await writer.post("/deletions", json=node_body(secret, reference="DSR-4711"))

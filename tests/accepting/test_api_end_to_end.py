@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.db.rights import API_ROLE
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.errors import StateMismatch
-from service.publication.layout import Layout
+from service.predictions.layout import Layout
 from service.settings import Settings
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused
@@ -143,15 +143,14 @@ async def test_a_store_without_its_database_is_not_served(settings: Settings, ma
         await until(lethe.is_ready)
         await lethe.completed(await lethe.delete("7"))
     elsewhere = settings.model_copy(update={"database_url": make_database()})
-    with pytest.raises(StateMismatch, match="knows nothing of it") as refusal:
+    with pytest.raises(StateMismatch, match="does not know it") as refusal:
         async with running(elsewhere):
             pass
     assert "DATABASE_URL" in refusal.value.remedy
 
 
 async def test_a_publication_that_somebody_has_removed_is_written_again(lethe: Lethe) -> None:
-    lost = Layout.find(lethe.settings.home)
-    assert lost is not None
+    [lost] = Layout.all_of(lethe.settings.home)
     shutil.rmtree(lost.path)
     await lethe.completed(await lethe.delete("7"))
 
@@ -160,4 +159,4 @@ async def test_a_publication_that_somebody_has_removed_is_written_again(lethe: L
 
     await until(is_answered)
     assert (await lethe.client.get("/predict/7")).status_code == 410
-    assert Layout.find(lethe.settings.home) != lost
+    assert lost not in Layout.all_of(lethe.settings.home)

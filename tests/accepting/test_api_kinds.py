@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.domain.kinds import RequestKind
@@ -34,50 +34,50 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(*WRITER)
 
 
-async def accepted(writer: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+async def accepted(writer: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
     response = await writer.post("/deletions", json=body)
     assert response.status_code == 202, response.text
     document: dict[str, Any] = response.json()
     return document
 
 
-async def test_edges_are_taken_in_either_order_with_salts_for_their_ends(writer: httpx.AsyncClient) -> None:
+async def test_edges_are_taken_in_either_order_with_salts_for_their_ends(writer: httpx2.AsyncClient) -> None:
     document = await accepted(writer, edge_body(("2", "1"), ("user/38", "37")))
     assert (document["status"], document["kind"], document["count"]) == ("queued", "edge", 2)
     assert set(document["salts"]["nodes"]) == {"1", "2", "37", "user/38"}
     assert document["already_deleted"] == {}
 
 
-async def test_a_body_that_mixes_kinds_or_has_none_is_refused(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_body_that_mixes_kinds_or_has_none_is_refused(api: Api, writer: httpx2.AsyncClient) -> None:
     for body in MIXED:
         assert refused(await writer.post("/deletions", json=body), 422, "invalid-request")["errors"], body
     assert await api.count("requests") == 0
 
 
-async def test_an_edge_listed_twice_or_in_both_directions_is_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_an_edge_listed_twice_or_in_both_directions_is_named(api: Api, writer: httpx2.AsyncClient) -> None:
     for twice in [("1", "2"), ("2", "1")]:
         response = await writer.post("/deletions", json=edge_body(("2", "1"), ("4", "5"), twice))
         assert refused(response, 422, "duplicate-targets")["duplicates"] == [["1", "2"]]
     assert await api.count("requests") == 0
 
 
-async def test_edges_from_a_node_to_itself_are_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_edges_from_a_node_to_itself_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
     response = await writer.post("/deletions", json=edge_body(("3", "3"), ("1", "2"), ("user/38", "user/38")))
     assert refused(response, 422, "self-loops")["self_loops"] == ["3", "user/38"]
     assert await api.count("requests") == 0
 
 
-async def test_all_edges_that_the_graph_does_not_have_are_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_all_edges_that_the_graph_does_not_have_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
     response = await writer.post("/deletions", json=edge_body(("1", "2"), ("9", "1"), ("0", "ålesund 39"), ("1", "3")))
     assert refused(response, 404, "unknown-edges")["unknown_edges"] == [["1", "9"], ["1", "3"]]
     assert await api.count("requests") == 0
 
 
-async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, writer: httpx2.AsyncClient) -> None:
     body = edge_body(("1", "2"), ("x", "1"), ("y", "x"), ("5", "9"))
     document = refused(await writer.post("/deletions", json=body), 404, "unknown-nodes")
     assert document["unknown"] == ["x", "y"]
@@ -87,7 +87,7 @@ async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, 
     assert await api.count("requests") == 0
 
 
-async def test_edges_deleted_before_name_the_earlier_request(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_edges_deleted_before_name_the_earlier_request(api: Api, writer: httpx2.AsyncClient) -> None:
     first = (await accepted(writer, edge_body(("1", "2"))))["id"]
     await api.forget([("2", "1")], first, RequestKind.EDGE)
     mixed = await accepted(writer, edge_body(("2", "3"), ("2", "1")))
@@ -99,7 +99,7 @@ async def test_edges_deleted_before_name_the_earlier_request(api: Api, writer: h
     assert (again["status"], again["already_deleted"]) == ("queued", {"1|2": first})
 
 
-async def test_an_edge_whose_node_was_deleted_is_gone_with_it(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_an_edge_whose_node_was_deleted_is_gone_with_it(api: Api, writer: httpx2.AsyncClient) -> None:
     node = (await accepted(writer, node_body("5")))["id"]
     await api.forget(["5"], node)
     await api.complete(node)
@@ -107,7 +107,7 @@ async def test_an_edge_whose_node_was_deleted_is_gone_with_it(api: Api, writer: 
     assert (again["status"], again["already_deleted"]) == ("queued", {"4|5": node, "5|6": node})
 
 
-async def test_features_deleted_before_or_with_their_node_name_who_did_it(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_features_deleted_before_or_with_their_node_name_who_did_it(api: Api, writer: httpx2.AsyncClient) -> None:
     first = (await accepted(writer, features_body("7")))["id"]
     await api.forget(["7"], first, RequestKind.FEATURES)
     node = (await accepted(writer, node_body("8")))["id"]
@@ -120,7 +120,7 @@ async def test_features_deleted_before_or_with_their_node_name_who_did_it(api: A
     assert (mixed["status"], mixed["count"], mixed["already_deleted"]) == ("queued", 1, {"7": first})
 
 
-async def test_the_search_finds_who_deleted_a_node_and_who_its_features(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_the_search_finds_who_deleted_a_node_and_who_its_features(api: Api, writer: httpx2.AsyncClient) -> None:
     features = (await accepted(writer, features_body("7")))["id"]
     await api.forget(["7"], features, RequestKind.FEATURES)
     node = (await accepted(writer, node_body("7", "8")))["id"]

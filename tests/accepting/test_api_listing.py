@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import pytest
 
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 
@@ -25,14 +25,14 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         yield api
 
 
-async def ask(writer: httpx.AsyncClient, *nodes: str, reference: str | None = None) -> dict[str, Any]:
+async def ask(writer: httpx2.AsyncClient, *nodes: str, reference: str | None = None) -> dict[str, Any]:
     response = await writer.post("/deletions", json=node_body(*nodes, reference=reference))
     assert response.status_code == 202
     accepted: dict[str, Any] = response.json()
     return accepted
 
 
-async def listed(client: httpx.AsyncClient, **filters: Any) -> list[str]:
+async def listed(client: httpx2.AsyncClient, **filters: Any) -> list[str]:
     response = await client.get("/deletions", params=filters)
     assert response.status_code == 200, response.text
     return [one["id"] for one in response.json()["deletions"]]

@@ -8,16 +8,16 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from service.access.own_slots import OwnSlots, ReservedKey
+from service.access.request_keys import decrypt
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Accepted, Intake
-from service.domain.drills import DrillTrigger, NewDrill
+from service.domain.drills import NewDrill
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Targets
 from service.domain.states import RequestStatus
-from service.drills.repository import DrillOpen
 from service.errors import Conflict, InvalidRequest, QueueFull, Unavailable
-from service.vault.encryption import decrypt
-from service.vault.own_slots import OwnSlots, ReservedKey
+from service.requests.drill_rows import DrillOpen
+from service.requests.intake import Accepted, Intake
 from tests.support.service.db_harness import MODEL, Database, accepted_ids, is_waiting, open_database, until
 
 
@@ -192,9 +192,9 @@ async def test_a_full_queue_takes_what_fits_and_answers_repetitions(database_url
 
 
 async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_group(db: Database) -> None:
-    other = NewDrill(1, DrillTrigger.MANUAL, after=None)
+    other = NewDrill(1, after=None)
     await db.intake.accept(replace(db.new("1"), drill=other))
-    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, DrillTrigger.MANUAL, after=None))
+    drill = replace(db.new("2", key="monday"), drill=NewDrill(2, after=None))
     asked = (drill, drill, db.new("3", key="monday", digest=bytes([1] * 32)), db.new("3", key="monday"))
     answers = await asyncio.gather(*map(db.intake.accept, asked), return_exceptions=True)
     # As if they had come one after the other: twice the drill that is open, then a request, then another body.

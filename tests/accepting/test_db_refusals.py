@@ -16,7 +16,7 @@ from service.db.engine import connect, create_engine
 from service.db.notifications import listen
 from service.db.transactions import transaction
 from service.errors import DatabaseRefused, LetheError, Unavailable
-from service.http.problems import of_error
+from service.web.problems import of_error
 from tests.support.clients.command_line import CommandLine
 from tests.support.service.certificates import Certificate
 
@@ -48,7 +48,7 @@ async def refused(url: str) -> Unavailable:
     with pytest.raises(Unavailable) as migrating:
         await migrate.upgrade(url)
     ways += [looking.value, migrating.value]
-    assert len({(type(one), one.detail, one.remedy, one.said) for one in ways}) == 1
+    assert len({(type(one), one.detail, one.remedy, one.server_message) for one in ways}) == 1
     return ways[0]
 
 
@@ -120,7 +120,7 @@ async def test_each_refusal_is_told_by_its_cause(empty_database_url: str, what: 
     assert type(error) is kind
     assert error.detail.startswith("The database cannot be used: it ")
     assert cause in error.detail
-    assert words in error.said
+    assert words in error.server_message
     assert remedy in error.remedy
     assert _WAIT not in error.remedy
     for secret in ("mistyped", make_url(empty_database_url).password or "?"):
@@ -197,7 +197,7 @@ async def test_a_server_with_tls_is_verified_as_the_url_asks(empty_database_url:
             error = await refused(wrong)
             assert type(error) is DatabaseRefused
             assert "cannot be reached with TLS" in error.detail
-            assert "certificate verify failed" in error.said
+            assert "certificate verify failed" in error.server_message
 
 
 @asynccontextmanager

@@ -9,20 +9,19 @@ from uuid import uuid4
 import pytest
 
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
 from service.db.engine import create_engine
 from service.db.notifications import listen
-from service.db.rights import API_ROLE
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.deletions.delivery.outbox import OutboxRepository
 from service.domain.kinds import Part, RequestKind
-from service.domain.records import Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import Scope, Tombstone
 from service.domain.states import EventType
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
-from service.evidence.events import EventRepository
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
-from service.versions.pointers import PointerRepository
+from service.log.events import EventRepository
+from service.predictions.version_rows import PointerRepository
+from service.requests.delivery import OutboxRepository
+from service.requests.tombstones import TombstoneRepository
 from tests.support.service.db_harness import MODEL, POINTER, Database, Said, next_pointer, open_database
 
 

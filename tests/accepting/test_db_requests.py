@@ -8,20 +8,18 @@ import pytest
 
 from projector.forgetting.status import RepairStatus
 from service.access.api_keys import ApiKeyRepository
+from service.access.key_disposal import UnneededKeys
 from service.db.transactions import transaction
-from service.deletions.delivery.outbox import OutboxRepository
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest
-from service.domain.scopes import Scope
+from service.domain.records import DeletionRequest, Scope
 from service.domain.states import EventType, Guarantee, RequestStatus
 from service.errors import Conflict
-from service.evidence.contents import AlreadyDeleted
-from service.evidence.events import EventRepository
-from service.key_slots.disposal import UnneededKeys
-from service.versions.batch_rows import BatchRepository, RequestsWithdrawn
-from service.versions.versions import VersionRepository
+from service.log.events import EventRepository
+from service.log.leaves import AlreadyDeleted
+from service.predictions.version_rows import BatchRepository, RequestsWithdrawn, VersionRepository
+from service.requests.delivery import OutboxRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import (
     DETAILS,
     MODEL,

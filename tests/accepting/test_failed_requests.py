@@ -9,25 +9,22 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from service.audit_records.summary import summary
+from service.access.key_disposal import RequestKeyRepository, UnneededKeys
+from service.access.keyring import Keyring
+from service.access.request_keys import RequestKeys
 from service.db.clock import now
 from service.db.transactions import transaction
-from service.deletions.decisions import Decisions
-from service.deletions.failed import FailedRequests
-from service.deletions.follow_up import FollowUp
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import DeletionRequest, Scope, Tombstone
 from service.domain.states import EventType, RequestStatus
 from service.errors import Conflict, InvalidRequest, NotFound
-from service.evidence.events import Event, EventRepository
-from service.key_slots.disposal import UnneededKeys
+from service.log.events import Event, EventRepository
+from service.reports.summary import summary
+from service.requests.decisions import Decisions, FailedRequests, FollowUp
+from service.requests.lookup import RequestRepository
+from service.requests.moves import SEND_ANEW, RequestMoves
+from service.requests.tombstones import TombstoneLookup, TombstoneRepository
 from service.settings import Settings
-from service.tombstones.lookup import TombstoneLookup
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.api_harness import serving as without_unlearner
@@ -117,9 +114,9 @@ async def test_one_that_failed_is_open_with_its_deadline_until_somebody_says_how
     handled = await world.handle(request_id)
     assert (handled.status, handled.handled_at, handled.late) == (RequestStatus.FAILED, handled.ended_at, False)
     assert await world.open_failed() == 0
-    with pytest.raises(Conflict, match="handled before"):
+    with pytest.raises(Conflict, match="already handled"):
         await world.handle(request_id)
-    with pytest.raises(Conflict, match="not kept any more"):
+    with pytest.raises(Conflict, match="no longer kept"):
         await world.db.intake.retry(request_id, world.db.api_key_id)
     await assert_totals_are_right(world.db)
 
@@ -190,7 +187,7 @@ async def test_more_time_is_given_before_the_deadline_alone(world: World) -> Non
     for one, until_when, said in (
         (late, at + timedelta(days=9), "past its deadline"),
         (done, at + timedelta(days=99), "has ended"),
-        (request_id, due_at, "is due .* already"),
+        (request_id, due_at, "is already due at"),
     ):
         with pytest.raises(Conflict, match=said):
             await world.extend(one, until_when)
@@ -234,16 +231,20 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         async with transaction(api.engine) as connection:
             await RequestMoves(connection).mark_failed(UUID(accepted["id"]), "It could not be computed.")
         overview = (await auditor.get("/dashboard")).text
-        assert "1 request needs somebody: 1 that failed." in overview
-        assert "A request has 30 d;" in overview
+        assert "1 failed request needs attention." in overview
+        assert "Requests are due within 30 days" in overview
         due = "UPDATE requests SET due_at = received_at + CAST(:time AS interval)"
         async with transaction(api.engine) as connection:
             await connection.execute(text(due), {"time": timedelta(microseconds=1)})
         # Failed and late is one request, of this model.
-        assert "1 request needs somebody: 1 past the deadline." in (await auditor.get("/dashboard")).text
+        assert "1 request is late." in (await auditor.get("/dashboard")).text
         async with transaction(api.engine) as connection:
             await connection.execute(text(due), {"time": timedelta(days=30)})
         assert "DSR-17" in overview
+        assert (
+            "A later request that deletes the same data settles this one automatically."
+            in (await operator.get(page)).text
+        )
         # Who may only read is offered no form, and no form of theirs is taken.
         shown = (await auditor.get(page)).text
         assert "It could not be computed." in shown
@@ -252,6 +253,13 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         for path, day in (("handle", {}), ("extend", {"day": "2099-01-31"})):
             sent = {"form_token": log_out, "reason": "x", **day}
             assert (await auditor.post(f"{page}/{path}", data=sent, headers=SAME_ORIGIN)).status_code == 403
+        # Without the key to its ids no later request is known to delete the same: one place says what to do then.
+        async with transaction(api.engine) as connection:
+            slot = await RequestKeyRepository(connection).slot(UUID(accepted["id"]))
+        assert slot is not None
+        RequestKeys(tmp_path / "keys" / "requests").destroy({UUID(accepted["id"]): slot})
+        assert SEND_ANEW in (await operator.get(page)).text
+        assert "settles this one automatically" not in (await operator.get(page)).text
         nothing = {**fields, "reason": " "}
         assert (await operator.post(f"{page}/handle", data=nothing, headers=SAME_ORIGIN)).status_code == 422
         handled = await operator.post(f"{page}/handle", data=fields, headers=SAME_ORIGIN)

@@ -7,11 +7,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import WRITER, node_body, refused
 
@@ -23,7 +23,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(*WRITER)
 
 
@@ -32,7 +32,7 @@ def with_salts(body: dict[str, Any], *nodes: str, reference: str | None = None) 
     return body | {"salts": {"nodes": {node: token_hex(24) for node in nodes}, "reference": reference}}
 
 
-async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writer: httpx2.AsyncClient) -> None:
     body = with_salts(node_body("1", "2", reference="R"), "1", "2", reference=token_hex(24))
     accepted = (await writer.post("/deletions", json=body)).json()
     salts = body["salts"]
@@ -55,13 +55,13 @@ async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writ
     [token_hex(23), token_hex(25), token_hex(24)[:-1], "AB" * 24, "zz" * 24, "", 17, None],
     ids=["short", "long", "half a byte", "capitals", "no hex", "empty", "a number", "null"],
 )
-async def test_what_is_no_salt_is_told_with_its_place(writer: httpx.AsyncClient, salt: object) -> None:
+async def test_what_is_no_salt_is_told_with_its_place(writer: httpx2.AsyncClient, salt: object) -> None:
     body = node_body("1") | {"salts": {"nodes": {"1": salt}}}
     document = refused(await writer.post("/deletions", json=body), 422, "invalid-request")
     assert document["errors"][0]["loc"] == ["body", "node", "salts", "nodes"]
 
 
-async def test_a_salt_is_never_used_twice(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_salt_is_never_used_twice(api: Api, writer: httpx2.AsyncClient) -> None:
     first = with_salts(node_body("1"), "1")
     [salt] = first["salts"]["nodes"].values()
     # What was refused has used none.
@@ -82,7 +82,7 @@ async def test_a_salt_is_never_used_twice(api: Api, writer: httpx.AsyncClient) -
 
 
 async def test_of_requests_at_the_same_moment_one_gets_the_salt_and_the_others_go_on(
-    api: Api, writer: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient
 ) -> None:
     salt = token_hex(24)
     same = [node_body(node) | {"salts": {"nodes": {node: salt}}} for node in ("1", "2", "3")]
@@ -94,7 +94,7 @@ async def test_of_requests_at_the_same_moment_one_gets_the_salt_and_the_others_g
 
 
 async def test_a_repetition_is_answered_as_the_first_time_until_the_salts_are_erased(
-    api: Api, writer: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "one"}
     body = with_salts(node_body("1"), "1")

@@ -8,10 +8,10 @@ import pytest
 
 from service.db import lease as leases
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.records import OldestRequest
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 MOST_S = 40.0

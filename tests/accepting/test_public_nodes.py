@@ -9,7 +9,7 @@ import pytest
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.settings import Settings
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused
@@ -60,7 +60,7 @@ async def test_public_nodes_are_refused_by_name_and_nothing_is_accepted(
     document = refused(answer, 409, "public-nodes")
     assert document["title"] == "Public nodes are never deleted"
     assert document["public"] == [public[3], public[1]]
-    assert "trained on nodes declared public" in document["detail"]
+    assert "trained on public nodes" in document["detail"]
     assert (await lethe.client.get("/deletions")).json()["deletions"] == []
     assert (await lethe.client.get(f"/predict/{private[0]}")).status_code == 200
     # The key was not used up.

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from service.domain.scopes import Scope
-from service.http.problems import MOST_FAULTS
+from service.domain.records import Scope
+from service.errors import MOST_FAULTS
 from tests.support.service.api_harness import Api, serving
 
 #: Bytes of the longest refusal of a body: some faults, each in a line.
@@ -23,7 +23,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def client(api: Api) -> httpx.AsyncClient:
+async def client(api: Api) -> httpx2.AsyncClient:
     return await api.client(*Scope)
 
 
@@ -50,7 +50,7 @@ MANY_FAULTS: list[tuple[str, bytes]] = [
 ]
 
 
-async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx.AsyncClient) -> None:
+async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx2.AsyncClient) -> None:
     for path, body in MANY_FAULTS:
         answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 422, (path, body[:60])
@@ -58,14 +58,14 @@ async def test_a_body_of_faults_is_refused_at_the_first_of_them(client: httpx.As
         assert 1 <= len(answer.json()["errors"]) <= MOST_FAULTS, (path, body[:60])
 
 
-async def test_no_more_parameters_are_looked_at_than_there_are(client: httpx.AsyncClient) -> None:
+async def test_no_more_parameters_are_looked_at_than_there_are(client: httpx2.AsyncClient) -> None:
     for path in ("/deletions", "/audit/summary", "/audit/series", "/audit/export", "/drills"):
         answer = await client.get(path, params={f"p{number}": "" for number in range(5_000)})
         assert answer.status_code == 422
         assert len(answer.json()["errors"]) == 1
 
 
-async def test_many_named_nodes_are_answered_as_few_are(client: httpx.AsyncClient) -> None:
+async def test_many_named_nodes_are_answered_as_few_are(client: httpx2.AsyncClient) -> None:
     many = ["1", "nobody", "2"] * 3_000
     answer = (await client.post("/predict", json={"nodes": many})).json()
     assert [one["node"] for one in answer["predictions"]] == ["1", "2"] * 3_000
@@ -113,7 +113,7 @@ async def test_no_header_makes_an_error_inside(api: Api) -> None:
             assert answer.status_code < 500, (method, path, headers, answer.text)
 
 
-async def test_no_path_makes_an_error_inside(client: httpx.AsyncClient) -> None:
+async def test_no_path_makes_an_error_inside(client: httpx2.AsyncClient) -> None:
     for prefix in (
         "/",
         "/predict/",

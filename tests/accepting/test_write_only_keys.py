@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 
-from service.access.api_keys import ApiKeyRepository
-from service.access.key_text import new_api_key
+from service.access.api_keys import ApiKeyRepository, new_api_key
+from service.access.keyring import Keyring
 from service.access.limits import PROBES
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
-from service.vault.keyring import Keyring
+from service.domain.records import Scope
+from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
 from tests.support.service.api_harness import NODES, Api, serving
@@ -34,12 +33,12 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(Scope.DELETIONS_WRITE)
 
 
 @pytest.fixture
-async def reader(api: Api) -> httpx.AsyncClient:
+async def reader(api: Api) -> httpx2.AsyncClient:
     """A key that may know."""
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -51,7 +50,7 @@ def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
 
 
 @pytest.fixture
-async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx.Client]:
+async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx2.Client]:
     """A client of it that may only write."""
     made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
     engine = create_engine(database_url)
@@ -60,7 +59,7 @@ async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx
         await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
     await engine.dispose()
     headers = {"Authorization": f"Bearer {made.text}"}
-    with httpx.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
+    with httpx2.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
         yield client
 
 
@@ -72,7 +71,7 @@ def features(*nodes: str) -> dict[str, Any]:
     return {"kind": "features", "nodes": list(nodes)}
 
 
-def anonymous(answer: httpx.Response) -> dict[str, Any]:
+def anonymous(answer: httpx2.Response) -> dict[str, Any]:
     """An answer without what is new in every one: the id, the time, the random salts, and how many they are."""
     document: dict[str, Any] = answer.json()
     return document | {
@@ -84,7 +83,7 @@ def anonymous(answer: httpx.Response) -> dict[str, Any]:
     }
 
 
-async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
+async def gone(api: Api, reader: httpx2.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
     """Delete `subject` with the key that may."""
     bodies: dict[RequestKind, Callable[..., dict[str, Any]]] = {
         RequestKind.NODE: node_body,
@@ -96,7 +95,9 @@ async def gone(api: Api, reader: httpx.AsyncClient, subject: Any, kind: RequestK
     await api.complete(request)
 
 
-async def test_a_refusal_does_not_say_for_what(api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient) -> None:
+async def test_a_refusal_does_not_say_for_what(
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
+) -> None:
     await gone(api, reader, "5")
     pairs = list(itertools.combinations(NODES[:20], 2))
     refusals = [
@@ -121,7 +122,7 @@ async def test_a_refusal_does_not_say_for_what(api: Api, writer: httpx.AsyncClie
 
 
 async def test_what_is_deleted_is_accepted_as_what_is_there(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     await gone(api, reader, "5")
     await gone(api, reader, "7", RequestKind.FEATURES)
@@ -145,7 +146,7 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
 
 
 async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gone_since(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     headers = {"Idempotency-Key": "one"}
     first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
@@ -162,7 +163,7 @@ async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gon
 
 
 async def test_too_late_to_cancel_is_all_that_is_said(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     taken, completed, cancelled = [
         (await writer.post("/deletions", json=node_body(node))).json()["id"] for node in ("1", "2", "3")
@@ -184,7 +185,7 @@ async def test_too_late_to_cancel_is_all_that_is_said(
 
 
 async def test_refusals_are_recorded_and_counted(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     await writer.post("/deletions", json=edges(("1", "9"), ("1", "2")))
     await reader.post("/deletions", json=node_body("nobody"))
@@ -205,7 +206,7 @@ async def test_refusals_are_recorded_and_counted(
 
 
 async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
-    api: Api, writer: httpx.AsyncClient, reader: httpx.AsyncClient
+    api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
     """It would be answered 409 for what is there, 404 for what is not, and put nothing at risk."""
     used = (await writer.post("/deletions", json=node_body("1"))).json()["salts"]["nodes"]["1"]
@@ -221,7 +222,7 @@ async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
 
 
 def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
-    lethe: LetheProcess, writing: httpx.Client
+    lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     earlier = lethe.delete(["5"])
     assert earlier.audit is not None
@@ -236,7 +237,7 @@ def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
 
 
 def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
-    lethe: LetheProcess, writing: httpx.Client
+    lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     lethe.delete(["5"])
     # As from elsewhere: on the machine itself the metrics are open.

@@ -8,17 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from service.access.api_keys import ApiKeyRepository
-from service.access.first_key import ensure_first_key, refuse_weak_keys
+from service.access.api_keys import ApiKeyRepository, ensure_first_key, refuse_weak_keys
 from service.access.key_memory import key_memory
+from service.access.keyring import Keyring
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.errors import ConfigurationError, Unauthenticated
-from service.operation.key_folder import open_keyring
-from service.processes.api import create_app
+from service.processes.api_process import create_app
+from service.processes.key_folder import open_keyring
 from service.settings import Settings
-from service.vault.keyring import Keyring
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
-from service.dashboard.pages import CONTENT_SECURITY_POLICY
-from service.domain.scopes import Scope
+from service.domain.records import Scope
+from service.web.dashboard.pages import CONTENT_SECURITY_POLICY
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import refused
@@ -52,7 +52,7 @@ async def test_a_key_with_audit_read_opens_it_and_others_do_not(api: Api) -> Non
 async def test_the_session_is_a_cookie_that_no_script_and_no_other_site_gets(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None, **{"X-Forwarded-Proto": "https"})
-    client.base_url = httpx.URL("https://lethe")
+    client.base_url = httpx2.URL("https://lethe")
     cookies = (await sign_in(client, key)).headers.get_list("set-cookie")
     (session,) = [cookie.lower() for cookie in cookies if cookie.startswith("lethe_session")]
     for attribute in ("httponly", "samesite=strict", "path=/dashboard", "secure"):
@@ -141,7 +141,8 @@ async def test_pages_run_and_load_only_what_comes_from_here(api: Api) -> None:
     _, key = await api.key(Scope.AUDIT_READ)
     client = await api.client_with(None)
     await sign_in(client, key)
-    for path in ("/dashboard/login", "/dashboard", "/dashboard/requests", "/dashboard/find", "/dashboard/log"):
+    for name in ("/login", "/verify", "", "/requests", "/find", "/log"):
+        path = f"/dashboard{name}"
         page = await client.get(path)
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
@@ -193,7 +194,7 @@ async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) 
         assert page.status_code == status
         assert page.headers["content-type"].startswith("text/html")
         assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
-        assert '<a href="/dashboard">To the overview</a>' in page.text
+        assert '<a href="/dashboard">Go to the overview</a>' in page.text
         assert "lesund" not in page.text + api.lines.getvalue()
         # For a program it is what it is everywhere else.
         problem = await client.get(f"/dashboard{path}")

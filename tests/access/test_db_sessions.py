@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
 from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, SessionRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
-from service.vault.keyring import Keyring
+from service.domain.records import Scope
 from tests.support.service.db_harness import Database, open_database
 
 SECOND = timedelta(seconds=1)

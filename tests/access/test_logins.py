@@ -14,12 +14,12 @@ from service.access.api_keys import ApiKeyRepository
 from service.db import locks, migrate
 from service.db.engine import Engine, connection_to
 from service.db.locks import Lock
-from service.db.rights import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.deletions.requests import RequestRepository
-from service.domain.scopes import Scope
-from service.evidence.log import LogRepository
+from service.domain.records import Scope
+from service.log.events import LogRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import MODEL, Database, open_database
 from tests.support.service.logins import logged_in, may
 
@@ -158,7 +158,7 @@ async def test_a_deadline_that_no_calendar_has_is_refused_to_the_api_and_the_unl
     async with logged_in(db, API_ROLE) as engine:
         extend = "SELECT request_extend(:id, :key, CAST(CAST(:until AS text) AS timestamptz), 'x')"
         await refused(engine, extend, "bounded", id=request_id, key=db.api_key_id, until=until)
-        check = "INSERT INTO log_checks (api_key_id, size) VALUES (:key, 0)"
+        check = "INSERT INTO log_checks (api_key_id, size, against_size) VALUES (:key, 0, 0)"
         async with engine.begin() as conn:
             await conn.execute(text(check), {"key": db.api_key_id})
         await refused(engine, f"UPDATE log_checks SET checked_at = '{until}'", "permission denied")
@@ -185,7 +185,7 @@ MADE_OF = "(id, model, kind, api_key_id, count, {}) SELECT gen_random_uuid(), 't
     "added",
     [
         f"outbox (request_id, model) SELECT id, {LONG} FROM requests",
-        f"drills (request_id, model, cohort, trigger) SELECT id, {LONG}, 1, 'manual' FROM requests",
+        f"drills (request_id, model, cohort) SELECT id, {LONG}, 1 FROM requests",
         f"refused_requests (model, api_key_id, kind, named, reason) SELECT 'm', id, 'node', 1, {LONG} FROM api_keys",
         f"refused_requests (model, api_key_id, kind, named, reason) SELECT {LONG}, id, 'node', 1, 'x' FROM api_keys",
         f"used_salts (hash) SELECT convert_to({LONG}, 'UTF8')",
@@ -262,7 +262,7 @@ async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
 HELD = {
     API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
-        *("lock_drills", "lock_feed", "lock_intake", "lock_log", "lock_totals"),
+        *("lock_feed", "lock_intake", "lock_log", "lock_totals"),
         *("outbox", "webhook_deliveries"),
     ],
     AUDIT_ROLE: [],

@@ -10,32 +10,26 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.access.api_keys import ApiKeyRepository
-from service.audit_records.totals import fold
+from service.access.keyring import Keyring
 from service.db import lease as leases
 from service.db import roles, schema
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
-from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
-from service.domain.records import Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import Scope, Tombstone
 from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound, Unauthenticated
-from service.operation.key_folder import VaultKeyRepository, accept_lost, open_keyring
-from service.recovery.repository import RecoveryRepository
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.processes.key_folder import VaultKeyRepository, accept_lost, open_keyring
+from service.reports.summary import fold
+from service.requests.moves import RequestMoves
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.causes import RecoveryRepository
 from tests.support.service.db_harness import MODEL, Database, Said, made, next_pointer, open_database
 from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
-_ASKED = (
-    "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
-    "reference_commitment subject_commitments voucher"
-)
 #: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
     "alembic_version": (_READ, _READ),
@@ -45,7 +39,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "batches": (_READ, _ADD),
     "checkpoints": (_READ, _ADD),
     "decisions": (_READ, "read, change event_id"),
-    "drills": ("read, add cohort model request_id trigger", "read, add cohort model request_id trigger"),
+    "drills": ("read, add cohort model request_id", _READ),
     "events": (_READ, _ADD),
     "feed": (_READ, "read, add api_key_id due_at milestone request_id status, change due_at place"),
     "imports": (_READ, "read, change finished_at refusal status"),
@@ -64,17 +58,18 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "request_audits": (_READ, _ADD),
     "request_search": (_READ, _READ),
     "requests": (
-        _ASKED,
-        f"{_ASKED}, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
+        "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
+        "reference_commitment subject_commitments voucher",
+        "read, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
         "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
     ),
-    "lock_drills": ("read, remove", "read, remove"),
+    "lock_drills": ("read, remove", ""),
     "lock_feed": ("", "read, remove"),
     "lock_intake": (_READ, "read, remove"),
     "lock_log": ("", "read, remove"),
     "lock_sessions": ("read, remove", ""),
     "lock_totals": ("", "read, remove"),
-    "log_checks": ("read, add api_key_id size, change size", _READ),
+    "log_checks": ("read, add against_size api_key_id size, change against_size size", _READ),
     "service_settings": (_READ, _READ),
     "sessions": ("read, add key_id token_hash, change seen_at, remove", ""),
     "tombstone_keys": (_READ, _ADD),

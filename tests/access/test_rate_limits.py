@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import redis
 
 from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES
-from service.domain.scopes import Scope
-from service.embedded import Embedded
+from service.domain.records import Scope
+from service.processes.private_servers import Embedded
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.limits import FAILURES, Wrong, fail, is_refused, limits_of
@@ -89,7 +89,7 @@ async def api(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterato
         yield running
 
 
-def too_many(answer: httpx.Response) -> None:
+def too_many(answer: httpx2.Response) -> None:
     document = refused(answer, 429, "too-many-attempts")
     assert int(answer.headers["retry-after"]) == document["retry_after"] >= 1
 
@@ -121,7 +121,7 @@ async def test_refusals_are_limited_by_key_for_keys_that_may_only_write(api: Api
 
 
 async def test_one_key_leaves_room_in_the_queue_for_the_others(api: Api) -> None:
-    async def fills(client: httpx.AsyncClient) -> None:
+    async def fills(client: httpx2.AsyncClient) -> None:
         assert (await client.post("/deletions", json=node_body(*NODES[:5]))).status_code == 202
 
     greedy, *others, late = [await api.client(Scope.DELETIONS_WRITE) for _ in range(5)]

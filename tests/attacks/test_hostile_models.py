@@ -28,7 +28,7 @@ from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
-from service.cli.models.train import TrainingOptions, train_model
+from service.cli.train import TrainingOptions, train_model
 
 #: How many folders are tried.
 _FOLDERS = 2000

@@ -8,9 +8,10 @@ from urllib.parse import quote
 import pytest
 
 from model_store.versions import VersionRef
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from tests.support.service.api_harness import CLASSES, NODES, Api, publish, serving
 from tests.support.service.bodies import node_body, refused
+from tests.support.service.publications import load, published_model
 
 
 @pytest.fixture
@@ -84,7 +85,8 @@ async def test_nothing_is_predicted_while_that_is_withheld_and_deletions_are_acc
     # What is deleted does not wait for it.
     api_key = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     assert (await api_key.post("/deletions", json=node_body("1"))).status_code == 202
-    assert api.publisher.show(VersionRef(1, 1), 2)
+    model = published_model(api.nodes, api.snapshot, classes=CLASSES)
+    load(api.publisher, VersionRef(1, 1), model, api.snapshot, 2)
     assert (await reader.get("/predict/1")).status_code == 200
 
 

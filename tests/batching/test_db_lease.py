@@ -8,15 +8,14 @@ import pytest
 from sqlalchemy import text
 
 from projector.forgetting.status import RepairProgress
-from service.boottime import boottime
+from service.db.clock import boottime
 from service.db.engine import create_engine
-from service.db.fencing import fence, wait_for_writers
 from service.db.lease import acquire, holder, release, renew
-from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
+from service.db.transactions import CommitUnanswered, fence, fenced_transaction, transaction, wait_for_writers
 from service.domain.lease_report import Check, Condition, Holder, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import LeaseLost, Unavailable
-from service.versions.pointers import PointerRepository
+from service.predictions.version_rows import PointerRepository
 from tests.support.service.db_harness import (
     MODEL,
     POINTER,

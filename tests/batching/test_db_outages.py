@@ -11,17 +11,17 @@ import pytest
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.exc import DBAPIError
 
-from service.audit_records.queries import AuditFilters
-from service.audit_records.search import search
+from service.access.key_disposal import UnneededKeys
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.notifications import listen
 from service.db.transactions import CommitUnanswered, is_outage, transaction
-from service.deletions.intake.intake import Accepted, Intake
-from service.embedded import Embedded
 from service.errors import DatabaseDamaged, Unavailable
-from service.key_slots.disposal import UnneededKeys
-from service.versions.pointers import PointerRepository
+from service.predictions.version_rows import PointerRepository
+from service.processes.private_servers import Embedded
+from service.reports.queries import AuditFilters
+from service.reports.search import search
+from service.requests.intake import Accepted, Intake
 from tests.support.service.db_harness import (
     MODEL,
     POINTER,

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from lethe_client.results import Accepted
-from service.embedded import Embedded
+from service.processes.private_servers import Embedded
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 import msgspec
 import numpy as np
 
@@ -36,7 +36,7 @@ class Answer:
 class Traffic:
     """Deletions at random moments among predictions of random nodes; a moment is how many predictions were begun."""
 
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     nodes: list[str]
     rng: np.random.Generator
     deletions: int
@@ -109,8 +109,8 @@ class Traffic:
 async def predicted_while_deleting(
     lethe: LetheProcess, scratch: Recomputation, *, deletions: int, predictions: int, seed: int
 ) -> None:
-    limits = httpx.Limits(max_connections=ASKERS + 8)
-    async with httpx.AsyncClient(base_url=lethe.url, headers=authorization(), limits=limits, timeout=60.0) as http:
+    limits = httpx2.Limits(max_connections=ASKERS + 8)
+    async with httpx2.AsyncClient(base_url=lethe.url, headers=authorization(), limits=limits, timeout=60.0) as http:
         traffic = Traffic(http, list(scratch.graph.node_ids), np.random.default_rng(seed), deletions, predictions)
         await traffic.run()
         response = await http.post("/predict", json={"nodes": traffic.nodes})

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from model_store.versions import VersionRef
-from service.boottime import boottime
 from service.db import lease as leases
+from service.db.clock import boottime
 from service.db.lease import AnotherHome
 from service.db.transactions import transaction
 from service.domain.records import Pointer
 from service.domain.snapshot import Snapshot
-from service.errors import Unavailable
+from service.errors import LeaseLost, Unavailable
 from service.home_id import id_of, known_id
-from service.operation.admission import Admission
-from service.publication.reader import Reader
-from service.publication.writer import Publisher
-from service.versions.pointers import PointerRepository
+from service.predictions.reader import Reader
+from service.predictions.served_model import Admission
+from service.predictions.version_rows import PointerRepository
+from service.predictions.writer import Publisher
 from tests.support.processes import reader_process
 from tests.support.service import publications
 from tests.support.service.db_harness import MODEL, Database, open_database, until
@@ -69,8 +69,8 @@ class Session:
 
     def clean_up(self, version: int, *gone: int) -> None:
         ref = VersionRef(version, self.fencing)
-        self.publisher.erase(ref, np.array(gone, dtype=np.int64), NO_EDGES, self.fencing)
-        self.publisher.remove_older(ref, self.fencing)
+        self.publisher.erase(ref, np.array(gone, dtype=np.int64), NO_EDGES)
+        self.publisher.remove_older(ref)
 
 
 @dataclass
@@ -142,7 +142,8 @@ async def test_a_session_that_goes_on_after_another_took_over_changes_no_answer(
             session.write(version, 0)
             shown_at = session.show(version)
             # Its files are gone, so that it writes them again.
-            stale.load(2)
+            with pytest.raises(LeaseLost):
+                stale.load(2)
             stale.clean_up(2, 0)
             session.clean_up(version)
             assert await reader.answers(str(version)) < shown_at
@@ -160,8 +161,16 @@ async def committed(db: Database, tmp_path: Path) -> Session:
     async with transaction(db.engine) as connection:
         pointer = Pointer(MODEL, 1, 1, "1-1", "a" * 64, "b" * 64)
         await PointerRepository(connection).advance(0, pointer)
-    assert await leases.acquire(db.engine, MODEL, "one", 0.001, home=id_of(tmp_path)) is not None
+    await serve_from(db, id_of(tmp_path))
     return Session(tmp_path)
+
+
+async def serve_from(db: Database, home: str) -> None:
+    """A session in a home, by its id, which has found that home and database agree."""
+    lease = await leases.acquire(db.engine, MODEL, "one", 60, home=home)
+    assert lease is not None
+    await leases.claim_home(db.engine, lease, home)
+    await leases.release(db.engine, lease)
 
 
 async def test_a_reader_answers_once_the_database_says_that_its_home_is_the_one(
@@ -192,7 +201,7 @@ async def test_a_reader_in_a_restored_home_answers_nothing_before_the_unlearner_
         await PointerRepository(connection).advance(1, Pointer(MODEL, 2, 1, "2-1", "c" * 64, "d" * 64))
     reader = Reader(tmp_path)
     assert await Admission(db.engine, reader, tmp_path, MODEL).look()
-    with pytest.raises(Unavailable, match="older than the committed version"):
+    with pytest.raises(Unavailable, match="older than the committed one"):
         predicted(reader, "b")
     committed.write(2)
     committed.show(2)
@@ -206,12 +215,31 @@ async def test_a_copied_home_answers_nothing_and_its_unlearner_gets_no_lease(
     copy.mkdir()
     shutil.copytree(tmp_path / "run", copy / "run", symlinks=True)
     reader = Reader(copy)
-    assert reader._heads.newest() is not None
+    assert reader.look_up(["b"]) is None
     assert not await Admission(db.engine, reader, copy, MODEL).look()
-    with pytest.raises(Unavailable, match="served in another LETHE_HOME"):
+    with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         predicted(reader, "b")
+    # Nor does it accept a deletion, whose keys the right home could not read.
+    with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
+        reader.look_up(["b"])
     with pytest.raises(AnotherHome):
         await leases.acquire(db.engine, MODEL, "two", 60, home=id_of(copy))
+
+
+async def test_a_home_is_claimed_once_it_was_found_to_agree_with_the_database(db: Database, tmp_path: Path) -> None:
+    wrong, right = id_of(tmp_path / "wrong"), id_of(tmp_path / "right")
+    lease = await leases.acquire(db.engine, MODEL, "one", 60, home=wrong)
+    assert lease is not None
+    # It ends without an agreement.
+    await leases.release(db.engine, lease)
+    await serve_from(db, right)
+    with pytest.raises(AnotherHome):
+        await leases.acquire(db.engine, MODEL, "one", 60, home=wrong)
+    lease = await leases.acquire(db.engine, MODEL, "one", 60, home=right)
+    assert lease is not None
+    await leases.claim_home(db.engine, lease, wrong)
+    async with transaction(db.engine) as connection:
+        assert await leases.home_of(connection, MODEL) == right
 
 
 async def test_once_another_home_takes_over_readers_of_the_first_answer_nothing(
@@ -231,7 +259,7 @@ async def test_once_another_home_takes_over_readers_of_the_first_answer_nothing(
 
 async def test_a_home_that_was_taken_over_is_the_one_for_later_holders(db: Database, tmp_path: Path) -> None:
     first, second = id_of(tmp_path / "first"), id_of(tmp_path / "second")
-    assert await leases.acquire(db.engine, MODEL, "one", 0.001, home=first) is not None
+    await serve_from(db, first)
     assert await leases.acquire(db.engine, MODEL, "two", 0.001, home=second, take_over=True) is not None
     assert await leases.acquire(db.engine, MODEL, "three", 60, home=second) is not None
     # Whether it is held or not.

@@ -16,7 +16,7 @@ from service.db.transactions import transaction
 from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.records import Lease
 from service.errors import KeyMissing, LeaseLost, StateMismatch
-from service.versions.lease_keeper import LeaseKeeper, RenewalFailed, holding
+from service.unlearner.lease_keeper import LeaseKeeper, RenewalFailed, holding
 from tests.support.service.db_harness import MODEL, Database, open_database, until
 from tests.support.service.kinds_world import make_model
 from tests.support.service.running import running, settings_of

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from service.batches.batcher import BatchLimits, Take, Wait
-from service.batches.claims import Claims
 from service.db.transactions import transaction
 from service.queue.connection import connect
 from service.queue.stream import DeletionStream
+from service.unlearner.batcher import BatchLimits, Claims, Take, Wait
 from tests.support.service.db_harness import until
 from tests.support.service.queue_world import MODEL, queue_world
 

@@ -13,13 +13,12 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 from sqlalchemy import text
 
-from service.access.node_allowance import NodeAllowance
+from service.access.limits import NodeAllowance
 from service.db import engine as engine_module
 from service.db.engine import create_engine
 from service.errors import Unavailable
-from service.operation import gauges, unlearner_probes
-from service.queue.connection import connect, version_of
-from service.queue.refusal import refusal
+from service.processes import gauges, unlearner_probes
+from service.queue.connection import connect, refusal, version_of
 from service.queue.stream import DeletionStream
 from service.settings import Settings
 from tests.support.processes.valkey_process import ValkeyProcess
@@ -30,9 +29,9 @@ from tests.support.service.running import Lethe, running
 KEY = "lethe:small:deletions"
 #: What Redis is told -> what the operator reads: the cause, and a word of the remedy.
 REFUSALS = {
-    f"SET {KEY} x": ("something else than a stream lies under the key of the queue", f"DEL {KEY}"),
+    f"SET {KEY} x": ("the key of the queue", f"DEL {KEY}"),
     "CONFIG SET maxmemory 1": ("its memory is full", "maxmemory"),
-    "REPLICAOF 127.0.0.1 1": ("it is a replica, which may only be read", "primary"),
+    "REPLICAOF 127.0.0.1 1": ("it is a read-only replica", "primary"),
     "ACL SETUSER default -xadd": ("its access list (ACL) forbids this user a command", "+@stream"),
     "CONFIG SET requirepass secret": ("it asks for another user or password", "REDIS_URL"),
 }
@@ -131,7 +130,11 @@ def answering(line: bytes | None) -> Iterator[str]:
     [
         (b"-ERR max number of clients reached", "it has no connection left", "`maxclients`"),
         (b"-LOADING Valkey is loading the dataset in memory", "it is still loading its data", "Wait"),
-        (b"-MISCONF Errors writing to the AOF file: No space left on device", "it takes no writes", "room on its disk"),
+        (
+            b"-MISCONF Errors writing to the AOF file: No space left on device",
+            "it rejects writes",
+            "free space on its disk",
+        ),
         (b"-DENIED Valkey is running in protected mode", "protected mode", "Give it a password"),
         (b"-NOAUTH Authentication required.", "another user or password", "REDIS_URL"),
         (b"-ERR something else", "it answers 'something else'", "documentation"),

@@ -11,12 +11,12 @@ from sqlalchemy import text
 
 from service.db import migrate
 from service.db.transactions import transaction
-from service.deletions.delivery.relay import Relay
-from service.embedded import Embedded
 from service.errors import Unavailable
-from service.queue.backoff import Backoff
+from service.processes.private_servers import Embedded
 from service.queue.connection import connect
+from service.queue.outage import Backoff
 from service.queue.stream import DeletionStream
+from service.requests.delivery import Relay
 from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.queue_world import MODEL, QueueWorld, claim_all, queue_world
 

@@ -10,13 +10,12 @@ from sqlalchemy import text
 
 from service.db import lease as leases
 from service.db.transactions import transaction
-from service.deletions.delivery.relay import Relay
-from service.deletions.delivery.sweeper import Sweeper
-from service.deletions.moves import RequestMoves
 from service.domain.lease_report import Condition, LeaseReport, Phase
-from service.queue.backoff import Backoff
 from service.queue.connection import connect
+from service.queue.outage import Backoff
 from service.queue.stream import DeletionStream
+from service.requests.delivery import Relay, Sweeper
+from service.requests.moves import RequestMoves
 from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.queue_world import MODEL, QueueWorld, claim_all, queue_world
 

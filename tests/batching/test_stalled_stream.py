@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from service.deletions.delivery.sweeper import Sweeper
-from service.operation import api_probes
+from service.processes import readiness
 from service.queue.connection import connect
+from service.requests.delivery import Sweeper
 from service.settings import Settings
 from tests.support.processes.valkey_process import ValkeyProcess
 from tests.support.service.db_harness import until
@@ -79,7 +79,7 @@ async def test_what_a_stalled_stream_holds_is_carried_out(lethe: Lethe, redis: R
 async def test_a_stream_that_takes_no_commands_is_named_by_readiness(
     lethe: Lethe, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_probes, "MOST_UNCLAIMED_S", 0.5)
+    monkeypatch.setattr(readiness, "MOST_UNCLAIMED_S", 0.5)
     await redis.client_pause(60_000, all=False)
     accepted = await lethe.delete("3")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import service.unlearning.committed
-import service.unlearning.resident
+import service.unlearner.committed
+import service.unlearner.resident
 from projector.certified.mechanism import mechanism_for, shown
 from projector.certified.publication import Publication
 from service.domain.figures import EXACT
@@ -40,7 +40,7 @@ def drawn_again(patch: Patch) -> None:
     def again(publication: Publication, *weights: Any) -> Any:
         return shown(Publication.drawn(publication.promise, publication.mechanism), *weights)
 
-    patch.setattr(service.unlearning.committed, "shown", again)
+    patch.setattr(service.unlearner.committed, "shown", again)
 
 
 def drawn_once_for_all(patch: Patch) -> None:
@@ -51,7 +51,7 @@ def no_cap(patch: Patch) -> None:
     def boundless(*of: Any) -> Any:
         return replace(mechanism_for(*of), cap=1e9)
 
-    patch.setattr(service.unlearning.resident, "mechanism_for", boundless)
+    patch.setattr(service.unlearner.resident, "mechanism_for", boundless)
 
 
 def no_salt(patch: Patch) -> None:
@@ -63,7 +63,7 @@ def one_figure_told(patch: Patch) -> None:
 
 
 def one_figure_logged(patch: Patch) -> None:
-    patch.setattr("service.evidence.contents.EXACT", EXACT - {"repair_weight_change"})
+    patch.setattr("service.log.leaves.EXACT", EXACT - {"repair_weight_change"})
 
 
 WALK = of_a_lethe(checks.assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from projector.certified.mechanism import shown
-from service.audit.verify_export import verify_export
-from service.domain.guarantees import noise_in_words
-from service.domain.scopes import Scope
+from service.domain.records import Scope
+from service.domain.states import noise_in_words
+from service.log.export import verify_export
 from service.settings import Settings
 from tests.support.clients.signing_in import sign_in
 from tests.support.service.db_harness import until
@@ -105,7 +105,7 @@ async def test_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkey
     await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch)
 
 
-@pytest.mark.parametrize("written", ["model_store.versions.write_file", "service.publication.writer._write_file"])
+@pytest.mark.parametrize("written", ["model_store.versions.write_file", "service.predictions.writer._write_file"])
 async def test_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
     lethe: Lethe, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:

@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from sqlalchemy import text
 
-from service.audit.checkpoint import Signer
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType
-from service.evidence.contents import LogKeyAdded
-from service.evidence.events import EventRepository
+from service.log.checkpoints import Signer
+from service.log.events import EventRepository
+from service.log.leaves import LogKeyAdded
 from tests.support.clients.visits import Visit
 from tests.support.databases import Templates
 from tests.support.models.trained_models import SMALL, Models

@@ -4,14 +4,14 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from projector.forgetting.canaries import Canaries
 from service.domain.figures import RequestNorms
-from service.domain.scopes import Scope
-from service.drills.cohorts import CohortSearch
-from service.publication.reader import Reader
+from service.domain.records import Scope
+from service.predictions.reader import Reader
+from service.requests.drill_runs import CohortSearch
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 
@@ -26,7 +26,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
         yield running
 
 
-async def visitor(api: Api, *scopes: Scope) -> httpx.AsyncClient:
+async def visitor(api: Api, *scopes: Scope) -> httpx2.AsyncClient:
     """A browser that is signed in with a new key."""
     _, key = await api.key(Scope.AUDIT_READ, *scopes)
     client = await api.client_with(None)
@@ -40,13 +40,13 @@ def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", card[card.index(">") + 1 : card.index("</section>")]).split())
 
 
-async def card(client: httpx.AsyncClient) -> str:
+async def card(client: httpx2.AsyncClient) -> str:
     answer = await client.get("/dashboard")
     assert answer.status_code == 200
     return text_of(answer.text)
 
 
-async def run(client: httpx.AsyncClient, headers: dict[str, str] = HTMX) -> httpx.Response:
+async def run(client: httpx2.AsyncClient, headers: dict[str, str] = HTMX) -> httpx2.Response:
     fields = {"form_token": token_in((await client.get("/dashboard")).text)}
     return await client.post("/dashboard/drills", data=fields, headers=headers)
 
@@ -66,7 +66,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     page = (await client.get("/dashboard")).text
     told = text_of(page)
     assert "No drill has run yet." in told
-    assert "2 drills of 2 are left" in told
+    assert "2 of 2 drills are left" in told
     assert "Run a drill" in told
 
     # At rest it answers that nothing has changed; by itself it is no page.
@@ -80,13 +80,12 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "Under way" in (await client.get("/dashboard/drills", headers=asked)).text
     assert "every 1.0s" in begun.text
     assert "Under way" in text_of(begun.text)
-    assert "1 drill of 2 is left" in text_of(begun.text)
+    assert "1 of 2 drills is left" in text_of(begun.text)
     assert 'id="run-drill" class="plain" aria-disabled="true"' in begun.text
     await complete(api, 1, after=0.0)
     told = await card(client)
     assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in told
-    assert "Cohort 1, asked for just now" in told
-    assert "None runs by itself" in told
+    assert "Cohort 1, started just now" in told
     # While the model is being loaded, what was done is shown.
     loading = Reader(tmp_path)
     with monkeypatch.context() as patched:
@@ -100,7 +99,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     await complete(api, 2, after=0.5)
     told = await card(client)
     assert "Failed 4.125 → 0.5" in told
-    assert "0 drills of 2 are left: train the model again" in told
+    assert "0 of 2 drills are left: train the model again" in told
     assert "Run a drill" not in told
     assert "Earlier drills" in told
 
@@ -119,12 +118,12 @@ async def test_a_failed_drill_is_told_until_another_ends_or_another_model_is_ser
     [newest, _] = (await api_client.get("/drills")).json()["drills"]
     assert (await api_client.delete(f"/deletions/{newest['request_id']}")).status_code == 200
     page = (await client.get("/dashboard")).text
-    assert "Last drill Withdrawn" in text_of(page)
+    assert "Last drill Cancelled" in text_of(page)
     assert failed in page
     await api.replace_model()
     page = (await client.get("/dashboard")).text
     assert failed not in page
-    assert "none was run on this model" in page
+    assert "none on this model" in page
 
 
 async def test_only_a_form_of_this_session_with_a_key_that_may_delete_starts_a_drill(api: Api) -> None:
@@ -151,5 +150,5 @@ async def test_without_a_script_the_form_works_and_a_refusal_is_a_page(api: Api)
     refused = await run(client, SAME_ORIGIN)
     assert refused.status_code == 409
     assert "A drill is under way" in refused.text
-    assert "A drill of this model is under way" in text_of((await run(client)).text)
+    assert "A drill of this model is already running" in text_of((await run(client)).text)
     assert await api.count("drills") == 1

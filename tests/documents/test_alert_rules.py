@@ -55,7 +55,7 @@ def of(*names: str) -> tuple[str, ...]:
     return tuple(f"lethe_{name}{UNLEARNER}" for name in names)
 
 
-INTERVAL, COMPLETED = of("drill_interval_seconds", "drill_last_completed_timestamp_seconds")
+[COMPLETED] = of("drill_last_completed_timestamp_seconds")
 COHORTS = f"lethe_drill_cohorts_remaining{UNLEARNER}"
 [RESTARTS] = of("restarts_total")
 QUEUED, BATCHES = of("queued_nodes", "batches_total")
@@ -124,18 +124,9 @@ CASES = {
         Case({of("repairs_not_converged_total")[0]: "0x20 1x2400"}, {of("repairs_not_converged_total")[0]: always(4)})
     ],
     "LetheDrillFailed": [gauge("drill_last_passed", 0, 1)],
-    "LetheDrillOverdue": [
-        # The last drill was at 1970, so 40 hours are more than the 12 and the day that are allowed.
-        Case(
-            {INTERVAL: always(DAY / 2), COMPLETED: always(0)},
-            {INTERVAL: always(DAY / 2), COMPLETED: always(4 * HOUR)},
-            "38h",
-        ),
-        Case({INTERVAL: always(DAY / 2), COMPLETED: always(0)}, {INTERVAL: always(0), COMPLETED: always(0)}, "38h"),
-    ],
     "LetheDrillCohortsUsedUp": [
-        Case({INTERVAL: always(DAY), COHORTS: always(0)}, {INTERVAL: always(DAY), COHORTS: always(1)}),
-        Case({INTERVAL: always(DAY), COHORTS: always(0)}, {INTERVAL: always(0), COHORTS: always(0)}),
+        Case({COMPLETED: always(1), COHORTS: always(0)}, {COMPLETED: always(1), COHORTS: always(1)}),
+        Case({COMPLETED: always(1), COHORTS: always(0)}, {COMPLETED: always(0), COHORTS: always(0)}),
     ],
     "LethePromiseNearlyUsed": [gauge("promise_used_share", 0.9, 0.89)],
     "LetheLogUnsigned": [Case({SIZE: always(8), SIGNED: always(7)}, {SIZE: always(8), SIGNED: always(8)})],

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.audit.checkpoint import Checkpoint
-from service.audit.watch import Seen
-from service.cli.evidence.watch import WatchMetrics
-from service.http.metrics import HttpMetrics
+from service.cli.audit_watch import WatchMetrics
+from service.log.checkpoints import Checkpoint
+from service.log.watch import Seen
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
+from service.web.middleware import HttpMetrics
 from tests.support.documents.alerts import ALERTS, DOCKER, RULES
 
 DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (DOCKER / "grafana" / "dashboards").glob("*.json")}

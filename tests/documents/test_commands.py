@@ -24,7 +24,8 @@ from tests.support.processes.lethe_process import LetheProcess, copied
 NOT_HERE = {
     "./lethe serve": "runs until it is stopped; pages are followed beside one that runs, and its options are checked",
     "LETHE_HOME=mine ./lethe serve": "the same",
-    "lethe serve": "the same, of an installed Lethe: tests/packaging",
+    "python3 -m venv ~/lethe": "asks the index; tests/packaging installs a checkout and serves",
+    "~/lethe/bin": "the same",
     "LETHE_WORKERS_ADDRESS=10.0.0.1 ./lethe serve": "the same, on hosts of which there is one",
     "torchrun": "the same: tests/running/test_torchrun.py",
     "LETHE_WORKERS=4 docker compose": "there is no Docker engine",
@@ -47,10 +48,10 @@ NOT_HERE = {
     "cat > .env": "for Docker",
     "chmod 600 .env": "for Docker",
     "docker compose": "there is no Docker engine; tests/documents/test_deployment.py reads what it reads",
+    ".venv/bin/alembic revision": "adds a file to the checkout; tests/migrations makes one in a copy",
     "grep '==' requirements": "asks the index; tests/documents/test_requirements.py reads what it writes",
     "git clean": "a checkout, which a copy is not; tests/packaging makes the wheels",
     "python3 -m pip wheel": "asks the index for what builds them; tests/packaging makes the wheels",
-    "pipx install": "is not brought by Lethe; tests/packaging installs the wheels",
 }
 SHOWN = [command for page in PAGES for command in commands(page)]
 #: Those that run some of the tests; `./lethe test` alone would run this one too.

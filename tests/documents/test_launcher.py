@@ -99,8 +99,9 @@ def clone(tmp_path: Path) -> Clone:
         folder.mkdir(parents=True)
     shutil.copy(LAUNCHER, root / "lethe")
     (root / "requirements.txt").write_text("one==1\n")
-    (root / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==2\n")
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    (root / "requirements-downloads.txt").write_text("three==3\n")
+    (root / "requirements-dev.txt").write_text("two==2\n")
+    for lock in ("requirements.lock", "requirements-downloads.lock", "requirements-dev.lock"):
         (root / lock).write_text("# nothing\n")
     (root / "service" / "cli" / "__main__.py").write_text(TELL)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
@@ -142,17 +143,20 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     first = clone.run("serve")
     assert "a few minutes" in first.stderr
     assert clone.run("serve").stderr == ""
-    assert clone.installs == ["requirements.txt"]
+    assert clone.installs == ["requirements-downloads.txt"]
 
     (clone.root / "requirements.txt").write_text("one==2\n")
     clone.run("serve")
 
-    assert clone.installs == ["requirements.txt"] * 2
+    assert clone.installs == ["requirements-downloads.txt"] * 2
 
 
 @pytest.mark.parametrize(
     ("command", "locks"),
-    [("serve", "requirements.lock"), ("test", "requirements.lock requirements-dev.lock")],
+    [
+        ("serve", "requirements.lock requirements-downloads.lock"),
+        ("test", "requirements.lock requirements-downloads.lock requirements-dev.lock"),
+    ],
 )
 def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, clone: Clone) -> None:
     clone.told(command)
@@ -191,7 +195,7 @@ def test_the_tests_install_what_they_need_on_top(clone: Clone) -> None:
     clone.run("serve")
     assert clone.installs == ["requirements-dev.txt"]
 
-    (clone.root / "requirements-dev.txt").write_text("-r requirements.txt\ntwo==3\n")
+    (clone.root / "requirements-dev.txt").write_text("two==3\n")
     clone.run("serve")
     assert clone.installs == ["requirements-dev.txt"]
     clone.run("test")
@@ -248,13 +252,13 @@ def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
     failed = clone.run("serve")
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert "installing requirements.txt failed" in failed.stderr
+    assert "installing requirements.txt requirements-downloads.txt failed" in failed.stderr
     assert "ERROR: no network" in failed.stderr
 
     (clone.notes / "fail").unlink()
     clone.told("serve")
 
-    assert clone.installs == ["requirements.txt"] * 2
+    assert clone.installs == ["requirements-downloads.txt"] * 2
 
 
 def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
@@ -267,7 +271,7 @@ def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
 
     clone.told("serve")
 
-    assert clone.installs == ["requirements.txt"] * 2
+    assert clone.installs == ["requirements-downloads.txt"] * 2
 
 
 def test_two_at_once_install_once(clone: Clone) -> None:
@@ -283,7 +287,7 @@ def test_two_at_once_install_once(clone: Clone) -> None:
     for process in (first, second):
         process.communicate(timeout=60)
         assert process.returncode == 0
-    assert clone.installs == ["requirements.txt"]
+    assert clone.installs == ["requirements-downloads.txt"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
@@ -294,7 +298,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
 
     clone.told("serve")
 
-    assert clone.installs == ["requirements.txt"] * 2
+    assert clone.installs == ["requirements-downloads.txt"] * 2
 
 
 @pytest.mark.parametrize("stub", [None, "#!/bin/sh\nexit 1\n"], ids=["none", "too old"])

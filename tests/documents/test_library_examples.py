@@ -36,5 +36,5 @@ def test_an_example_prints_what_the_page_says(
 
 
 def test_every_page_has_its_examples() -> None:
-    assert len(examples("docs/library.md")) == 3
+    assert len(examples("docs/library.md")) == 4
     assert len(examples("README.md")) == 1

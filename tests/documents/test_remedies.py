@@ -13,7 +13,7 @@ import model_store
 import service
 from projector.errors import ExplainedError
 from service.errors import LetheError
-from service.http import problems
+from service.web import problems
 from tests.support.preloaded import ROOT
 
 SOURCES = sorted(path for folder in ("service", "model_store", "projector") for path in (ROOT / folder).rglob("*.py"))

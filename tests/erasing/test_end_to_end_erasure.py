@@ -117,7 +117,7 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
 
     # The same by the command that an auditor has, over every byte of the servers' data as well.
     searched = searched_for(command_line, lethe.home, graph, gone)
-    assert (searched.status, searched.stderr.count("warning: datasets")) == (0, 1), searched.stdout
+    assert (searched.status, searched.stderr.count("warning: training datasets")) == (0, 1), searched.stdout
     assert searched.stdout.startswith("0 traces in ")
     still_there = searched_for(command_line, lethe.home, graph, live[:2])
     assert still_there.status == 1

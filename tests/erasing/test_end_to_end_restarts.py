@@ -38,7 +38,8 @@ def cloned(folder: Path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    shutil.copy(folder / "requirements.txt", folder / ".venv" / "installed")
+    served = ("requirements.txt", "requirements-downloads.txt")
+    (folder / ".venv" / "installed").write_text("".join((folder / name).read_text() for name in served))
     return folder
 
 
@@ -48,7 +49,7 @@ def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_t
     lethe = LetheProcess(fresh(str(clone / "lethe")), clone / "var", admin_key="", repair="")
     with lethe:
         lethe.start()
-        assert "There is no model yet. Training one" in lethe.log()
+        assert "There is no model yet. Training on" in lethe.log()
         key_file = lethe.home / "run" / "admin.key"
         assert str(key_file) in lethe.printed
         assert f"{lethe.url}/docs" in lethe.printed

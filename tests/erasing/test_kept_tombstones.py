@@ -11,17 +11,16 @@ import pytest
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
-from model_store.tombstones import KeptTombstone
+from model_store.tombstones import RecordedTombstone
 from projector.network.spec import ModelSpec
+from service.access.keyring import Keyring
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import Lease, Tombstone
 from service.errors import KeyMissing, StateMismatch
-from service.imports.deleted_parts import find_deleted_parts
-from service.operation.key_folder import open_keyring
-from service.tombstones.kept import for_store, only_in_store, reconcile
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
+from service.processes.key_folder import open_keyring
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.deleted_parts import find_deleted_parts, for_store, only_in_store, reconcile
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 LEASE = Lease(MODEL, "one", 9, 60.0, 0.0)
@@ -53,7 +52,7 @@ async def keyring(db: Database, tmp_path: Path) -> Keyring:
     return await open_keyring(db.engine, tmp_path / "keys")
 
 
-async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[KeptTombstone]:
+async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[RecordedTombstone]:
     """What the store keeps of nodes that the database knows to be deleted."""
     tombstones = of_nodes(keyring, *nodes)
     request = await db.accept(*nodes)
@@ -115,7 +114,7 @@ async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recover
     own = of_nodes(keyring, "3", "4")
     store.add_tombstones([*known, *for_store(own, keyring)], fencing=2)
     before = (store.path / "tombstones-2").read_bytes()
-    with pytest.raises(StateMismatch, match="keeps 2 tombstones that the database does not know") as refused:
+    with pytest.raises(StateMismatch, match="has 2 tombstones that the database does not have") as refused:
         await in_step(db, keyring, store)
     assert "lethe recover" in refused.value.remedy
     assert (store.path / "tombstones-2").read_bytes() == before

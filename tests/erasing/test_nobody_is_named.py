@@ -16,24 +16,24 @@ from typing import Any, Literal, get_args, get_origin
 from urllib.parse import quote
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 import structlog
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 
 from projector.forgetting.status import RepairProgress
-from service.api.prediction_schemas import AUDIT_ONLY
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
-from service.evidence.export import export_lines
-from service.evidence.signer import LogSigner
+from service.domain.records import Scope
+from service.log.export_pages import export_lines
+from service.log.signed_checkpoints import LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
-from service.operation.description import ModelInfo
-from service.publication.facts import Facts
-from service.vault.log_keys import LogKeys
+from service.predictions.facts import Facts
+from service.predictions.served_model import ModelInfo
+from service.web.api.prediction_routes import AUDIT_ONLY
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import INFO, Api, serving
 from tests.support.service.db_harness import made
@@ -155,7 +155,7 @@ def addresses(route: APIRoute, requests: list[UUID]) -> list[str]:
     for parameter in route.dependant.query_params:
         choices = _choices(parameter.field_info.annotation)
         queries += [{**needed, parameter.alias: str(choice)} for choice in choices]
-    return [str(httpx.URL(path, params=query)) if query else path for path in paths for query in queries]
+    return [str(httpx2.URL(path, params=query)) if query else path for path in paths for query in queries]
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
@@ -164,7 +164,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return tuple(annotation) if isinstance(annotation, type) and issubclass(annotation, Enum) else ()
 
 
-async def asked(client: httpx.AsyncClient, method: str, route: APIRoute, url: str, token: str) -> httpx.Response:
+async def asked(client: httpx2.AsyncClient, method: str, route: APIRoute, url: str, token: str) -> httpx2.Response:
     if method == "GET":
         return await client.get(url)
     body = BODIES.get((method, route.path))
@@ -261,6 +261,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
         *("/predict/{node:path}", "/predict", "/model", "/metrics", "/openapi.json", "/docs"),
         *("/healthz", "/readyz", "/readyz/predictions"),
         *("/docs/start.js", "/docs/assets/{name:path}", "/dashboard/login", "/dashboard/static/{name:path}"),
+        "/dashboard/verify",
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.unlearning.resident import Resident
+from service.unlearner.resident import Resident
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import running, settings_of

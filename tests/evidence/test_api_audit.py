@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from service.audit_records.search import EXPORT_PAGE
-from service.domain.scopes import Scope
+from service.domain.records import Scope
+from service.reports.search import EXPORT_PAGE
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import audit_database
 from tests.support.service.api_harness import MODEL, Api, serving
@@ -30,17 +30,17 @@ async def api(templates: Templates, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def auditor(api: Api) -> httpx.AsyncClient:
+async def auditor(api: Api) -> httpx2.AsyncClient:
     return await api.client(Scope.AUDIT_READ)
 
 
-async def got(client: httpx.AsyncClient, path: str, **parameters: Any) -> Any:
+async def got(client: httpx2.AsyncClient, path: str, **parameters: Any) -> Any:
     response = await client.get(path, params=parameters)
     assert response.status_code == 200, response.text
     return response.json()
 
 
-async def searched(client: httpx.AsyncClient, **body: Any) -> Any:
+async def searched(client: httpx2.AsyncClient, **body: Any) -> Any:
     response = await client.post("/deletions/search", json=body)
     assert response.status_code == 200, response.text
     return response.json()
@@ -54,7 +54,7 @@ async def test_the_audit_is_for_keys_with_audit_read(api: Api) -> None:
         refused(await nobody.get(route), 401, "unauthenticated")
 
 
-async def test_the_summary_tells_how_requests_ended(auditor: httpx.AsyncClient) -> None:
+async def test_the_summary_tells_how_requests_ended(auditor: httpx2.AsyncClient) -> None:
     found = await got(auditor, "/audit/summary")
     assert found["model"] == MODEL
     assert found["requests"] == sum(found["by_status"].values()) == sum(found["by_kind"].values())
@@ -69,7 +69,7 @@ async def test_the_summary_tells_how_requests_ended(auditor: httpx.AsyncClient) 
     assert windowed["open"] == found["open"]
 
 
-async def test_the_series_has_a_point_for_every_day_or_hour(auditor: httpx.AsyncClient) -> None:
+async def test_the_series_has_a_point_for_every_day_or_hour(auditor: httpx2.AsyncClient) -> None:
     days = await got(auditor, "/audit/series", since="2026-11-12T07:00:00Z", until="2026-11-15T00:00:00+00:00")
     assert days["step"] == "day"
     assert [point["start"] for point in days["points"]] == [f"2026-11-{day}T00:00:00Z" for day in (12, 13, 14)]
@@ -81,7 +81,7 @@ async def test_the_series_has_a_point_for_every_day_or_hour(auditor: httpx.Async
     assert datetime.fromisoformat(latest[-1]["start"]).date() == datetime.now(UTC).date()
 
 
-async def test_windows_out_of_form_are_refused(auditor: httpx.AsyncClient) -> None:
+async def test_windows_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> None:
     for route, bad in (
         ("summary", {"since": "2026-11-15", "until": "2026-11-15"}),
         ("summary", {"since": "2026-11-15T00:00:00Z"}),
@@ -103,7 +103,7 @@ async def test_windows_out_of_form_are_refused(auditor: httpx.AsyncClient) -> No
         refused(await auditor.get(f"/audit/{route}", params=bad), 422, "invalid-request")
 
 
-async def test_an_export_has_a_line_for_every_request(auditor: httpx.AsyncClient) -> None:
+async def test_an_export_has_a_line_for_every_request(auditor: httpx2.AsyncClient) -> None:
     total = (await got(auditor, "/audit/summary"))["requests"]
     assert total > 2 * EXPORT_PAGE
     answer = await auditor.get("/audit/export")
@@ -126,7 +126,7 @@ async def test_an_export_has_a_line_for_every_request(auditor: httpx.AsyncClient
     }
 
 
-async def test_a_reference_that_a_spreadsheet_would_run_is_text(api: Api, auditor: httpx.AsyncClient) -> None:
+async def test_a_reference_that_a_spreadsheet_would_run_is_text(api: Api, auditor: httpx2.AsyncClient) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     body = {"kind": "node", "nodes": ["1"], "reference": '=HYPERLINK("http://a","b")'}
     assert (await writer.post("/deletions", json=body)).status_code == 202
@@ -136,7 +136,7 @@ async def test_a_reference_that_a_spreadsheet_would_run_is_text(api: Api, audito
     assert row["reference"] == '\'=HYPERLINK("http://a","b")'
 
 
-async def test_searches_out_of_form_are_refused(auditor: httpx.AsyncClient) -> None:
+async def test_searches_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> None:
     bad: dict[str, Any]
     for bad in (
         {"nodes": []},
@@ -154,7 +154,7 @@ async def test_searches_out_of_form_are_refused(auditor: httpx.AsyncClient) -> N
         refused(await auditor.post("/deletions/search", json=bad), 422, "invalid-request")
 
 
-async def test_a_search_by_node_keeps_what_the_filters_keep(api: Api, auditor: httpx.AsyncClient) -> None:
+async def test_a_search_by_node_keeps_what_the_filters_keep(api: Api, auditor: httpx2.AsyncClient) -> None:
     [completed] = (await searched(auditor, status="completed", limit=1))["deletions"]
     await api.forget(["1"], completed["id"])
     answer = await searched(auditor, nodes=["1"], status="completed")
@@ -179,7 +179,7 @@ async def test_who_may_not_audit_finds_no_completed_request_by_its_reference(api
     assert (await searched(foreign, reference="CASE-2"))["deletions"] == []
 
 
-async def test_no_answer_names_a_node(api: Api, auditor: httpx.AsyncClient) -> None:
+async def test_no_answer_names_a_node(api: Api, auditor: httpx2.AsyncClient) -> None:
     """Whatever the audit answers about requests whose node ids are known, none of the ids is in it."""
     writer = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     named = ["user/38", "ålesund 39"]

@@ -7,24 +7,22 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.audit.canonical import canonical
-from service.audit.checkpoint import VerifierKey, verify
-from service.audit.commitments import commitment
-from service.audit.verify_receipt import linked, verify_receipt
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.domain.scopes import Scope
-from service.evidence.checks import LogCheckRepository
-from service.evidence.signer import LogSigner
-from service.imports.repository import ImportRepository
+from service.domain.records import Scope
+from service.log.canonical import canonical
+from service.log.checkpoints import VerifierKey, verify
+from service.log.commitments import commitment
+from service.log.receipt import linked, verify_receipt
+from service.log.signed_checkpoints import LogCheckRepository, LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
-from service.vault.log_keys import LogKeys
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.requests.moves import RequestMoves
+from service.unlearner.causes import ImportRepository
 from tests.support.clients.signing_in import sign_in
 from tests.support.evidence.rfc6962 import mth, path, subproof
 from tests.support.service.api_harness import MODEL, Api, serving
@@ -78,7 +76,7 @@ def unlearner(api: Api, tmp_path: Path) -> Unlearner:
     return Unlearner(api, tmp_path)
 
 
-async def accepted(client: httpx.AsyncClient, *nodes: str) -> dict[str, Any]:
+async def accepted(client: httpx2.AsyncClient, *nodes: str) -> dict[str, Any]:
     response = await client.post("/deletions", json=node_body(*nodes, reference="DSR-17"))
     assert response.status_code == 202
     answer: dict[str, Any] = response.json()

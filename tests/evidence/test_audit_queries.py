@@ -14,23 +14,22 @@ from sqlalchemy.exc import ProgrammingError
 
 from benchmarks.performance.audit.events import MODEL as GENERATED
 from projector.forgetting.status import RepairStatus
-from service.audit_records.file import COLUMNS
-from service.audit_records.queries import AuditFilters
-from service.audit_records.schemas import SeriesPoint, SeriesStep, Summary
-from service.audit_records.summary import series, summary
-from service.audit_records.totals import fold
 from service.db.engine import create_engine
-from service.db.rights import AUDIT_ROLE
+from service.db.roles import AUDIT_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
 from service.domain.figures import FIGURES
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
-from service.evidence.contents import AlreadyDeleted
-from service.versions.versions import VersionRepository
+from service.log.leaves import AlreadyDeleted
+from service.predictions.version_rows import VersionRepository
+from service.reports.queries import COLUMNS, AuditFilters
+from service.reports.schemas import SeriesPoint, SeriesStep, Summary
+from service.reports.summary import fold, series, summary
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
-from tests.support.evidence.totals import assert_totals_are_right
+from tests.support.evidence.totals import BY_PEOPLE, assert_totals_are_right
 from tests.support.preloaded import ROOT
 from tests.support.service.db_harness import MODEL, Database, Said, open_database
 
@@ -116,6 +115,32 @@ async def test_folding_leaves_one_row_for_each_total_and_none_for_zero(db: Datab
         ]
 
 
+async def test_folding_leaves_it_to_whoever_is_folding_already(db: Database) -> None:
+    await db.accept()
+    async with transaction(db.engine) as first, transaction(db.engine) as second:
+        await fold(first)
+        await fold(second)
+    assert await db.value("SELECT sum(requests) FROM audit_counts") == 1
+
+
+async def test_drills_are_in_no_total_and_never_open(db: Database) -> None:
+    person, drill = await db.accept("1"), await db.accept("2")
+    await db.rows("INSERT INTO drills (request_id, model, cohort) VALUES (:id, :m, 1)", id=drill, m=MODEL)
+    for _ in range(2):
+        await assert_totals_are_right(db)
+        found = await told(db, MODEL)
+        assert found.requests == found.open == 1
+        assert found.oldest_open is not None
+        assert found.oldest_open.id == person
+        await db.rows("UPDATE requests SET received_at = received_at - interval '31 days' WHERE id = :id", id=drill)
+    assert found.open_past_deadline == 0
+    async with transaction(db.engine) as conn:
+        await RequestMoves(conn).mark_failed(drill, "It is broken.")
+        assert [one.id for one in await RequestRepository(conn).open(MODEL, limit=9)] == [person]
+    await assert_totals_are_right(db)
+    assert (await told(db, MODEL)).open_failed == 0
+
+
 async def test_a_rolled_back_move_is_in_no_total(db: Database) -> None:
     request_id = await db.accept()
     async with db.engine.connect() as conn:
@@ -133,11 +158,12 @@ async def test_a_summary_counts_as_the_requests_do(world: AuditWorld) -> None:
         (found.by_guarantee, "guarantee"),
         (found.by_repair, "repair"),
     ):
-        rows = await world.rows(f"SELECT {column}, count(*) FROM requests WHERE {column} IS NOT NULL GROUP BY 1")
+        rows = await world.rows(f"SELECT {column}, count(*) FROM {BY_PEOPLE} WHERE {column} IS NOT NULL GROUP BY 1")
         assert {state.value: count for state, count in counts.items() if count} == dict(map(tuple, rows))
-    [(version, rank, live, unchanged)] = await world.rows("""
-        SELECT max(number), min(rank), min(live_nodes),
-               sum(requests) FILTER (WHERE directions_removed = 0) / sum(requests)::float8 FROM versions
+    [(version, rank, live)] = await world.rows("SELECT max(number), min(rank), min(live_nodes) FROM versions")
+    [(unchanged,)] = await world.rows(f"""
+        SELECT count(*) FILTER (WHERE directions_removed = 0) / count(*)::float8
+        FROM {BY_PEOPLE} JOIN versions v ON v.id = batch_id WHERE applied_at IS NOT NULL
     """)
     assert (found.model_version, found.rank) == (version, rank)
     assert found.live_nodes == live
@@ -153,7 +179,7 @@ async def test_percentiles_are_within_one_per_cent(world: AuditWorld) -> None:
         [(exact,)] = await world.rows(f"""
             SELECT percentile_disc(ARRAY[0.5, 0.95, 0.99])
                 WITHIN GROUP (ORDER BY extract(epoch FROM {step}_at - received_at)::float8)
-            FROM requests WHERE {step}_at IS NOT NULL
+            FROM {BY_PEOPLE} WHERE {step}_at IS NOT NULL
         """)
         assert [percentiles.p50, percentiles.p95, percentiles.p99] == pytest.approx(exact, rel=0.0101)
 
@@ -162,12 +188,14 @@ async def test_a_window_is_of_whole_days_and_what_is_open_is_so_whatever_the_win
     since, until = (UNTIL - timedelta(days=4)).date(), (UNTIL - timedelta(days=2)).date()
     found = await told(world, GENERATED, since=since, until=until)
     [(inside,)] = await world.rows(
-        "SELECT count(*) FROM requests WHERE (received_at AT TIME ZONE 'UTC')::date IN (:first, :second)",
+        f"SELECT count(*) FROM {BY_PEOPLE} WHERE (received_at AT TIME ZONE 'UTC')::date IN (:first, :second)",
         first=since,
         second=since + timedelta(days=1),
     )
     assert found.requests == inside > 0
-    [(oldest, still_open)] = await world.rows("SELECT min(received_at), count(*) FROM requests WHERE ended_at IS NULL")
+    [(oldest, still_open)] = await world.rows(
+        f"SELECT min(received_at), count(*) FROM {BY_PEOPLE} WHERE ended_at IS NULL"
+    )
     assert found.oldest_open is not None
     assert (found.oldest_open.received_at, found.open) == (oldest, still_open)
 
@@ -182,15 +210,15 @@ async def test_hours_add_up_to_days_and_days_to_what_is_in_the_requests(world: A
         within = hours[24 * place : 24 * place + 24]
         for step in ("received", "applied", "completed", "failed"):
             [(count,)] = await world.rows(
-                f"SELECT count(*) FROM requests WHERE {step}_at >= :since AND {step}_at < :until",
+                f"SELECT count(*) FROM {BY_PEOPLE} WHERE {step}_at >= :since AND {step}_at < :until",
                 since=day.start,
                 until=day.start + timedelta(days=1),
             )
             assert getattr(day, step) == count == sum(getattr(hour, step) for hour in within)
         [(median, tail)] = await world.rows(
-            """
+            f"""
             SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY age), percentile_disc(0.95) WITHIN GROUP (ORDER BY age)
-            FROM (SELECT extract(epoch FROM completed_at - received_at)::float8 AS age, completed_at FROM requests) ages
+            FROM (SELECT extract(epoch FROM completed_at - received_at)::float8 AS age, completed_at FROM {BY_PEOPLE}) a
             WHERE completed_at >= :since AND completed_at < :until
             """,
             since=day.start,
@@ -253,7 +281,8 @@ async def test_the_views_tell_what_the_queries_tell(world: AuditWorld) -> None:
         )
         assert day.median_seconds_to_completed == point.median_seconds_to_completed
     [(rows, audited)] = await world.rows("SELECT count(*), count(injected_norm_before) FROM audit_export")
-    assert rows == found.requests
+    [(drills,)] = await world.rows("SELECT count(*) FROM audit_drills")
+    assert rows == found.requests + drills
     assert [(audited,)] == await world.rows("SELECT count(injected_norm_before) FROM request_audits")
 
 

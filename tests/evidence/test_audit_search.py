@@ -1,4 +1,4 @@
-"""What a search finds is what looking at every request finds, whichever way the search goes about it."""
+"""What a search finds is what looking at every request finds."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -8,10 +8,9 @@ from uuid import UUID
 import pytest
 
 from projector.forgetting.status import RepairStatus
-from service.audit_records import search
-from service.audit_records.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
+from service.reports.queries import AuditEntry, AuditFilters, Order, Searched, Threshold
 from tests.support.databases import Templates
 from tests.support.everyday import everyday
 from tests.support.evidence.audit_world import UNTIL, AuditWorld, generated
@@ -106,14 +105,8 @@ def ids(entries: list[AuditEntry]) -> list[UUID]:
     return [entry.request.id for entry in entries]
 
 
-EVERY_DAY = 7
-
-
-@pytest.mark.parametrize("candidates", everyday([1, EVERY_DAY, 100_000], EVERY_DAY))
-async def test_a_search_finds_what_looking_at_every_request_finds(
-    world: AuditWorld, monkeypatch: pytest.MonkeyPatch, candidates: int
-) -> None:
-    monkeypatch.setattr(search, "_CANDIDATES", candidates)
+@pytest.mark.parametrize("in_every_order", everyday([False, True], False))
+async def test_a_search_finds_what_looking_at_every_request_finds(world: AuditWorld, in_every_order: bool) -> None:
     everything = await world.found(AuditFilters(), limit=100_000)
     assert everything == sorted(everything, key=lambda one: (one.request.received_at, one.request.id), reverse=True)
     drills = {row.request_id for row in await world.rows("SELECT request_id FROM drills")}
@@ -123,8 +116,8 @@ async def test_a_search_finds_what_looking_at_every_request_finds(
         assert ids(await world.found(filters, limit=50)) == kept[name], name
         assert ids((await world.page(filters, limit=5)).entries) == kept[name][:5], name
         assert await world.counted(filters) == len(kept[name]), name
-        # Every day each filter is seen in one order, and each order with several filters.
-        for order in Order if candidates != EVERY_DAY else [[*Order][place % len(Order)]]:
+        # Each filter in one order, and each order with several filters.
+        for order in Order if in_every_order else [[*Order][place % len(Order)]]:
             expected = [entry for entry in everything if entry.request.id in kept[name]]
             expected.sort(key=lambda one: (getattr(one.request, order.by), one.request.id), reverse=order.descends)
             assert ids(await world.found(filters, limit=40, order=order)) == ids(expected), (name, order)

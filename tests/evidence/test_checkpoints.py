@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from model_store.gram_checkpoint import FILE
 from model_store.store import Store
 from service.settings import Settings
-from service.unlearning import committed
-from service.worker.checkpointing import Checkpointer
+from service.unlearner import committed
+from service.unlearner.loading import Checkpointer
 from tests.support.service.db_harness import until
 from tests.support.service.running import Lethe, running
 

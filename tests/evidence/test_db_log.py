@@ -11,27 +11,25 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from service.audit.canonical import parse_canonical
-from service.audit.checkpoint import Checkpoint, verify
-from service.audit.commitments import commitment, holds
-from service.audit.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
 from service.db import migrate, roles, schema
 from service.db.engine import create_engine
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.intake.intake import NewRequest
-from service.deletions.moves import RequestMoves
 from service.domain.kinds import RequestKind
 from service.domain.records import Targets
 from service.domain.states import EventType
 from service.errors import ConfigurationError, KeyMissing
-from service.evidence.checkpoints import CheckpointRepository, LogForked
-from service.evidence.contents import AlreadyDeleted
-from service.evidence.events import EventRepository
-from service.evidence.log import LogDamaged, LogRepository
-from service.evidence.signer import LogSigner
+from service.log.canonical import parse_canonical
+from service.log.checkpoints import Checkpoint, verify
+from service.log.commitments import commitment, holds
+from service.log.events import EventRepository, LogDamaged, LogRepository
+from service.log.leaves import AlreadyDeleted
+from service.log.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
+from service.log.signed_checkpoints import CheckpointRepository, LogForked, LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
-from service.vault.log_keys import LogKeys
+from service.requests.callers import NewRequest
+from service.requests.moves import RequestMoves
 from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")

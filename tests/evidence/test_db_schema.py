@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service.db.transactions import transaction
 from service.domain.states import TRANSITIONS, EventType, RequestStatus
-from service.evidence.events import EventRepository
+from service.log.events import EventRepository
 from tests.support.service.db_harness import MODEL, Database, Said, open_database
 
 #: For each status, the columns that make a row of that status legal.

@@ -9,12 +9,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.audit_records.totals import fold
 from service.db.engine import create_engine
-from service.db.rights import API_ROLE, DERIVED, UNLEARNER_ROLE
+from service.db.roles import API_ROLE, DERIVED, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.versions.versions import VersionRepository
+from service.predictions.version_rows import VersionRepository
+from service.reports.summary import fold
+from service.requests.moves import RequestMoves
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.db_harness import Database, Said, open_database
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.audit.canonical import canonical
-from service.audit.checkpoint import Signer
-from service.audit.report import Report
-from service.audit.verify_export import verify_export
-from service.evidence.export import export_lines
+from service.log.canonical import canonical
+from service.log.checkpoints import Signer
+from service.log.export import verify_export
+from service.log.export_pages import export_lines
+from service.log.signing_keys import LogKeys
+from service.log.verification import Report
 from service.settings import Settings
-from service.vault.log_keys import LogKeys
 from tests.support.evidence.log_lines import Line, again, leaf_at, saying
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
@@ -76,11 +76,11 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
 
     # One of two requests of a batch; the whole batch, whose repair began elsewhere; a repair; an import.
     assert lied({1: OTHER}, "weights_sha256_after") == [
-        (1, "it gives version 1 of small other weights than leaf 0 does")
+        (1, "it gives version 1 of small different weights than leaf 0")
     ]
     assert lied(dict.fromkeys((0, 1, 2, 3, 4), OTHER), "weights_sha256_after")[0][0] == 5
     assert lied(dict.fromkeys((4, 5), OTHER), "repair_weights_sha256") == [
-        (6, "it gives version 2 of small other weights than leaf 4 does")
+        (6, "it gives version 2 of small different weights than leaf 4")
     ]
     assert lied({11: OTHER}, "weights_sha256_before")[0][0] == 11
     assert lied({11: OTHER}, "weights_sha256_after")[0][0] == 13
@@ -88,7 +88,7 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     for index in (4, 8, 11):
         assert [found for found, _ in lied({index: 2e-6}, "distance_bound_after_relative")] == [index]
         [(found, what)] = lied({index: 1e-3}, "repair_tolerance")
-        assert (found, what) == (index, "its tolerance is 0.001; none above 1e-06 counts as retrained")
+        assert (found, what) == (index, "its tolerance is 0.001; tolerances above 1e-06 do not count as retrained")
     # A deletion that never was, as far as the log tells: the import goes on from weights that nothing made.
     left = [line for line in leaves if line["index"] not in (9, 10, 12)]
     moved = [line | {"index": place, "leaf": moved_to(line, place)} for place, line in enumerate(left)]

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from service.audit import export
-from service.audit.canonical import canonical
-from service.audit.checkpoint import Checkpoint, Signer, VerifierKey, verify
-from service.audit.merkle import Frontier
-from service.audit.report import Fault, Report
-from service.audit.verify_export import verify_export
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType
-from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.events import EventRepository
-from service.evidence.export import export_lines
-from service.vault.log_keys import LogKeys
+from service.log import export
+from service.log.canonical import canonical
+from service.log.checkpoints import Checkpoint, Signer, VerifierKey, verify
+from service.log.events import EventRepository
+from service.log.export import verify_export
+from service.log.export_pages import export_lines
+from service.log.merkle import Frontier
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
+from service.log.verification import Fault, Report
 from tests.support.clients.command_line import CommandLine
 from tests.support.databases import Templates
 from tests.support.evidence.log_lines import Line, again, leaf_at, other, saying
@@ -258,7 +258,7 @@ def test_a_log_rolled_back_with_its_checkpoints_is_found_against_an_earlier_one(
     lines = again(regrown, signer, sizes)
     assert check(lines, world).is_good
     [finding] = check(lines, world, known).findings
-    assert f"first {known.size} leaves are not those of the checkpoint compared with" in finding.what
+    assert f"first {known.size} leaves differ from the earlier checkpoint" in finding.what
 
 
 @examples
@@ -273,13 +273,13 @@ def test_a_log_built_anew_is_found_by_the_key_and_against_any_earlier_checkpoint
     [own] = LogKeys.open(world.folder / "keys").signers().values()
     thief = Signer(own.public.name, data.draw(st.binary(min_size=32, max_size=32)))
     found = check(again(leaves, thief, sizes), world).findings
-    assert Fault(None, "there is no checkpoint that a trusted key signed") in found
+    assert Fault(None, "no checkpoint is signed by a trusted key") in found
     # With the right key, nothing but an earlier checkpoint can tell.
     lines = again(leaves, own, sizes)
     assert check(lines, world).is_good
     known = data.draw(st.sampled_from([one for one in world.checkpoints if one.size > victim]))
     [finding] = check(lines, world, known).findings
-    assert f"first {known.size} leaves are not those of the checkpoint compared with" in finding.what
+    assert f"first {known.size} leaves differ from the earlier checkpoint" in finding.what
 
 
 @settings(examples, max_examples=20)

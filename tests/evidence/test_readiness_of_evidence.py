@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from projector.forgetting.status import RepairStatus
+from service.access.keyring import Keyring
 from service.db import clock, locks
 from service.db.locks import Lock
 from service.db.transactions import transaction
@@ -15,12 +16,10 @@ from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.lease_report import Check
 from service.domain.states import Cause
 from service.observability.metrics import UnlearningMetrics
-from service.operation.api_probes import api_probes
-from service.operation.readiness import Readiness
-from service.publication.reader import Reader
+from service.predictions.reader import Reader
+from service.predictions.version_rows import VersionRepository
+from service.processes.readiness import Readiness, api_probes
 from service.queue.stream import DeletionStream
-from service.vault.keyring import Keyring
-from service.versions.versions import VersionRepository
 from tests.support.service.db_harness import MODEL, Database, made, open_database
 
 

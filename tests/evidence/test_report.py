@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from benchmarks.performance.audit.events import MODEL
-from service.audit_records.notable import MOST_NAMED
 from service.db.transactions import transaction
 from service.domain.states import RequestStatus
-from service.evidence.checkpoints import CheckpointRepository
-from service.papers.report import Report, Span, read_report, report_paper
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
+from service.reports.period_report import MOST_NAMED, Report, Span, read_report, report_paper
 from service.settings import Settings
-from service.vault.log_keys import LogKeys
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import AuditWorld, generated
 
@@ -52,11 +51,16 @@ async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(template
     assert (other.summary.requests, other.notable.failures.all, other.drills) == (0, 0, [])
     page = words_of(report)
     assert (
-        f"{len(failed)} requests failed then, or were received then and failed later: {failures.open} are open" in page
+        f"{len(failed)} requests failed in November 2026, or were received then and failed later: "
+        f"{failures.open} are open" in page
     )
-    assert f"{late} requests received then were late." in page
+    assert f"{late} requests received in November 2026 were late." in page
     assert f"Late: {MOST_NAMED} of {late}" in page
-    assert "3 drills" in page
+    assert "3 drills: " in page
+    assert f"{report.summary.completed_retrained:,} of " in page
+    # A month without any says so, and states no times of none.
+    assert "There were no requests in October 2026." in words_of(other)
+    assert "within –" not in words_of(other)
     assert report.checkpoint.root.hex()[:8] in page
     assert "Annex" not in words_of(other)
 
@@ -77,5 +81,5 @@ async def test_what_is_counted_as_failed_is_among_what_it_names_whenever_it_fail
     assert october.summary.by_status[RequestStatus.FAILED] == october.notable.failures.all == 1
     assert [failure.request.id for failure in october.notable.failed] == [one]
     failures = november.notable.failures
-    assert (failures.withdrawn, failures.open) == (1, failures.all - 1)
-    assert "1 withdrawn" in words_of(november)
+    assert (failures.cancelled, failures.open) == (1, failures.all - 1)
+    assert "1 cancelled" in words_of(november)

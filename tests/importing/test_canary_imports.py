@@ -10,9 +10,9 @@ from model_store.store import Store
 from projector.forgetting.canaries import Canaries
 from projector.graph.graph import feature_rows
 from projector.network.spec import ModelSpec
-from service.cli.models.train import TrainingOptions, train_model
+from service.cli.train import TrainingOptions, train_model
 from service.domain.states import ImportStatus
-from service.imports.staged import ImportRefused
+from service.unlearner.staged import ImportRefused
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import NODES, Lethe, running, settings_of

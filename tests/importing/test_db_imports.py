@@ -7,17 +7,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from service.audit.canonical import parse_canonical
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import EventType, ImportStatus
 from service.errors import Conflict
-from service.evidence.contents import ModelImported, ServedFigures
-from service.evidence.events import EventRepository
-from service.evidence.log import LogRepository
-from service.imports.repository import ImportRepository
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.log.canonical import parse_canonical
+from service.log.events import EventRepository, LogRepository
+from service.log.leaves import ModelImported, ServedFigures
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.unlearner.causes import ImportRepository
 from tests.support.service.imports import IMPORTED
 
 
@@ -29,7 +27,7 @@ async def test_an_import_is_open_until_it_ends_and_never_changes_afterwards(data
         imports = ImportRepository(connection)
         await PointerRepository(connection).create(version.pointer)
         await imports.ask(refused, "m", exclude_deleted=False)
-        with pytest.raises(Conflict, match="has not ended"):
+        with pytest.raises(Conflict, match="is still running"):
             await imports.ask(taken, "m", exclude_deleted=True)
         await imports.ask(uuid4(), "another", exclude_deleted=False)
         await imports.refuse(refused, "It has deleted nodes.")

@@ -12,9 +12,9 @@ import pytest
 from model_store import versions
 from model_store.disk import durable
 from service.domain.states import ImportStatus
-from service.imports import importer
-from service.imports.staged import Staged
 from service.settings import Settings
+from service.unlearner import importer
+from service.unlearner.staged import Staged
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, beside, ended
 from tests.support.service.running import Lethe, running
@@ -92,4 +92,4 @@ async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:
     answer = await lethe.client.get("/readyz")
     assert answer.status_code == 200, answer.text
     [unlearner] = [check for check in answer.json()["checks"] if check["name"] == "unlearner"]
-    return bool(unlearner["detail"].endswith(f"An import waits for room on the disk: {os.strerror(code)}."))
+    return bool(unlearner["detail"].endswith(f"An import is waiting for disk space: {os.strerror(code)}."))

@@ -17,16 +17,15 @@ from model_store.errors import ImportUnderWay
 from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
-from service.domain.records import Pointer
-from service.domain.scopes import Scope
+from service.domain.records import Pointer, Scope
 from service.domain.states import ImportStatus
 from service.errors import Conflict, LetheError
-from service.imports.repository import ImportRepository
-from service.imports.staged import ImportRefused
-from service.recovery.agreement import agreed_pointer
+from service.predictions.version_rows import PointerRepository
 from service.settings import Settings
-from service.versions.pointers import PointerRepository
-from service.worker import loading
+from service.unlearner import loading
+from service.unlearner.agreement import agreed_pointer
+from service.unlearner.causes import ImportRepository
+from service.unlearner.staged import ImportRefused
 from tests.support.everyday import everyday
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused
@@ -45,7 +44,7 @@ async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
         record = await ended(settings, await asked(settings, served.path))
         assert record.refusal is not None
         assert "served elsewhere, under a lease of a higher number, 99," in record.refusal
-        assert "before it was served" in record.refusal
+        assert "as `./lethe train` wrote it" in record.refusal
         assert beside(settings) == []
 
 
@@ -141,7 +140,7 @@ async def test_queued_requests_resolve_by_external_id_in_the_new_model(settings:
         writer = await api.client(Scope.DELETIONS_WRITE)
         known = (await writer.post("/deletions", json=node_body("9"))).json()
         import_id = await asked(settings, new_model)
-        with pytest.raises(Conflict, match="has not ended"):
+        with pytest.raises(Conflict, match="is still running"):
             await asked(settings, new_model)
         with copying_lock(settings.model_dir), pytest.raises(ImportUnderWay):
             await asked(settings, new_model)
@@ -175,8 +174,8 @@ async def test_a_queued_request_for_a_node_that_the_new_model_lacks_fails_and_sa
 @pytest.mark.parametrize(
     ("dataset", "name", "reason"),
     [
-        ("synthetic:n=40,d=8,classes=2,seed=1", "another", "is named 'another', the served one 'small'"),
-        (None, "small", "contains what was deleted"),
+        ("synthetic:n=40,d=8,classes=2,seed=1", "another", "is named 'another'; the served model is 'small'"),
+        (None, "small", "contains data that was deleted"),
     ],
 )
 async def test_a_model_that_cannot_be_taken_is_refused_by_the_service_which_goes_on(

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from model_store import work as work_of_model_store
 from model_store.store import Store
 from model_store.work import Work
-from service.cli.models.model_import import _ended
+from service.cli.models import _ended
 from service.settings import Settings
-from service.worker import unlearner as unlearners
+from service.unlearner import loop as unlearners
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended
 from tests.support.service.running import Lethe, running
@@ -77,9 +77,9 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
             await until(says(lethe, f"serving. {reading}"))
             # What `model import` shows while it waits; no `serve` of its own is to be found, so that it ends at once.
             work = Work()
-            work.begin("The service loads the model")
+            work.begin("The service loads and repairs the model")
             assert await _ended(settings, import_id, work) is None
-            assert work.said == reading
+            assert work.status == reading
         assert (await ended(settings, import_id)).version is not None
         await until(says(lethe, "serving"))
 

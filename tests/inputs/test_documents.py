@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.cli.exit_status import ExitStatus
-from service.evidence.export import export_lines
+from service.cli.console import ExitStatus
+from service.log.export_pages import export_lines
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.everyday import everyday
 from tests.support.inputs.asked import Asked

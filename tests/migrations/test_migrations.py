@@ -1,11 +1,12 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,25 +17,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 # They declare the tables.
-import service.audit_records.search_row
-import service.audit_records.totals
-import service.db.tables
-import service.deletions.refusals
-import service.drills.repository
-import service.imports.repository
-import service.recovery.repository
-import service.versions.batch_rows
-import service.versions.versions  # noqa: F401 (they declare the tables)
 from projector.forgetting.status import RepairStatus
 from service.db import migrate, schema
-from service.db.base import Base
 from service.db.engine import connection_to, create_engine
-from service.domain.drills import DrillTrigger
+from service.db.tables import Base
 from service.domain.kinds import RequestKind
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
 from service.errors import ConfigurationError, StateMismatch, Unavailable
-from tests.support.databases import migrate_to
 from tests.support.preloaded import ROOT
 
 #: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
@@ -57,21 +47,6 @@ CATALOG = {
 }
 
 
-#: A request that failed and one that was cancelled, as they were at 0.8.0.
-EARLIER = (
-    "INSERT INTO pointers (model, version, fencing, folder, digest, weights_sha256)"
-    " VALUES ('m', 0, 0, '0-0', repeat('a', 64), repeat('b', 64))",
-    "INSERT INTO api_keys (id, name, scopes, hash) VALUES (gen_random_uuid(), 'k', '{audit:read}', sha256('k'))",
-    *(
-        f"INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id, reference)"
-        f" SELECT gen_random_uuid(), 'm', 'node', 1, '\\x01', id, '{reference}' FROM api_keys"
-        for reference in ("failed", "cancelled")
-    ),
-    "UPDATE requests SET status = 'failed', failed_at = now(), failure = 'x' WHERE reference = 'failed'",
-    "UPDATE requests SET status = 'cancelled', cancelled_at = now(), ciphertext = NULL WHERE reference = 'cancelled'",
-)
-
-
 async def _on(url: str, work: Callable[[Connection], Any]) -> Any:
     address, arguments = connection_to(url)
     engine = create_async_engine(address, connect_args=arguments)
@@ -86,7 +61,13 @@ async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
-@pytest.mark.parametrize(("revision", "said"), [("0018", "of a Lethe before 0.1.0"), ("9.9.9", "a later one made it")])
+@pytest.mark.parametrize(
+    ("revision", "said"),
+    [
+        *((revision, "of a Lethe before its first release") for revision in ("0018", "0.1.0", "0.7.0", "0.15.0")),
+        ("r9999", "a later one made it"),
+    ],
+)
 async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
     empty_database_url: str, revision: str, said: str
 ) -> None:
@@ -126,12 +107,10 @@ async def test_a_database_that_does_not_belong_is_as_it_was(empty_database_url: 
         assert await schema.revision_of(connection) == schema.head()
         raise StateMismatch("Another model's.", "Name your own.")
 
-    await migrate_to(empty_database_url, "0.1.0")
-    before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
     with pytest.raises(StateMismatch):
         await migrate.upgrade(empty_database_url, belongs)
-    assert await schema.current(empty_database_url) == "0.1.0"
-    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
+    assert await schema.current(empty_database_url) is None
+    assert await _query(empty_database_url, CATALOG["columns"]) == set()
 
 
 async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_database_url: str) -> None:
@@ -142,7 +121,7 @@ async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_dat
         await migrate.upgrade(empty_database_url)
         await schema.require_current(engine)
         await _on(
-            empty_database_url, lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = '9.9.9'"))
+            empty_database_url, lambda conn: conn.execute(text("UPDATE alembic_version SET version_num = 'r9999'"))
         )
         with pytest.raises(schema.UnknownSchema, match="a later one made it"):
             await schema.require_current(engine)
@@ -150,10 +129,27 @@ async def test_a_process_starts_on_the_schema_of_its_own_version_alone(empty_dat
         await engine.dispose()
 
 
-def test_the_newest_revision_is_that_of_alembic() -> None:
-    config = Config()
-    config.set_main_option("script_location", str(schema.MIGRATIONS))
-    assert schema.head() == ScriptDirectory.from_config(config).get_current_head()
+def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    command = [sys.executable, "-m", "alembic", "revision", "-m", "a column"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for named in (["--rev-id", "r0002"], []):
+        subprocess.run([*command, *named], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    before = schema.head()
+    assert '\ndown_revision = "r0001"\n' in (tmp_path / "migrations/versions/r0002_a_column.py").read_text()
+
+    monkeypatch.setattr(schema, "MIGRATIONS", tmp_path / "migrations")
+    schema._revisions.cache_clear()
+    try:
+        config = Config()
+        config.set_main_option("script_location", str(schema.MIGRATIONS))
+        assert schema.head() == ScriptDirectory.from_config(config).get_current_head() != before
+        assert schema._revisions()[schema.head()] == "r0002"
+    finally:
+        schema._revisions.cache_clear()
 
 
 async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
@@ -172,26 +168,11 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
     assert {row for row in found if row[0] != "audit_times"} == wanted
 
 
-async def test_keys_of_before_are_told_probabilities_in_full_as_they_were(empty_database_url: str) -> None:
-    of_before = {"reader": ["predictions:read"], "first": ["audit:read", "predictions:read"], "other": ["audit:read"]}
-    rows = [f"(gen_random_uuid(), '{name}', ARRAY{scopes}, sha256('{name}'))" for name, scopes in of_before.items()]
-    insert = text(f"INSERT INTO api_keys (id, name, scopes, hash) VALUES {', '.join(rows)}")
-    await migrate_to(empty_database_url, "0.3.0")
-    await _on(empty_database_url, lambda conn: conn.execute(insert))
-    await migrate.upgrade(empty_database_url)
-    assert await _query(empty_database_url, "SELECT name, scopes::text FROM api_keys") == {
-        ("reader", "{predictions:exact,predictions:read}"),
-        ("first", "{audit:read,predictions:exact,predictions:read}"),
-        ("other", "{audit:read}"),
-    }
-
-
 @pytest.mark.parametrize(
     ("constraint", "values"),
     [
         ("api_keys_scopes_check", Scope),
         ("audit_counts_status_check", RequestStatus),
-        ("drills_trigger_check", DrillTrigger),
         ("events_type_check", EventType),
         ("imports_status_check", ImportStatus),
         ("refused_requests_kind_check", RequestKind),
@@ -235,6 +216,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("imports_final", "imports"),
         ("recoveries_final", "recoveries"),
         ("drills_append_only", "drills"),
+        ("requests_total_drill", "drills"),
         ("api_keys_revoked", "api_keys"),
         ("refused_requests_append_only", "refused_requests"),
         ("leaves_append_only", "leaves"),
@@ -257,21 +239,6 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
         ("log_checks_dated", "log_checks"),
         ("feed_append_only", "feed"),
     }
-
-
-async def test_requests_of_before_deadlines_are_due_thirty_days_after_their_receipt(empty_database_url: str) -> None:
-    await migrate_to(empty_database_url, "0.8.0")
-    await _on(empty_database_url, lambda conn: [conn.execute(text(one)) for one in EARLIER])
-    await migrate.upgrade(empty_database_url)
-    found = await _query(
-        empty_database_url,
-        "SELECT r.status, r.due_at - r.received_at, r.ended_at IS NULL, r.ended_late, s.due_at = r.due_at"
-        " FROM requests r JOIN request_search s ON s.request_id = r.id",
-    )
-    month = timedelta(days=30)
-    assert found == {("failed", month, True, None, True), ("cancelled", month, False, None, True)}
-    [counted] = await _query(empty_database_url, "SELECT sum(requests)::int, count(*)::int FROM audit_counts")
-    assert counted == (2, 2)
 
 
 async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:

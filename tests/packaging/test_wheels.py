@@ -1,4 +1,4 @@
-"""The three wheels: what is in them, and that each works alone in an empty environment, away from the checkout."""
+"""What is in the wheels, and that each works alone in an empty environment, away from the checkout."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.support.processes.lethe_process import LetheProcess
 
 #: Where each wheel is made, and the packages in it.
 PARTS = {
-    "lethe-service": (".", ("service", "model_store")),
+    "lethe-service": (".", ("service", "model_store", "projector", "lethe_client", "migrations")),
     "lethe-projector": ("wheels/projector", ("projector",)),
     "lethe-client": ("wheels/client", ("lethe_client",)),
 }
@@ -41,8 +41,6 @@ APPLICATION = (
 )
 #: Pages made of what lies beside the code.
 PAGES = ("/readyz", "/docs", "/docs/assets/swagger-ui.css", "/dashboard/login", "/dashboard/static/page.js")
-#: Weights enough for a process of repairs.
-CITATIONS = "synthetic:n=400,d=600,classes=4,seed=0"
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,9 @@ class Wheel:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     """The wheels of a copy of this checkout, with a dataset beside the code and what must not be shipped."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.txt"):
+    for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.txt", "requirements-downloads.txt"):
         shutil.copy(ROOT / name, source)
-    for name in ("wheels", "projector", "model_store", "service", "lethe_client"):
+    for name in ("wheels", "projector", "model_store", "service", "lethe_client", "migrations"):
         # A link to the licence stays one.
         ignored = shutil.ignore_patterns("__pycache__", "build")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
@@ -110,7 +108,7 @@ def test_every_file_of_its_packages_is_in_a_wheel_and_nothing_else(name: str, wh
     assert wheel.contents == expected
     if name == "lethe-service":
         assert "model_store/datasets/in_the_box.npz" in expected
-        assert "service/db/migrations/versions/0001/versions.sql" in expected
+        assert "migrations/versions/r0001/versions.sql" in expected
         assert any(name.endswith(".html") for name in expected)
     else:
         assert f"{wheel.packages[0]}/py.typed" in expected
@@ -125,26 +123,27 @@ def test_all_wheels_are_of_one_version_and_come_with_the_licence(wheels: Mapping
             assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_application_requires_what_a_checkout_installs_and_the_other_wheels_of_its_version(
+def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other_wheels(
     wheels: Mapping[str, Wheel],
 ) -> None:
-    pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if re.match(r"\w", line)]
-    own = [f"lethe-projector=={VERSION}", f"lethe-client=={VERSION}"]
-    assert wheels["lethe-service"].requires == pins + own
+    def pins(name: str) -> list[str]:
+        return [line for line in (ROOT / name).read_text().splitlines() if re.match(r"\w", line)]
+
+    extra = [f'{pin}; extra == "downloads"' for pin in pins("requirements-downloads.txt")]
+    assert wheels["lethe-service"].requires == pins("requirements.txt") + extra
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment in which one wheel was installed from the index and the wheels that were built."""
+    """A virtual environment in which one thing was installed, with what it requires from the index."""
 
     folder: Path
 
     @classmethod
-    def with_(cls, name: str, wheels: Mapping[str, Wheel], folder: Path) -> "Environment":
+    def with_(cls, wheel_or_checkout: Path, folder: Path) -> "Environment":
         venv.create(folder, with_pip=True)
         environment = cls(folder)
-        wheel = wheels[name].file
-        environment.run("python", "-m", "pip", "install", "-q", "--find-links", str(wheel.parent), str(wheel))
+        environment.run("python", "-m", "pip", "install", "-q", str(wheel_or_checkout))
         environment.run("python", "-m", "pip", "check")
         return environment
 
@@ -169,8 +168,8 @@ class Environment:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_library_trains_where_there_is_no_application(wheels: Mapping[str, Wheel], tmp_path: Path) -> None:
-    library = Environment.with_("lethe-projector", wheels, tmp_path / "library")
-    library.lacks(*APPLICATION, "httpx", "lethe_client")
+    library = Environment.with_(wheels["lethe-projector"].file, tmp_path / "library")
+    library.lacks(*APPLICATION, "httpx2", "lethe_client")
 
     program = shutil.copy(Path(__file__).with_name("library_alone.py"), tmp_path)
     told = json.loads(library.run("python", str(program)))
@@ -185,7 +184,7 @@ def test_the_library_trains_where_there_is_no_application(wheels: Mapping[str, W
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_client_does_without_torch(wheels: Mapping[str, Wheel], tmp_path: Path) -> None:
-    client = Environment.with_("lethe-client", wheels, tmp_path / "client")
+    client = Environment.with_(wheels["lethe-client"].file, tmp_path / "client")
     client.lacks(*APPLICATION, "projector", "torch", "numpy")
     code = (
         "from lethe_client import LetheClient, LetheClientError\n"
@@ -199,15 +198,19 @@ def test_the_client_does_without_torch(wheels: Mapping[str, Wheel], tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_application_serves_forgets_and_examines_itself(wheels: Mapping[str, Wheel], tmp_path: Path) -> None:
-    environment = Environment.with_("lethe-service", wheels, tmp_path / "application")
+def test_what_pip_installs_from_a_checkout_serves_forgets_and_examines_itself(
+    wheels: Mapping[str, Wheel], tmp_path: Path
+) -> None:
+    # As `pip install .` in a checkout.
+    environment = Environment.with_(wheels["lethe-service"].source, tmp_path / "application")
+    environment.lacks("torch_geometric")
     # What lies where it is called must not stand in for what was installed.
     (tmp_path / "service").mkdir()
     (tmp_path / "service" / "__init__.py").write_text("raise SystemExit('a stranger')")
 
     assert "Usage: lethe" in environment.run("lethe", "--help")
     lethe = LetheProcess(
-        installed(environment.folder / "bin" / "lethe"), tmp_path / "home", dataset=CITATIONS, repair="always"
+        installed(environment.folder / "bin" / "lethe"), tmp_path / "home", dataset="cora", repair="always"
     )
     with lethe:
         lethe.start()

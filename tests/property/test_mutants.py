@@ -25,6 +25,11 @@ MECHANISM = "projector/certified/mechanism.py"
 NOISE = "projector/certified/noise.py"
 PUBLISHED = "tests/property/test_published_weights.py"
 PUBLICATION = "tests/unit/projector/certified/test_mechanism.py"
+UPDATE = "projector/forgetting/update.py"
+GROWTH = "projector/forgetting/growth.py"
+JOINING = "projector/forgetting/joining.py"
+LIVING = "tests/unit/projector/test_update.py"
+GROWN = "tests/unit/projector/forgetting/test_growth.py"
 
 #: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
@@ -169,6 +174,114 @@ MUTANTS = {
         ("test_weights_beyond_the_cap_are_not_published",),
         PUBLICATION,
     ),
+    "lets join before what leaves has left": Mutant(
+        UPDATE,
+        ("    projection = project_batch(model.state, model", "    nodes, feature_rows, labels = ("),
+        """    if joining is not None:
+        graph = model.live_graph.joined(joining, model.state.classes)
+        whole = project_batch(model.state, model.features, model.labels, [Removal()])
+        whole, rows = join_batch(whole, joining, graph.inputs, [model.features.beta])
+        beta = rows[0].into(model.features.beta, graph.propagator.nodes)
+        features = InputRows(graph.inputs.features.rows, beta)
+        training = model.training_rows.on(graph)
+        model = replace(model, state=whole.state, features=features, live_graph=graph, training_rows=training)
+        joining = None
+    projection = project_batch(model.state, model.features, model.labels, removals)
+""",
+        ("test_a_later_carrier_of_a_column_inherits_nothing_of_one_that_leaves",),
+        LIVING,
+    ),
+    "lets rows of any length join": Mutant(
+        "projector/asked.py",
+        ("    longest = LONGEST_ROW", "    lengths = "),
+        "    longest = 0.0\n",
+        ("test_rows_much_longer_than_those_of_the_import_are_refused_by_name",),
+        LIVING,
+    ),
+    "keeps the scale of the import": Mutant(
+        GROWTH,
+        ("    if float(M.trace()) <= limit:\n", "    identity = "),
+        "    return False\n",
+        ("test_the_scale_rises_with_rows_that_are_much_longer",),
+        LIVING,
+    ),
+    "lets faint rows stay faint together": Mutant(
+        GROWTH,
+        ("    largest, columns = 0.0, added\n", "    if columns.shape"),
+        "    return 0.0\n",
+        ("test_faint_rows_become_strong_together",),
+        LIVING,
+    ),
+    "scales columns whatever becomes of the values": Mutant(
+        "projector/asked.py",
+        ("    wrong = ~_each_row(scaled", "    if wrong.any()"),
+        "    wrong = np.zeros(len(names), dtype=np.bool_)\n",
+        (
+            "test_values_that_the_column_scales_make_inexact_are_refused[digits lost]",
+            "test_values_that_the_column_scales_make_inexact_are_refused[overflow]",
+        ),
+        LIVING,
+    ),
+    "takes for changed the rows of nodes with another number of neighbours": Mutant(
+        "projector/forgetting/live_graph.py",
+        ("        edited[rewired] = edited[feature_rows] = True\n", "        return edited"),
+        "        before = self.propagator.neighbours\n"
+        "        edited[: before.size] = before != propagator.neighbours[: before.size]\n",
+        (
+            "test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec1-correct-False]",
+            "test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec2-withdraw-False]",
+        ),
+        LIVING,
+    ),
+    "counts a corrected row as one that did not leave": Mutant(
+        "projector/forgetting/batch.py",
+        ("    remains = np.flatnonzero(", "    left = "),
+        "    remains = np.arange(leaving.rows.size)\n",
+        ("test_a_correction_counts_as_a_deletion_of_what_was_there[False]",),
+        LIVING,
+    ),
+    "measures what left after others have joined": Mutant(
+        JOINING,
+        ("        between_halves=True,\n", "    )\n"),
+        "",
+        ("test_what_left_is_measured_before_what_joins",),
+        LIVING,
+    ),
+    "gives withdrawn labels the weight of all": Mutant(
+        "projector/forgetting/live_graph.py",
+        ("        size = float(torch.linalg.norm(representation.transposed(residual * theirs", "        return size"),
+        "        size = float(torch.linalg.norm(representation.transposed(residual)))\n",
+        ("test_the_training_norm_is_what_withdrawn_labels_add_to_the_weights",),
+        LIVING,
+    ),
+    "leaves large coefficients to what joins": Mutant(
+        PROJECTION,
+        ("    if float(torch.linalg.norm(taken)) > ", "    in_span[joined] = True"),
+        "    places, given = joined, -given\n",
+        ("test_what_a_barely_supported_direction_has_made_large_does_not_stay",),
+        LIVING,
+    ),
+    "gives what joins the weight that it would have": Mutant(
+        PROJECTION,
+        ("        places, given = joined, -given\n", "    in_span[joined] = True"),
+        "        places, given, taken = joined, torch.zeros_like(given), torch.zeros_like(taken)\n",
+        ("test_adding_and_deleting_the_same_nodes_returns_the_model[after a deletion]",),
+        LIVING,
+    ),
+    "has the wrong Schur complement for new directions": Mutant(
+        GROWTH,
+        ("            Z = torch.linalg.solve_triangular(root, X_A @ Q", "            V = "),
+        "            Z = X_A @ Q\n",
+        ("test_rows_that_bring_directions_are_updated_too",),
+        GROWN,
+    ),
+    "adds new directions by Woodbury alone": Mutant(
+        GROWTH,
+        ("    if not gram.is_full:\n        directions", "    updated = replace("),
+        "",
+        ("test_rows_that_bring_directions_are_updated_too",),
+        GROWN,
+    ),
     "counts one candidate's distance to the optimum for both": Mutant(
         MECHANISM,
         ("    without_grid = ", "    sigma = ratio"),
@@ -213,7 +326,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
     return found
 
 
-@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION], BOUND))
+@pytest.mark.parametrize("file", everyday([FORGETTING, FAINT, BOUND, PUBLISHED, PUBLICATION, LIVING, GROWN], BOUND))
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}
     assert set(outcomes(python, copied(tmp_path / "copy"), file, tuple(sorted(guards))).values()) == {"PASSED"}

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from model_store.datasets.load import load_dataset
 from projector.forgetting import preconditioner
 from projector.forgetting.batch import Removal
-from projector.forgetting.forget import NotFinite
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
+from projector.forgetting.update import NotFinite
 from projector.graph.graph import Graph
 from projector.network.blocks import by_block
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.solvers import preconditioners
 from service.domain.states import RepairPolicy
-from service.unlearning.committed import Committed
-from service.unlearning.placement import RepairImpossible
+from service.unlearner.committed import Committed
+from service.unlearner.placement import RepairImpossible
 from tests.support.mathematics.configurations import Configuration, every, pairwise
 from tests.support.mathematics.matrix import build, oracle_of, removals_of
 from tests.support.mathematics.oracle import Oracle

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.db.rights import API_ROLE
+from service.access.keyring import Keyring
+from service.db.roles import API_ROLE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import KeySlot, Tombstone
 from service.errors import KeyMissing
-from service.evidence.checkpoints import CheckpointRepository
-from service.operation.key_folder import open_keyring, open_log_keys, open_request_keys
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
+from service.log.signed_checkpoints import CheckpointRepository
+from service.processes.key_folder import open_keyring, open_log_keys, open_request_keys
+from service.requests.tombstones import TombstoneRepository
 from tests.support.service.db_harness import MODEL, Database, open_database
 from tests.support.service.logins import logged_in
 

@@ -22,14 +22,14 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     ran = site.command("model", "import", site.world.folder)
     assert ran.status == 2
     said = " ".join(ran.stderr.split())
-    assert f"none is in {site.model}: it is in another folder, or it is lost." in said
-    assert f"If it is lost, copy {site.world.folder} to {site.model} and run `./lethe recover`" in said
+    assert f"{site.model} contains none: it is in another folder, or lost." in said
+    assert f"If the model is lost, copy {site.world.folder} to {site.model} and run `./lethe recover`" in said
     assert not site.model.exists()
     ran = site.command("serve")
     assert ran.status == 2
     said = " ".join(ran.stderr.split())
-    assert f"copy one that `./lethe train --out DIR` has written to {site.model} and run `./lethe recover`" in said
-    assert "Training one" not in said
+    assert f"copy a folder written by `./lethe train --out DIR` to {site.model} and run `./lethe recover`" in said
+    assert "Training on" not in said
     assert not site.model.exists()
 
     # Under another name it would be another model, of which nothing is known to be deleted.
@@ -37,7 +37,7 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
         site.model
     )
     name = Store.open(site.world.folder).manifest.name
-    site.refused(f"has served the model {name!r}, and the folder holds one named 'other'")
+    site.refused(f"has served the model {name!r}, but the folder contains one named 'other'")
     pepper = site.settings.home / "keys" / "api-pepper.key"
     away = pepper.rename(pepper.with_suffix(".away"))
     refused = site.recover("--accept-lost", "api-pepper")

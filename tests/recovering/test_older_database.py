@@ -7,13 +7,12 @@ import pytest
 
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import Scope, Tombstone
 from service.domain.states import Cause
 from service.domain.versions import Recovery
-from service.recovery.repository import RecoveryRepository
-from service.tombstones.repository import TombstoneRepository
-from service.versions.versions import VersionRepository
+from service.predictions.version_rows import VersionRepository
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.causes import RecoveryRepository
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.db_harness import made
@@ -60,4 +59,4 @@ async def test_so_does_the_dashboard(api: Api) -> None:
         fields = {"form_token": form_token, "by": by, "text": text}
         found = await client.post("/dashboard/find", data=fields, headers=SAME_ORIGIN)
         assert found.status_code == 200
-        assert ("restored from an older backup, does not know" in found.text) == told
+        assert ("restored from an older backup, does not have" in found.text) == told

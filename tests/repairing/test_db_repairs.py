@@ -9,17 +9,16 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from projector.forgetting.status import RepairStatus
-from service.audit.canonical import parse_canonical
-from service.batches.pending_repairs import Pending, PendingRepairs, RepairEnd
 from service.db.transactions import transaction
-from service.deletions.moves import AppliedOutcome, RequestMoves
-from service.deletions.requests import RequestRepository
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version, repaired_in
-from service.evidence.events import EventRepository
-from service.evidence.log import LogRepository
-from service.imports.repository import ImportRepository
-from service.versions.versions import VersionRepository
+from service.log.canonical import parse_canonical
+from service.log.events import EventRepository, LogRepository
+from service.predictions.version_rows import VersionRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import AppliedOutcome, RequestMoves
+from service.unlearner.causes import ImportRepository
+from service.unlearner.pending_repairs import Pending, PendingRepairs, RepairEnd
 from tests.support.service.db_harness import MODEL, NORMS, Database, Said, committed, imported, made, open_database
 
 PENDING, NOT_CONVERGED, CONVERGED = RepairStatus.PENDING, RepairStatus.NOT_CONVERGED, RepairStatus.CONVERGED

@@ -18,18 +18,17 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.errors import DeviceError
 from projector.forgetting import preconditioner
-from projector.forgetting.forget import NotFinite
 from projector.forgetting.repair import RepairRun
 from projector.forgetting.status import RepairStatus
+from projector.forgetting.update import NotFinite
 from projector.network.spec import LossKind, ModelSpec, SolverKind
-from service.batches.repairer import RepairSteps
 from service.errors import Unavailable
 from service.settings import Settings
-from service.unlearning.placement import RepairImpossible
-from service.unlearning.preconditioner_cache import PreconditionerCache
-from service.unlearning.prepared import Prepared, PreparedRepair
-from service.unlearning.resident import Resident
-from service.versions.writer import VersionWriter
+from service.unlearner.committed import Prepared, PreparedRepair
+from service.unlearner.placement import RepairImpossible
+from service.unlearner.repairer import RepairSteps
+from service.unlearner.resident import PreconditionerCache, Resident
+from service.unlearner.version_writer import VersionWriter
 from tests.support.everyday import everyday
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
@@ -109,7 +108,10 @@ async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_
         accepted = await lethe.delete("12", "57")
         pending = await lethe.completed(accepted)
         assert (pending["guarantee"], pending["repair"]) == ("span", "pending")
-        assert "The repair, which re-optimises the weights on the remaining graph, goes on" in pending["explanation"]
+        assert (
+            "The repair, which re-optimises the weights on the remaining graph, is still running"
+            in pending["explanation"]
+        )
         audit = pending["audit"]
         assert audit["distance_bound_after"] == audit["distance_bound_before"] > 0
         assert (audit["repair_version"], audit["repair_iterations"]) == (None, None)
@@ -261,7 +263,7 @@ async def test_turning_repair_off_ends_the_wait_without_a_repair(deferring: Sett
         await until(lethe.is_ready)
         state = await repaired(lethe, accepted, status="none")
         assert state["guarantee"] == "span"
-        assert state["explanation"].endswith("the operator has turned repair off for this model.")
+        assert state["explanation"].endswith("the operator turned repair off for this model.")
         assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "not_repaired"]
         model = await model_of(lethe)
         assert (model["version"], model["repair"], model["repair_progress"]) == (1, "none", None)
@@ -283,7 +285,7 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         accepted = await lethe.delete("12", "57")
         state = await repaired(lethe, accepted, status="not_converged")
         assert (state["status"], state["guarantee"]) == ("completed", "span")
-        assert "The repair did not converge, and an operator should look into it" in state["explanation"]
+        assert "The repair did not converge; an operator should investigate" in state["explanation"]
         assert "but at most" in state["explanation"]
         told = (await events(settings.database_url))[accepted["id"]]
         # What a batch's own repair came to, its `applied` event has told.
@@ -314,7 +316,7 @@ async def test_a_repair_that_cannot_be_computed_is_given_up_and_deletions_go_on(
         await until(lethe.is_ready)
         with capture_logs():
             state = await repaired(lethe, await lethe.delete("12", "57"), status="not_converged")
-        assert "The repair was given up because it could not be computed" in state["explanation"]
+        assert "The repair was abandoned after an error" in state["explanation"]
         assert (await model_of(lethe))["version"] == 1
         assert 'lethe_repairs_not_converged_total{process="unlearner"} 1.0' in await lethe.metrics()
         monkeypatch.setattr(Resident, "advance_repair", original)
@@ -327,7 +329,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
 ) -> None:
     later, is_away = 0.0, True
     monkeypatch.setattr(preconditioner, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
-    monkeypatch.setattr("service.unlearning.preconditioner_cache.why_no_preconditioner", lambda *of: None)
+    monkeypatch.setattr("service.unlearner.resident.why_no_preconditioner", lambda *of: None)
     caches: list[PreconditionerCache] = []
     advance, finish = PreconditionerCache.advance, VersionWriter.finish
 

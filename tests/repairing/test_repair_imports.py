@@ -9,14 +9,14 @@ from structlog.testing import capture_logs
 from model_store.replacement import Replacement
 from model_store.store import Store
 from projector.forgetting.status import RepairStatus
+from service.access.own_slots import OwnSlots
+from service.access.request_keys import RequestKeys
 from service.db.engine import Connection
 from service.domain.states import ImportStatus
 from service.domain.versions import Version
-from service.imports.importer import ImportSteps
-from service.imports.staged import Staged
 from service.settings import Settings
-from service.vault.own_slots import OwnSlots
-from service.vault.request_keys import RequestKeys
+from service.unlearner.importer import ImportSteps
+from service.unlearner.staged import Staged
 from tests.support.everyday import everyday
 from tests.support.service.db_harness import until
 from tests.support.service.imports import asked, ended, trained
@@ -172,7 +172,7 @@ async def test_a_model_that_takes_the_place_of_one_under_repair_ends_the_wait(
         assert record.status is ImportStatus.COMPLETED
         gate.is_open = True
         state = await repaired(lethe, accepted, status="none")
-        assert state["explanation"].endswith("a newly trained model has taken this one's place.")
+        assert state["explanation"].endswith("a newly trained model replaced this one.")
         assert state["guarantee"] == "span"
         assert (await events(deferring.database_url))[accepted["id"]] == ["applied", "completed", "not_repaired"]
         assert (await model_of(lethe))["repair"] == "converged"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from tests.support.preloaded import Start, fresh
 from tests.support.processes.lethe_process import LetheProcess, copied
@@ -30,7 +30,7 @@ def test_it_says_where_it_is_keeps_the_first_key_private_and_stops_in_order(
     command = fresh(sys.executable, "-m", "service.cli")
     with LetheProcess(command, home, admin_key="", database_url=database_url, redis_url=redis_url).start() as lethe:
         assert f"  Dashboard  {lethe.url}/dashboard\n" in lethe.printed
-        assert httpx.get(f"{lethe.url}/readyz").status_code == 200
+        assert httpx2.get(f"{lethe.url}/readyz").status_code == 200
         assert json.loads(facts.read_text())["url"] == lethe.url
         assert json.loads(facts.read_text())["model"] == str(home / "model")
         key = key_file.read_text().strip()

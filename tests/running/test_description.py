@@ -12,9 +12,9 @@ from service.db.transactions import transaction
 from service.domain.lease_report import Condition, LeaseReport, Phase
 from service.domain.states import Guarantee
 from service.errors import Unavailable
-from service.operation.description import model_description
-from service.publication.facts import Facts, ModelFacts, VersionFacts
-from service.versions.versions import VersionRepository
+from service.predictions.facts import Facts, ModelFacts, VersionFacts
+from service.predictions.served_model import model_description
+from service.predictions.version_rows import VersionRepository
 from tests.support.service.db_harness import MODEL, Database, made, open_database
 
 TRAINED = ModelFacts(MODEL, 40, 16, ("a", "b"), 2, "last", "sym", "softmax", 1e-4, 12.5)

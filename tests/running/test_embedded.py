@@ -21,13 +21,21 @@ import redis
 from sqlalchemy import make_url
 
 from service.db import migrate
-from service.db.rights import API_ROLE, UNLEARNER_ROLE
-from service.embedded import Embedded, PrivateServers, guardian, open_servers, orphans, programs, running_servers
-from service.embedded import servers as embedded_servers
-from service.embedded.account import Account, server_account
-from service.embedded.home import Home
-from service.embedded.postgres import Postgres, works_in
+from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.errors import AlreadyRunning, EmbeddedServerError
+from service.processes.private_servers import (
+    Embedded,
+    PrivateServers,
+    guardian,
+    launch,
+    open_servers,
+    programs,
+    running_servers,
+)
+from service.processes.private_servers import servers as embedded_servers
+from service.processes.private_servers.home import Home
+from service.processes.private_servers.postgres import Postgres, works_in
+from service.processes.private_servers.programs import Account, server_account
 from service.settings import load_settings
 from tests.support.preloaded import ROOT
 
@@ -35,7 +43,7 @@ from tests.support.preloaded import ROOT
 HOST = """
 import sys, signal
 from pathlib import Path
-from service.embedded import Embedded
+from service.processes.private_servers import Embedded
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 # A run under nohup, or in the background of a shell, ignores these two, and so would this process.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -213,7 +221,7 @@ def test_servers_left_behind_are_recognised_and_replaced(home: Path, host: Start
 def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
     frozen: bool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphans, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
+    monkeypatch.setattr(launch, "_GENTLE_SECONDS", 0.5 if frozen else 60.0)
     embedded = Embedded(home, valkey=False, durable=False)
     before = embedded.start()
     _sql(before, "CREATE TABLE kept (x int)")

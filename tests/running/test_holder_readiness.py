@@ -7,8 +7,7 @@ import pytest
 
 from service.db import lease as leases
 from service.domain.lease_report import Check, Condition, LeaseReport, Phase
-from service.operation.api_probes import MOST_AWAY_S, holder_probes, reported_checks
-from service.operation.readiness import Readiness
+from service.processes.readiness import MOST_AWAY_S, Readiness, holder_probes, reported_checks
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 

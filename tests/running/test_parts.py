@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from lethe_client.errors import ProblemError
-from service.embedded import guardian, running_servers
+from service.processes.private_servers import guardian, running_servers
 from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied, version_of

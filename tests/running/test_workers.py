@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import psutil
 import pytest
@@ -158,7 +158,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
         with worker:
             worker.launch()
             until_together(api, 2, of=2)
-            figures = httpx.get(f"{api.url}/metrics").text
+            figures = httpx2.get(f"{api.url}/metrics").text
             assert 'lethe_workers{process="unlearner"} 2.0' in figures
             assert 'lethe_workers_wanted{process="unlearner"} 2.0' in figures
         assert api.delete(["1"]).status == "completed"

@@ -8,12 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection
 
 from service.db import migrate
-from service.db.schema import MIGRATIONS, connected
 
 
 class Templates:
@@ -36,19 +32,6 @@ class Templates:
             self._made[name] = template.rpartition("/")[2]
         with fresh_database(self._postgres_url, self._made[name]) as url:
             yield url
-
-
-async def migrate_to(url: str, revision: str) -> None:
-    """Bring an empty database to the schema of an earlier version."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-
-    def apply(connection: Connection) -> None:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-
-    async with connected(url) as connection:
-        await connection.run_sync(apply)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ _FORGETTING = ("tests/unit/projector/forgetting", _PROPERTY, "tests/unit/project
 _NETWORK = ("tests/unit/projector/network", "tests/unit/projector")
 _STORE = ("tests/unit/model_store", "tests/erasing/test_kept_tombstones.py")
 _BATCHING = ("tests/unit/service/batches", "tests/batching", "tests/repairing")
-_LOG = ("tests/unit/service/audit", "tests/unit/service/evidence", "tests/evidence")
+_LOG = ("tests/unit/service/log", "tests/evidence")
 _ACCESS = ("tests/unit/service/access", "tests/access", "tests/accepting/test_write_only_keys.py")
 
 #: By names that stay when files move.
@@ -64,14 +64,14 @@ TARGETS = {
     ),
     "model-versions": Target("model_store/versions.py", _STORE),
     "tombstones": Target("model_store/tombstones.py", _STORE),
-    "version-writer": Target("service/versions/writer.py", _BATCHING),
-    "lease-keeper": Target("service/versions/lease_keeper.py", _BATCHING),
+    "version-writer": Target("service/unlearner/version_writer.py", _BATCHING),
+    "lease-keeper": Target("service/unlearner/lease_keeper.py", _BATCHING),
     "lease": Target("service/db/lease.py", ("tests/batching/test_db_lease.py", *_BATCHING, "tests/running")),
     "queue-stream": Target("service/queue/stream.py", ("tests/unit/service/queue", *_BATCHING)),
-    "queue-refusal": Target("service/queue/refusal.py", ("tests/unit/service/queue", *_BATCHING)),
-    "log": Target("service/evidence/log.py", _LOG),
-    "merkle": Target("service/audit/merkle.py", _LOG),
-    "verify-export": Target("service/audit/verify_export.py", _LOG),
+    "queue-refusal": Target("service/queue/connection.py", ("tests/unit/service/queue", *_BATCHING)),
+    "log": Target("service/log/events.py", _LOG),
+    "merkle": Target("service/log/merkle.py", _LOG),
+    "verify-export": Target("service/log/export.py", _LOG),
     "limits": Target("service/access/limits.py", _ACCESS),
     "key-memory": Target("service/access/key_memory.py", _ACCESS),
 }

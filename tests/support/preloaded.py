@@ -105,7 +105,7 @@ class Preloaded:
 
 def service_preloaded() -> Preloaded:
     """The service, imported once for all processes of it that are started."""
-    processes = ("service.processes.api", "service.processes.unlearner", "service.worker.following")
+    processes = ("service.processes.api_process", "service.processes.unlearner_process", "service.unlearner.workers")
     modules = (*processes, "service.processes.prepare", "service.cli.main")
     return Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
 

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from service.errors import ConfigurationError
-from service.webhooks.addresses import AddressRefused, addresses_of, is_public
 from service.webhooks.endpoints import checked_url
-from service.webhooks.posting import Poster
+from service.webhooks.posting import AddressRefused, Poster, addresses_of, is_public
 from tests.support.service.receivers import receiver
 from tests.support.service.webhook_world import LOOPBACK
 
@@ -66,7 +65,7 @@ async def test_what_is_not_everybodys_is_refused(text: str, monkeypatch: pytest.
     # Beside a public one as well: which of the two is connected to is not the name server's to choose.
     for found in ([text], ["8.8.8.8", text]):
         monkeypatch.setattr(socket, "getaddrinfo", leading_to(found)[0])
-        with pytest.raises(AddressRefused, match="is no public address"):
+        with pytest.raises(AddressRefused, match="is not a public address"):
             await addresses_of("https://dsr.example/", ())
 
 

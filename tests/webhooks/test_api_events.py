@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import text
 
 from service.db.transactions import transaction
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 from service.webhooks.endpoints import EndpointRepository
 from service.webhooks.feed import FeedRepository
 from tests.support.service.api_harness import NODES, Api, serving
@@ -30,13 +30,13 @@ async def tell(api: Api) -> None:
         await FeedRepository(connection).tell()
 
 
-async def ask(writer: httpx.AsyncClient, node: str, reference: str | None = "DSR-20") -> str:
+async def ask(writer: httpx2.AsyncClient, node: str, reference: str | None = "DSR-20") -> str:
     answer = await writer.post("/deletions", json=node_body(node, reference=reference))
     assert answer.status_code == 202
     return str(answer.json()["id"])
 
 
-async def events(client: httpx.AsyncClient, **window: Any) -> list[dict[str, Any]]:
+async def events(client: httpx2.AsyncClient, **window: Any) -> list[dict[str, Any]]:
     answer = await client.get("/events", params=window)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["events"]

@@ -8,8 +8,8 @@ from sqlalchemy.exc import DBAPIError
 
 from projector.forgetting.status import RepairStatus
 from service.db.transactions import transaction
-from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.states import Guarantee
+from service.requests.moves import AppliedOutcome, RequestMoves
 from service.webhooks.feed import FeedEvent, FeedRepository
 from tests.support.service.db_harness import Said
 from tests.support.service.webhook_world import DEADLINE, WebhookWorld

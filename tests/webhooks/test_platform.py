@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.clients.command_line import CommandLine
@@ -117,7 +117,7 @@ def deliveries(lethe: LetheProcess, state: str) -> list[dict[str, Any]]:
 
 def shown(lethe: LetheProcess) -> str:
     """The page of webhooks."""
-    with httpx.Client(base_url=lethe.url, follow_redirects=True) as visitor:
+    with httpx2.Client(base_url=lethe.url, follow_redirects=True) as visitor:
         fields = {"form_token": token_in(visitor.get("/dashboard/login").text), "key": KEY, "next": "/dashboard"}
         visitor.post("/dashboard/login", data=fields, headers=SAME_ORIGIN).raise_for_status()
         page = visitor.get("/dashboard/webhooks")

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from service import failure_points
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
-from service.queue.backoff import Backoff
+from service.queue.outage import Backoff
 from service.webhooks.sending import Webhooks
 from tests.support.service.db_harness import until
 from tests.support.service.receivers import (

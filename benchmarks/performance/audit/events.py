@@ -21,14 +21,14 @@ from pathlib import Path
 import asyncpg
 
 from projector.forgetting.status import RepairStatus
-from service.audit.commitments import Commitments
-from service.audit.leaf import LoggedEvent, leaf_data
-from service.audit.merkle import Frontier, leaf_hash
 from service.db import migrate
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import EventType, Guarantee, RequestStatus
-from service.embedded import Embedded
+from service.log.commitments import Commitments
+from service.log.leaves import LoggedEvent, leaf_data
+from service.log.merkle import Frontier, leaf_hash
+from service.processes.private_servers import Embedded
 
 MODEL = "generated"
 NODES = 10_000_000

@@ -26,7 +26,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
-import httpx
+import httpx2
 
 from benchmarks.performance.audit.events import EVENTS_PER_THOUSAND, MODEL, NotEmpty, database, generate
 from benchmarks.performance.audit.queries import Processors, timed
@@ -34,13 +34,13 @@ from benchmarks.performance.audit.server import opened, served
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.decisions import Decisions
-from service.deletions.moves import RequestMoves
 from service.domain.figures import TOTALS
 from service.domain.formats import number
 from service.domain.states import EventType, RequestStatus
-from service.evidence.contents import Payload
-from service.evidence.events import EventRepository
+from service.log.events import EventRepository
+from service.log.leaves import Payload
+from service.requests.decisions import Decisions
+from service.requests.moves import RequestMoves
 
 #: Days within which the made-up requests were due, and how many more the slow ones took.
 _DEADLINE_DAYS, _SLOW_DAYS = 7.0, 8.0
@@ -163,7 +163,7 @@ async def _drills(engine: Engine, connection: asyncpg.Connection) -> None:
                 await EventRepository(session).append_many(event, {request: Said(kind="node", channel_norm_after=0.0)})
 
 
-async def told(client: httpx.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:
+async def told(client: httpx2.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:
     """The figures by who tells them; a name is left out where somebody has no such figure."""
     answer = (await client.get("/audit/summary")).raise_for_status().json()
     found: dict[str, Mapping[str, int | None]] = {"GET /audit/summary": _of_answer(answer)}
@@ -181,7 +181,7 @@ def _of_answer(answer: Mapping[str, Any]) -> dict[str, int | None]:
     return {**answer, **answer["by_status"], **summed}
 
 
-async def _of_command(client: httpx.AsyncClient) -> dict[str, int | None]:
+async def _of_command(client: httpx2.AsyncClient) -> dict[str, int | None]:
     key = client.headers["Authorization"].removeprefix("Bearer ")
     environment = os.environ | {"LETHE_KEY": key, "LETHE_URL": str(client.base_url)}
     command = (sys.executable, "-m", "service.cli", "audit", "summary")
@@ -272,7 +272,7 @@ def pages(requests: Mapping[str, UUID]) -> list[str]:
     ]
 
 
-async def find(client: httpx.AsyncClient, text: str) -> None:
+async def find(client: httpx2.AsyncClient, text: str) -> None:
     """Look for a part of a reference, as the form does."""
     form = (await client.get("/dashboard/find")).text
     token = re.search(r'name="form_token" value="([^"]+)"', form)

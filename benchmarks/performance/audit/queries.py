@@ -28,15 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import httpx
+import httpx2
 import psutil
 from sqlalchemy import event
 
 from benchmarks.performance.audit.events import NotEmpty, database, generate
 from benchmarks.performance.audit.questions import PAGES, QUESTIONS, Question
 from benchmarks.performance.audit.server import opened, served
-from service.audit.merkle import inclusion_ranges
 from service.db.engine import Engine, create_engine
+from service.log.merkle import inclusion_ranges
 
 #: An inclusion proof over HTTP, and the overview of a year with all that it loads (milliseconds, p95).
 _PROOF_MS, _OVERVIEW_MS = 20, 1000
@@ -44,7 +44,7 @@ _PROOF_MS, _OVERVIEW_MS = 20, 1000
 _EXPORT_MB = 64
 
 
-async def ask(client: httpx.AsyncClient, question: Question) -> float:
+async def ask(client: httpx2.AsyncClient, question: Question) -> float:
     """Milliseconds until the whole answer is there."""
     started = time.perf_counter()
     if question.body is None:
@@ -83,7 +83,7 @@ class Taken:
     cpu_ms: float = 0.0
 
 
-async def measured(client: httpx.AsyncClient, processors: Processors, repeats: int) -> dict[Question, Taken]:
+async def measured(client: httpx2.AsyncClient, processors: Processors, repeats: int) -> dict[Question, Taken]:
     """What every question took, the first (cold) turn left out."""
     times: dict[Question, Taken] = {question: Taken() for question in QUESTIONS}
     for turn in range(repeats + 1):
@@ -106,7 +106,7 @@ async def timed(work: Callable[[], Awaitable[object]], repeats: int) -> list[flo
     return found[1:]
 
 
-async def proofs(client: httpx.AsyncClient, leaves: int, repeats: int) -> list[float]:
+async def proofs(client: httpx2.AsyncClient, leaves: int, repeats: int) -> list[float]:
     """Milliseconds of inclusion proofs of leaves at random in the newest checkpoint."""
     rng = random.Random(0)
 
@@ -120,7 +120,7 @@ async def proofs(client: httpx.AsyncClient, leaves: int, repeats: int) -> list[f
     return await timed(prove, repeats)
 
 
-async def exported(client: httpx.AsyncClient, form: str) -> str:
+async def exported(client: httpx2.AsyncClient, form: str) -> str:
     """What an export of everything takes, and by how much the process grows meanwhile."""
     process = psutil.Process(os.getpid())
     before = peak = process.memory_info().rss
@@ -137,7 +137,7 @@ async def exported(client: httpx.AsyncClient, form: str) -> str:
     )
 
 
-async def plans(engine: Engine, client: httpx.AsyncClient) -> str:
+async def plans(engine: Engine, client: httpx2.AsyncClient) -> str:
     """The plan of every statement that the questions run, as Postgres executed it."""
     heard: list[tuple[str, Any]] = []
 

@@ -7,44 +7,41 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
 from benchmarks.performance.audit.events import MODEL
-from service.access.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.access.key_memory import key_memory
-from service.access.key_text import new_api_key
-from service.access.limits import RateLimits
-from service.access.node_allowance import NodeAllowance
-from service.api.application import build
-from service.dashboard.installation import install as install_dashboard
+from service.access.keyring import Keyring
+from service.access.limits import NodeAllowance, RateLimits
+from service.access.own_slots import OwnSlots
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.deletions.deletions import Deletions
-from service.deletions.intake.intake import Intake
 from service.domain.lease_report import Check
-from service.domain.scopes import Scope
-from service.drills.cohorts import CohortSearch
-from service.drills.starting import Drills
+from service.domain.records import Scope
 from service.errors import Unavailable
-from service.evidence.checkpoints import CheckpointRepository
-from service.observability.access import AccessLog
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
 from service.observability.exposition import Exposition
+from service.observability.logging import AccessLog
 from service.observability.metrics import IntakeMetrics
-from service.operation.description import ModelInfo
-from service.publication.reader import Reader
+from service.predictions.reader import Reader
+from service.predictions.served_model import ModelInfo
 from service.queue.connection import connect
-from service.services import Services
+from service.requests.deletable import Deletions
+from service.requests.drill_runs import CohortSearch, Drills
+from service.requests.intake import Intake
+from service.requests.tombstones import TombstoneLookup
 from service.settings import Settings
-from service.tombstones.lookup import TombstoneLookup
-from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.own_slots import OwnSlots
+from service.web.api.application import build
+from service.web.dashboard.installation import install as install_dashboard
+from service.web.services import Services
 
 
 @contextlib.asynccontextmanager
-async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
     registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
     app = build(
@@ -93,7 +90,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         running = asyncio.create_task(server.serve(sockets=[bound]))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         headers = {"Authorization": f"Bearer {key.text}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             await _sign_in(client, key.text)
             yield client
         server.should_exit = True
@@ -101,7 +98,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx.AsyncClient]
         await intake.close()
 
 
-async def opened(client: httpx.AsyncClient, page: str) -> int:
+async def opened(client: httpx2.AsyncClient, page: str) -> int:
     """Load a page of the dashboard as a browser does that has nothing of it yet: with its files.
 
     Returns the bytes that came; one request after the other, so a browser is no slower.
@@ -116,7 +113,7 @@ async def opened(client: httpx.AsyncClient, page: str) -> int:
     return size
 
 
-async def _sign_in(client: httpx.AsyncClient, key: str) -> None:
+async def _sign_in(client: httpx2.AsyncClient, key: str) -> None:
     form = await client.get("/dashboard/login")
     token = re.search(r'name="form_token" value="([^"]+)"', form.text)
     assert token is not None

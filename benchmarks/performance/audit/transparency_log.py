@@ -21,20 +21,18 @@ import torch
 
 from benchmarks.device import device_name
 from service.access.api_keys import ApiKeyRepository
-from service.audit.merkle import Frontier, Subtree, leaf_hash
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.records import Pointer
-from service.domain.scopes import Scope
+from service.domain.records import Pointer, Scope
 from service.domain.states import EventType
-from service.embedded import Embedded
-from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.contents import Failed
-from service.evidence.events import EventRepository
-from service.evidence.log import LogRepository
-from service.vault.log_keys import LogKeys
-from service.versions.pointers import PointerRepository
+from service.log.events import EventRepository, LogRepository
+from service.log.leaves import Failed
+from service.log.merkle import Frontier, Subtree, leaf_hash
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.signing_keys import LogKeys
+from service.predictions.version_rows import PointerRepository
+from service.processes.private_servers import Embedded
 
 _CHUNK = 20_000
 _REQUESTS = 1_000

@@ -24,20 +24,19 @@ from sqlalchemy import URL, make_url
 
 from benchmarks.performance.audit.events import MODEL, NotEmpty, database, generate
 from projector.forgetting.status import RepairStatus
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Intake, NewRequest
-from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
 from service.domain.records import RequestAudit, Targets
 from service.domain.states import Cause, Guarantee
 from service.domain.versions import Version, batch_record
-from service.evidence.contents import AuditFigures
-from service.vault.keyring import Keyring
-from service.vault.own_slots import OwnSlots
-from service.versions.batch_rows import BatchRepository
-from service.versions.versions import VersionRepository
+from service.log.leaves import AuditFigures
+from service.predictions.version_rows import BatchRepository, VersionRepository
+from service.requests.intake import Intake, NewRequest
+from service.requests.moves import AppliedOutcome, RequestMoves
 
 _COPIES = ("lethe_with_audit", "lethe_without_audit")
 _TRIGGERS = {

@@ -35,8 +35,8 @@ def work(dataset: str) -> None:
     from projector.forgetting.repair import RepairRun
     from projector.network.spec import ModelSpec
     from service.domain.states import RepairPolicy
-    from service.unlearning.placement import Placement
-    from service.unlearning.resident import Resident
+    from service.unlearner.placement import Placement
+    from service.unlearner.resident import Resident
 
     graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=0)
     model = build_model(graph, ModelSpec(), name="against", dataset=dataset, split="full", device="cpu")

@@ -29,8 +29,8 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.optimum import stacked
 from projector.network.image_rows import image_rows
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 #: The dataset's file.
 ARXIV = "ogbn_arxiv_llm.npz"

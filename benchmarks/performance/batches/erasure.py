@@ -32,17 +32,17 @@ from model_store.base.erasure import Erasure, plan
 from model_store.base.index import Index
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
-from model_store.disk.durable import replace_file, sync, together
+from model_store.disk.durable import durable_changes, replace_file, sync
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from projector.forgetting.batch import Removal
 from projector.network.spec import ModelSpec
 from service.domain.states import RepairPolicy
-from service.unlearning.measurement import stored_span_residual
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
-from service.versions.to_erase import ToErase
+from service.unlearner.committed import version_state
+from service.unlearner.measurement import stored_span_residual
+from service.unlearner.new_version import ToErase
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 _FENCING = 1
 _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)
@@ -108,19 +108,19 @@ class Model:
                     new = old.copy()
                     new[slots_within(table.erasing, table, chunk)] = stored.blank
                     contents[f"{name}.{array}.{chunk}"] = old, new
-        with together() as changes:
+        with durable_changes() as changes:
             for name, (old, _) in contents.items():
                 changes.write(folder / f"{name}-old", [old.data])
         sync(folder)
         started = time.perf_counter()
-        with together() as changes:
+        with durable_changes() as changes:
             for name, (_, new) in contents.items():
                 changes.write(folder / f"{name}-new", [new.data])
         replace_file(folder / index.file_name, opened.closed().to_bytes(), temporary=".index")
-        with together() as changes:
+        with durable_changes() as changes:
             for name, (old, _) in contents.items():
                 changes.overwrite(folder / f"{name}-old", np.arange(len(old)), slot_bytes=old.shape[1], fill=0)
-        with together() as changes:
+        with durable_changes() as changes:
             for name in contents:
                 changes.remove(folder / f"{name}-old")
         spent += time.perf_counter() - started

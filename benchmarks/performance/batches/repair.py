@@ -31,8 +31,8 @@ from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.newton import Newton
 from projector.solvers.objective import Objective
 from service.domain.states import RepairPolicy
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 DATASETS = ("cora", "citeseer", "pubmed", "amazon_photo")
 SIZES = (1, 16, 64)

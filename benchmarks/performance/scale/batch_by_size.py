@@ -39,7 +39,7 @@ from benchmarks.performance.scale.gpu import PRODUCTS, graph_called
 from benchmarks.performance.scale.graph import Shape
 from benchmarks.report.pictures.svg import Line, lines_by_size
 from projector import ModelSpec, fit
-from projector.forgetting import forget, repair
+from projector.forgetting import repair, update
 from projector.forgetting.batch import Removal
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.status import RepairStatus
@@ -47,10 +47,10 @@ from projector.forgetting.training_rows import TrainingRows
 from projector.graph.external_ids import NodeIds
 from projector.network.propagation import Propagator
 from service.domain.states import RepairPolicy
-from service.unlearning import resident as resident_module
-from service.unlearning.committed import Committed
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.unlearner import resident as resident_module
+from service.unlearner.committed import Committed
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 SIZES, DEGREE, BATCH = (10_000, 100_000, 1_000_000), 10, 64
 FIGURES = Path(__file__).parents[2] / "results" / "batch_by_size.json"
@@ -58,7 +58,7 @@ PICTURE = Path(__file__).parents[3] / "docs" / "images" / "batch_by_size.svg"
 #: Where the service's code does each part: functions, and what holds them.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "ids looked up and forgotten": ((NodeIds, "rows_of"), (NodeIds, "forget")),
-    "projection": ((forget, "project_batch"),),
+    "projection": ((update, "project_batch"),),
     "graph without the nodes": ((LiveGraph, "without"), (TrainingRows, "on")),
     "values of P": ((Propagator, "_scaled"),),
     "changed rows of H": ((TrainingRows, "steps"),),

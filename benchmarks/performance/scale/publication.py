@@ -24,9 +24,10 @@ from model_store.versions import VersionRef
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
 from service.domain.snapshot import Snapshot
-from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.reader import Reader
-from service.publication.writer import PublishedModel, Publisher
+from service.predictions.facts import ModelFacts, VersionFacts
+from service.predictions.layout import Layout
+from service.predictions.reader import Reader
+from service.predictions.writer import PublishedModel, Publisher
 
 #: Nodes deleted by the second version, and ids and pairs asked for.
 _DELETED = 1_000
@@ -53,7 +54,7 @@ def main() -> None:
         publisher = Publisher(Path(home), Path(share))
         one, two = VersionRef(1, 1), VersionRef(2, 1)
         found["load_ms"] = _timed(lambda: publisher.load(one, model, first, _facts(first), 1))
-        found["files_mb"] = _megabytes(publisher.layout.path)
+        found["files_mb"] = _megabytes(Layout.all_of(Path(home))[0].path)
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(target=_read, args=(theirs, home, given.nodes))
         process.start()
@@ -62,8 +63,8 @@ def main() -> None:
         found["show_ms"] = _timed(lambda: publisher.show(two, 1))
         ours.send(None)
         found |= ours.recv()
-        found["erase_ms"] = _timed(lambda: publisher.erase(two, deleted, np.empty((0, 2), dtype=np.int64), 1))
-        found["remove_older_ms"] = _timed(lambda: publisher.remove_older(two, 1))
+        found["erase_ms"] = _timed(lambda: publisher.erase(two, deleted, np.empty((0, 2), dtype=np.int64)))
+        found["remove_older_ms"] = _timed(lambda: publisher.remove_older(two))
         process.join()
     print(json.dumps(found, indent=1))
 

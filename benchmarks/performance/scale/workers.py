@@ -46,12 +46,12 @@ from benchmarks.performance.scale.process_figures import anonymous, processor, s
 from model_store.datasets.load import default_data_dirs
 from projector.forgetting.batch import Removal
 from projector.forgetting.coefficients import span_coefficients
-from projector.forgetting.forget import Forgotten, HeldModel, RepairPlan, forget
 from projector.forgetting.gram import factorise
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.optimum import stacked
 from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import HeldModel, RepairPlan, Updated, update
 from projector.graph.graph import Graph
 from projector.model import _held
 from projector.network.sizes import Sizes
@@ -207,16 +207,16 @@ def following(counted: Counted | None) -> Iterator[None]:
         counted.end()
 
 
-def deleted(held: HeldModel, nodes: NDArray[np.int64]) -> Forgotten:
+def deleted(held: HeldModel, nodes: NDArray[np.int64]) -> Updated:
     """One batch, repaired, with the predictions of all nodes after it."""
-    done = forget(held, [Removal(nodes=nodes)], RepairPlan())
+    done = update(held, [Removal(nodes=nodes)], RepairPlan())
     if done.outcome.status is not RepairStatus.CONVERGED:
         raise RuntimeError(f"The repair ended as {done.outcome.status}.")
     done.live_graph.probabilities(done.state)
     return done
 
 
-def single_steps(done: Forgotten, regularization: float, steps: Steps) -> None:
+def single_steps(done: Updated, regularization: float, steps: Steps) -> None:
     """Each kind of step once."""
     graph, W = done.live_graph, stacked(done.state)
     rows = TrainingRows.of(graph)

@@ -24,7 +24,7 @@ from benchmarks.device import device_name
 from benchmarks.performance.service import attackers
 from benchmarks.performance.service.http_load import Ask, Load, Plan
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
-from service.embedded import Embedded
+from service.processes.private_servers import Embedded
 
 _DATASET = "synthetic:n=2708,d=256,classes=7,seed=0"
 _NODES = 2708

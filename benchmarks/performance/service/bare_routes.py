@@ -15,13 +15,13 @@ from uuid import uuid4
 import uvicorn
 from fastapi import Body, FastAPI
 
-from service.api.prediction_schemas import PredictionAnswer
-from service.deletions.answers import AcceptedDeletion, Links, Salts
-from service.deletions.schemas import DeletionBody, EdgesBody
 from service.domain.kinds import RequestKind
 from service.domain.states import RequestStatus
-from service.http.server import server_config
+from service.processes.api_process import server_config
 from service.processes.listening import listen
+from service.requests.answers import AcceptedDeletion, Links, Salts
+from service.requests.schemas import DeletionBody, EdgesBody
+from service.web.api.prediction_routes import PredictionAnswer
 
 
 def bare_app(classes: int) -> FastAPI:

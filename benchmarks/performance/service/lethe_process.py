@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from lethe_client import LetheClient
-from service.embedded import running_servers
-from service.publication.layout import Layout
+from service.predictions.layout import Layout
+from service.processes.private_servers import running_servers
 
 #: The first key, all scopes.
 KEY = "the-key-of-a-benchmark"
@@ -91,7 +91,7 @@ class LetheProcess:
     def metrics(self) -> dict[str, float]:
         """Samples by name and labels, summed over the processes that have them."""
         found = dict[str, float]()
-        text = httpx.get(f"{self.url}/metrics", headers=HEADERS).raise_for_status().text
+        text = httpx2.get(f"{self.url}/metrics", headers=HEADERS).raise_for_status().text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 labels = (value for name, value in sample.labels.items() if name != "process")
@@ -109,6 +109,6 @@ class LetheProcess:
         status = self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        if (layout := Layout.find(self.home)) is not None:
+        for layout in Layout.all_of(self.home):
             layout.remove()
         return status

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.performance.service.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
-from service.evidence.log import LOG_CHANNEL
+from service.log.events import LOG_CHANNEL
 
 #: Connections that deletions, and predictions, are asked for over.
 WRITERS = 32

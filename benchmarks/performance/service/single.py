@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 import asyncpg
-import httpx
+import httpx2
 import numpy as np
 
 from benchmarks.performance.service.commit_floor import CommitFloor
@@ -48,7 +48,7 @@ async def one_at_a_time(place: World, requests: int) -> dict[str, list[float]]:
     """
     nodes, times = iter(place.nodes), dict[str, dict[UUID, float]]()
     events = await Events.follow(place.lethe.database_url)
-    async with httpx.AsyncClient(base_url=place.lethe.url, headers=HEADERS, timeout=60.0) as client:
+    async with httpx2.AsyncClient(base_url=place.lethe.url, headers=HEADERS, timeout=60.0) as client:
         for pace, seen in (("completed", events.completed), ("applied", events.applied)):
             times[pace] = {}
             for _ in range(requests):

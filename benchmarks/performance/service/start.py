@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
+import httpx2
 import torch
 
 from benchmarks.device import device_name
@@ -32,9 +32,9 @@ from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.network.spec import ModelSpec
-from service.publication.layout import Layout
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
+from service.predictions.layout import Layout
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 
 #: How long predictions are asked for (seconds).
 _MEMORY_S = 10.0
@@ -75,8 +75,8 @@ def processes(repeats: int) -> None:
     print("| --- | ---: | ---: | --- |")
     for number in range(repeats):
         with tempfile.TemporaryDirectory() as temporary, world(Path(temporary) / "home", "cora", "never") as place:
-            lethe, layout = place.lethe, Layout.find(place.lethe.home)
-            assert layout is not None
+            lethe = place.lethe
+            [layout] = Layout.all_of(lethe.home)
             published = max(file.stat().st_mtime for file in layout.versions.glob("*/*"))
             asked, most = predictions(lethe.port, place.nodes, _MEMORY_S), dict[str, float]()
             until = time.monotonic() + _MEMORY_S
@@ -93,9 +93,9 @@ def processes(repeats: int) -> None:
 def answers_again(lethe: LetheProcess, killed: int) -> float:
     """Seconds from the beginning of the process after the one `killed` to the first prediction."""
     while True:
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError):
             # Until there is another process, whoever connects waits in the queue of the listening socket.
-            if httpx.get(f"{lethe.url}/predict/0", headers=HEADERS, timeout=60.0).status_code == 200:
+            if httpx2.get(f"{lethe.url}/predict/0", headers=HEADERS, timeout=60.0).status_code == 200:
                 answered = time.time()
                 started = lethe.answering[0]
                 assert started.pid != killed

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.support.kills.deletions import People
@@ -60,20 +60,20 @@ def _assert_sound_or_told(lethe: DoomedLethe, name: Path, node: str) -> None:
             return
         if "damaged" in lethe.log():
             return
-        with contextlib.suppress(httpx.TransportError), _reached(lethe) as http:
+        with contextlib.suppress(httpx2.TransportError), _reached(lethe) as http:
             if accepted and http.get(accepted).json()["status"] == "completed":
                 return
             if not accepted and http.get("/readyz").is_success:
                 answer = http.post("/deletions", json=node_body(node))
-                assert answer.status_code == httpx.codes.ACCEPTED, f"{name}: {answer.text}"
+                assert answer.status_code == httpx2.codes.ACCEPTED, f"{name}: {answer.text}"
                 accepted = answer.headers["Location"]
         with contextlib.suppress(AssertionError):  # that it has ended, which is looked at above
             lethe.look_later()
 
 
-def _reached(lethe: DoomedLethe) -> httpx.Client:
+def _reached(lethe: DoomedLethe) -> httpx2.Client:
     """A client of the one that runs, as soon as it says where; until then requests fail."""
     facts = lethe.home / "run" / "server.json"
     if facts.exists():
         lethe.url = json.loads(facts.read_text())["url"]
-    return lethe.http() if lethe.url else httpx.Client(base_url="http://127.0.0.1:1")
+    return lethe.http() if lethe.url else httpx2.Client(base_url="http://127.0.0.1:1")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -57,7 +57,7 @@ class Relief:
             while not self.lethe.happened and not done.wait(0.02):
                 pass
             while not self.said and not done.is_set():
-                with httpx.Client(base_url=self.lethe.url, headers=authorization(), timeout=120.0) as http:
+                with httpx2.Client(base_url=self.lethe.url, headers=authorization(), timeout=120.0) as http:
                     checks = http.get("/readyz").json()["checks"]
                     # Predictions do not need the disk.
                     assert http.get("/predict/nobody").status_code == 404

@@ -95,7 +95,7 @@ class Imports:
             another = another_model(people, self._folder / "another")
             ended = lethe.run("model", "import", another, *(["--exclude-deleted"] if excluding else []))
             assert ended.status == 0, ended.stderr
-            assert "takes the model over at its next start" in ended.stdout
+            assert "Its next start will import the model" in ended.stdout
             self._templates[excluding] = home
         return self._templates[excluding]
 

@@ -12,11 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from service.access.key_disposal import UnneededKeys
+from service.access.request_keys import SLOT_BYTES, RequestKeys, decrypt
 from service.failure_points import FailurePoint
-from service.key_slots.disposal import UnneededKeys
-from service.vault.encryption import decrypt
-from service.vault.request_keys import RequestKeys
-from service.vault.slots import SLOT_BYTES
 from tests.support.everyday import everyday
 from tests.support.kills import keys_process
 from tests.support.kills.faults import INTAKE_POINTS, KEY_POINTS, SEED

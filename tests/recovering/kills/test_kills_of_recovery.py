@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.exit_status import ExitStatus
+from service.cli.console import ExitStatus
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
 from tests.support.kills.deletions import (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded import Embedded
 from service.failure_points import FailurePoint
+from service.processes.private_servers import Embedded
 from tests.support.predictions.asker import Seen
 from tests.support.predictions.ground import Ground, Servers, trained
 from tests.support.predictions.judging import Claim, judged

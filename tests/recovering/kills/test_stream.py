@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from service.embedded import running_servers
 from service.failure_points import FailurePoint
+from service.processes.private_servers import running_servers
 from tests.support.kills.deletions import Run, Runs
 from tests.support.kills.faults import Action, Fault
 

@@ -2,13 +2,13 @@
 
 import re
 
-import httpx
+import httpx2
 
 #: What every browser says of a form that a page of the same origin sends.
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
-async def sign_in(client: httpx.AsyncClient, key: str, after: str = "/dashboard") -> httpx.Response:
+async def sign_in(client: httpx2.AsyncClient, key: str, after: str = "/dashboard") -> httpx2.Response:
     form = await client.get("/dashboard/login")
     fields = {"form_token": token_in(form.text), "key": key, "next": after}
     return await client.post("/dashboard/login", data=fields, headers=SAME_ORIGIN)

@@ -26,18 +26,18 @@ _DONE = "the command has ended with"
 def checkout(folder: Path) -> Path:
     """A copy of this checkout at `folder` with an environment that is set up: that of the tests."""
     folder.mkdir()
-    linked = ("benchmarks", "lethe_client", "model_store", "projector", "service", "tests")
+    linked = ("benchmarks", "lethe_client", "migrations", "model_store", "projector", "service", "tests")
     for name in linked:
         (folder / name).symlink_to(ROOT / name)
-    copied = ("lethe", "pyproject.toml", "requirements.txt", "requirements-dev.txt")
-    for name in copied:
+    served = ("requirements.txt", "requirements-downloads.txt")
+    for name in ("lethe", "pyproject.toml", *served, "requirements-dev.txt"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    pins = (ROOT / "requirements.txt").read_bytes()
+    pins = b"".join((ROOT / name).read_bytes() for name in served)
     (folder / ".venv" / "installed").write_bytes(pins)
     (folder / ".venv" / "installed-dev").write_bytes(pins + (ROOT / "requirements-dev.txt").read_bytes())
     return folder

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import text
 
 from benchmarks.performance.audit.events import MODEL, generate
-from service.audit_records.queries import AuditEntry, AuditFilters, Order
-from service.audit_records.search import Page, count, search
+from service.access.cursors import PageCursor
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.vault.cursors import PageCursor
+from service.reports.queries import AuditEntry, AuditFilters, Order
+from service.reports.search import Page, count, search
 from tests.support.databases import Templates
 
 #: The generated requests end here.
@@ -79,17 +79,9 @@ async def _drill(url: str) -> None:
     await _fill(MODEL, url)
     engine = create_engine(url)
     await AuditWorld(url, engine).rows("""
-        INSERT INTO drills (request_id, model, cohort, trigger, requested_at)
-        SELECT id, model, row_number() OVER (ORDER BY received_at), 'scheduled', received_at
+        INSERT INTO drills (request_id, model, cohort, requested_at)
+        SELECT id, model, row_number() OVER (ORDER BY received_at), received_at
         FROM requests WHERE status = 'completed' ORDER BY received_at LIMIT 3
-    """)
-    # As if they had been drills when they ended: these are neither on time nor late.
-    await AuditWorld(url, engine).rows("""
-        INSERT INTO audit_counts (model, day, status, kind, guarantee, repair, unchanged, late, requests)
-        SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, r.guarantee, r.repair,
-               directions_removed = 0, CASE sign WHEN -1 THEN ended_late END, sign
-        FROM drills d JOIN requests r ON r.id = request_id JOIN versions v ON v.id = batch_id,
-             (VALUES (-1), (1)) s (sign)
     """)
     await engine.dispose()
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from service.audit import export
-from service.audit.canonical import canonical
-from service.audit.checkpoint import Checkpoint, Signer, sign
-from service.audit.export import ExportedCheckpoint, ExportedLeaf
-from service.audit.merkle import Frontier, leaf_hash
+from service.log import export
+from service.log.canonical import canonical
+from service.log.checkpoints import Checkpoint, Signer, sign
+from service.log.export import ExportedCheckpoint, ExportedLeaf
+from service.log.merkle import Frontier, leaf_hash
 
 #: One line of an export.
 Line = dict[str, Any]

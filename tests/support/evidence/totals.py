@@ -3,13 +3,14 @@
 from collections import Counter
 from typing import Any
 
+#: The requests that are no drills, for a FROM.
+BY_PEOPLE = "(SELECT * FROM requests WHERE id NOT IN (SELECT request_id FROM drills)) requests"
+
 COUNTED = """
     SELECT r.model, (received_at AT TIME ZONE 'UTC')::date, status, kind, r.guarantee, r.repair,
            CASE WHEN applied_at IS NOT NULL THEN directions_removed = 0 END,
-           CASE WHEN cancelled_at IS NULL AND d.number IS NULL THEN coalesce(completed_at, handled_at) > due_at END
-               AS late,
-           count(*)
-    FROM requests r LEFT JOIN versions v ON v.id = batch_id LEFT JOIN drills d ON d.request_id = r.id
+           CASE WHEN cancelled_at IS NULL THEN coalesce(completed_at, handled_at) > due_at END AS late, count(*)
+    FROM requests r LEFT JOIN versions v ON v.id = batch_id WHERE r.id NOT IN (SELECT request_id FROM drills)
     GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 """
 
@@ -23,7 +24,7 @@ TOTALLED = """
 TIMED = " UNION ALL ".join(
     f"""
     SELECT model, ({step}_at AT TIME ZONE 'UTC')::date, '{step}', audit_class({step}_at - received_at), count(*)
-    FROM requests WHERE {step}_at IS NOT NULL GROUP BY 1, 2, 4
+    FROM {BY_PEOPLE} WHERE {step}_at IS NOT NULL GROUP BY 1, 2, 4
     """
     for step in ("received", "applied", "completed", "failed")
 )

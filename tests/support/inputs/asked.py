@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-import httpx
+import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from service.domain.scopes import Scope
-from service.evidence.signer import LogSigner
-from service.http.server import server_config
+from service.domain.records import Scope
+from service.log.signed_checkpoints import LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
-from service.vault.log_keys import LogKeys
+from service.processes.api_process import server_config
 from tests.support.clients.signing_in import sign_in
 from tests.support.inputs.routes import KEY, Call, Route
 from tests.support.service.api_harness import Api, serving
@@ -85,7 +85,7 @@ async def asked(database_url: str, home: Path) -> AsyncIterator[Asked]:
             port = bound.getsockname()[1]
             _, key = await api.key(*Scope)
             headers = {"Authorization": f"Bearer {key}"}
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
                 accepted = (await client.post("/deletions", json={"kind": "node", "nodes": ["3"]})).json()
                 await api.complete(accepted["id"])
                 log_keys = LogKeys.open(home / "keys")

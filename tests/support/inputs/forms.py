@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from service.dashboard import pages
-from service.dashboard.sessions import PATH
+from service.web.dashboard import pages
+from service.web.dashboard.signing_in import PATH
 
 _FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
 _FIELD = re.compile(r'<(?:input|select|textarea)[^>]* name="(\w+)"')

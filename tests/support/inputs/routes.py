@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
-from service.api.application import build
-from service.dashboard.installation import install
-from service.dashboard.words.filters import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS
-from service.observability.access import AccessLog
+from service.observability.logging import AccessLog
+from service.web.api.application import build
+from service.web.dashboard.installation import install
+from service.web.dashboard.words import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS
 from tests.support.inputs.documents import STRANGE
 from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, misspellings
 

@@ -22,12 +22,12 @@ from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from lethe_client.results import Accepted
 from model_store import gram_checkpoint
 from projector.graph.graph import Graph
-from service.audit.checkpoint import read
-from service.audit.merkle import leaf_hash, root
-from service.audit.weights_chain import WeightsChains
+from service.access.request_keys import SLOT_BYTES
 from service.domain.states import Cause
 from service.errors import Unavailable
-from service.vault.slots import SLOT_BYTES
+from service.log.checkpoints import read
+from service.log.merkle import leaf_hash, root
+from service.log.verification import WeightsChains
 from tests.support.kills.doomed_process import Died, DoomedLethe
 from tests.support.kills.faults import Fault
 from tests.support.preloaded import Preloaded

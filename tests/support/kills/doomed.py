@@ -21,10 +21,10 @@ import redis
 
 from service import failure_points
 from service.cli.main import main
-from service.deletions.delivery.sweeper import Sweeper
 from service.domain.states import Cause
-from service.embedded import running_servers
 from service.failure_points import FailurePoint
+from service.processes.private_servers import running_servers
+from service.requests.delivery import Sweeper
 from service.webhooks.sending import Webhooks
 from tests.support.kills.faults import FILE_CHANGE, Action, Fault, Happened, loaded
 from tests.support.processes.forked_children import kill_supervisor

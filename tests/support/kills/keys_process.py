@@ -12,15 +12,15 @@ from typing import Any
 from uuid import UUID
 
 from service import failure_points
+from service.access.key_disposal import UnneededKeys
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
 from service.db.engine import create_engine
-from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.kinds import RequestKind
 from service.domain.records import Targets
 from service.errors import Conflict
-from service.key_slots.disposal import UnneededKeys
-from service.operation.key_folder import open_request_keys
-from service.vault.keyring import Keyring
-from service.vault.own_slots import OwnSlots
+from service.processes.key_folder import open_request_keys
+from service.requests.intake import Intake, NewRequest
 
 #: Calls made at the same moment, and so by groups.
 _AT_ONCE = 3

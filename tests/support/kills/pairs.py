@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import httpx
+import httpx2
 import psutil
 
-from service.cli.exit_status import ExitStatus
+from service.cli.console import ExitStatus
 from service.domain.states import Cause
 from tests.support.kills.another_model import another_model
 from tests.support.kills.deletions import Outcome, People, outcome_of
@@ -209,9 +209,9 @@ def with_keys_of(one: DoomedLethe, other: DoomedLethe) -> DoomedLethe:
     return other
 
 
-def _is_ready(http: httpx.Client) -> bool:
+def _is_ready(http: httpx2.Client) -> bool:
     """Whether it says so; False as well when it does not answer."""
-    with contextlib.suppress(httpx.TransportError):
+    with contextlib.suppress(httpx2.TransportError):
         return http.get("/readyz").status_code == 200
     return False
 

@@ -78,14 +78,15 @@ class Problem:
             W = W + _root(partial(self._slope, W, D)) * D
         return best
 
-    def precise_minimum(self) -> tuple[Precise, float]:
+    def precise_minimum(self, start: Matrix | None = None) -> tuple[Precise, float]:
         """The minimum by Newton's method with a dense Hessian and gradients in extended precision, and its error.
 
-        For small H, itself in extended precision if it shall count exactly; the error is the bound on the distance that
-        the last gradient gives.
+        From `start` (p, C) or zero: there is one minimum. For small H, itself in extended precision if it shall count
+        exactly; the error is the bound on the distance that the last gradient gives.
         """
         precise, rough = (replace(self, H=self.H.astype(dtype)) for dtype in (np.longdouble, np.float64))
-        W = best = np.zeros((self.H.shape[1], self.classes), dtype=np.longdouble)
+        nothing = np.zeros((self.H.shape[1], self.classes))
+        W = best = (nothing if start is None else start).astype(np.longdouble)
         bound, since = np.inf, 0
         while since < 10:
             G = precise.gradient(W)

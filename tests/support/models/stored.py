@@ -24,11 +24,10 @@ from projector.forgetting.repair import RepairOutcome
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec, PropagationKind
 from service.domain.states import RepairPolicy
-from service.unlearning.measurement import stored_span_residual
-from service.unlearning.placement import Placement
-from service.unlearning.prepared import Prepared, PreparedRepair
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
+from service.unlearner.committed import Prepared, PreparedRepair, version_state
+from service.unlearner.measurement import stored_span_residual
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 from tests.support.device import DEVICE
 from tests.support.models.small_graphs import dense
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from service.embedded import Embedded
+from service.processes.private_servers import Embedded
 from tests.support.predictions.ground import Ground, Servers, trained
 from tests.support.predictions.mutants import MUTANTS
 from tests.support.predictions.scenarios import SCENARIOS, Effort, assert_good, seeded

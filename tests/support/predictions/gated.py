@@ -19,7 +19,7 @@ import psutil
 
 from service import failure_points
 from service.cli.main import main
-from service.deletions.delivery.sweeper import Sweeper
+from service.requests.delivery import Sweeper
 from tests.support.predictions.mutants import MUTANTS, boot_id_from
 
 #: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is checked.

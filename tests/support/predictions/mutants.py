@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.publication import heads
-from service.versions import writer as version_writer
-from service.worker import loading
+from service.predictions import heads
+from service.unlearner import loading, version_writer
 
 #: What makes the committed version the one that is answered from: the first step of `VersionWriter.finish`.
 _SHOW = "show"
@@ -43,16 +42,16 @@ def applied_before_it_is_shown() -> None:
 
 def shown_only_by_a_commit() -> None:
     """A session shows nothing when it has loaded the model, only what it commits itself or finishes."""
-    writer: Any = version_writer.VersionWriter
+    entries: Any = heads.Heads
     loader: Any = loading.Loader
-    load, publish, show = loader.load, writer.publish, getattr(writer, _SHOW)
+    load, make = loader.load, entries.show
 
     async def load_without_showing(self: Any, *arguments: Any) -> Any:
-        writer.publish = lambda self: None
+        entries.show = lambda *_: None
         try:
             made, unfinished = await load(self, *arguments)
         finally:
-            writer.publish = publish
+            entries.show = make
         if unfinished is None:
             # The start makes sure of what is shown, too, before it erases.
             async def nothing() -> None:
@@ -61,12 +60,7 @@ def shown_only_by_a_commit() -> None:
             setattr(made, _SHOW, nothing)
         return made, unfinished
 
-    async def show_first(self: Any) -> None:
-        await self._context.run(self.publish)
-        await show(self)
-
     loader.load = load_without_showing
-    setattr(writer, _SHOW, show_first)
 
 
 MUTANTS: Mapping[str, Callable[[], None]] = {

@@ -19,7 +19,7 @@ import redis
 
 from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from lethe_client.results import Deletion
-from service.boottime import boottime
+from service.db.clock import boottime
 from tests.support.predictions import asker, gated
 from tests.support.predictions.asker import Seen
 from tests.support.predictions.gated import Gate

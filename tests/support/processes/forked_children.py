@@ -10,9 +10,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from service import child
-from service.embedded.guardian import die_with_parent
+from service.cli import child
 from service.processes import supervisor
+from service.processes.private_servers.guardian import die_with_parent
 from tests.support.preloaded import ended, leave
 
 #: Until a fork has signal handlers of its own, none may run in it, and none of its parent's ever.

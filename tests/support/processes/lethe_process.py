@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-import httpx
+import httpx2
 import numpy as np
 import psutil
 from numpy.typing import NDArray
@@ -158,9 +158,9 @@ class LetheProcess:
         """Its standard error."""
         return self._log.read_text()
 
-    def http(self) -> httpx.Client:
+    def http(self) -> httpx2.Client:
         """A plain client with all scopes."""
-        return httpx.Client(base_url=self.url, headers=authorization(), timeout=120.0)
+        return httpx2.Client(base_url=self.url, headers=authorization(), timeout=120.0)
 
     def client(self, key: str = KEY) -> LetheClient:
         """The typed client, with all scopes; it stops waiting when the process has ended."""

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from service.boottime import boottime
+from service.db.clock import boottime
 from service.errors import Unavailable
-from service.publication.reader import Reader
+from service.predictions.reader import Reader
 from tests.support.service.publications import admitted, predicted
 
 

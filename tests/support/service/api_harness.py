@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import numpy as np
 import scipy.sparse as sp
 import uvicorn
@@ -25,51 +25,44 @@ from model_store.versions import VersionRef
 from projector.forgetting.canaries import Canaries
 from projector.forgetting.status import RepairProgress, RepairStatus
 from projector.graph.edges import Edges
-from service.access.api_keys import ApiKeyRepository
+from service.access.api_keys import ApiKeyRepository, new_api_key
+from service.access.key_disposal import UnneededKeys
 from service.access.key_memory import key_memory
-from service.access.key_text import new_api_key
-from service.access.limits import RateLimits
-from service.access.node_allowance import NodeAllowance
-from service.api.application import build
-from service.batches.explanation import nothing_left
-from service.dashboard.installation import install as install_dashboard
+from service.access.keyring import Keyring
+from service.access.limits import NodeAllowance, RateLimits
+from service.access.own_slots import OwnSlots
+from service.access.request_keys import RequestKeys
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.deletions import Deletions
-from service.deletions.intake.intake import Intake
-from service.deletions.moves import RequestMoves
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
-from service.domain.records import Pointer, Tombstone
-from service.domain.scopes import Scope
+from service.domain.records import Pointer, Scope, Tombstone
 from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee
-from service.drills.cohorts import CohortSearch
-from service.drills.starting import Drills
-from service.evidence.contents import AlreadyDeleted
-from service.evidence.signer import LogSigner
-from service.imports.repository import ImportRepository
-from service.key_slots.disposal import UnneededKeys
-from service.observability.access import AccessLog
+from service.log.leaves import AlreadyDeleted
+from service.log.signed_checkpoints import LogSigner
+from service.log.signing_keys import LogKeys
 from service.observability.exposition import Exposition
-from service.observability.logging import configure_logging
+from service.observability.logging import AccessLog, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
-from service.operation.description import ModelInfo
-from service.publication.facts import Facts, ModelFacts, VersionFacts
-from service.publication.reader import Reader
-from service.publication.writer import Publisher
+from service.predictions.facts import Facts, ModelFacts, VersionFacts
+from service.predictions.reader import Reader
+from service.predictions.served_model import ModelInfo
+from service.predictions.version_rows import PointerRepository, VersionRepository
+from service.predictions.writer import Publisher
 from service.queue.connection import connect
-from service.services import Services
+from service.requests.deletable import Deletions
+from service.requests.drill_runs import CohortSearch, Drills
+from service.requests.intake import Intake
+from service.requests.moves import RequestMoves
+from service.requests.tombstones import TombstoneLookup, TombstoneRepository
 from service.settings import Settings
-from service.tombstones.lookup import TombstoneLookup
-from service.tombstones.repository import TombstoneRepository
-from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.own_slots import OwnSlots
-from service.vault.request_keys import RequestKeys
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.unlearner.causes import ImportRepository
+from service.unlearner.outcomes import nothing_left
+from service.web.api.application import build
+from service.web.dashboard.installation import install as install_dashboard
+from service.web.services import Services
 from tests.support.service.db_harness import NORMS, Said, committed, imported, made, outcome
 from tests.support.service.publications import admitted, load, published_model, version_facts
 
@@ -141,19 +134,19 @@ class Api:
             )
         return made.id, made.text
 
-    async def client(self, *scopes: Scope) -> httpx.AsyncClient:
+    async def client(self, *scopes: Scope) -> httpx2.AsyncClient:
         """A client with a new key of these scopes."""
         _, text = await self.key(*scopes)
         return await self.client_with(text)
 
     async def client_with(
         self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), /, **headers: str
-    ) -> httpx.AsyncClient:
+    ) -> httpx2.AsyncClient:
         """A client that presents `key` and comes from `address`."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        transport = httpx.ASGITransport(self.app, client=address)
-        client = httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+        transport = httpx2.ASGITransport(self.app, client=address)
+        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
         return await self._clients.enter_async_context(client)
 
     async def forget(

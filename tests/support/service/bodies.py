@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import httpx
+import httpx2
 
-from service.domain.scopes import Scope
+from service.domain.records import Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
@@ -14,7 +14,7 @@ def node_body(*nodes: str, reference: str | None = None) -> dict[str, Any]:
     return body if reference is None else body | {"reference": reference}
 
 
-def refused(response: httpx.Response, status: int, slug: str) -> dict[str, Any]:
+def refused(response: httpx2.Response, status: int, slug: str) -> dict[str, Any]:
     assert response.headers["content-type"] == "application/problem+json", response.text
     document: dict[str, Any] = response.json()
     assert (response.status_code, document["type"]) == (status, f"urn:lethe:problem:{slug}"), response.text

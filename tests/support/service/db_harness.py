@@ -12,25 +12,22 @@ from sqlalchemy import make_url, text
 
 from projector.forgetting.status import RepairStatus
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
+from service.access.request_keys import RequestKeys
 from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Accepted, Intake, NewRequest
-from service.deletions.moves import AppliedOutcome, RequestMoves
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import KeySlot, Pointer, Targets
-from service.domain.scopes import Scope
+from service.domain.records import KeySlot, Pointer, Scope, Targets
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version
-from service.evidence.contents import ModelImported, Payload
-from service.evidence.events import EventRepository
-from service.imports.repository import ImportRepository
-from service.vault.keyring import Keyring
-from service.vault.own_slots import OwnSlots
-from service.vault.request_keys import RequestKeys
-from service.versions.batch_rows import BatchRepository
-from service.versions.pointers import PointerRepository
-from service.versions.versions import VersionRepository
+from service.log.events import EventRepository
+from service.log.leaves import ModelImported, Payload
+from service.predictions.version_rows import BatchRepository, PointerRepository, VersionRepository
+from service.requests.intake import Accepted, Intake, NewRequest
+from service.requests.moves import AppliedOutcome, RequestMoves
+from service.unlearner.causes import ImportRepository
 
 MODEL = "tiny"
 POINTER = Pointer(MODEL, 0, 0, "0-0", "a" * 64, "b" * 64)

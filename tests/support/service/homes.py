@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from service.embedded import running_servers
+from service.processes.private_servers import running_servers
 from tests.support.processes.lethe_process import LetheProcess
 
 

@@ -14,14 +14,14 @@ from model_store.datasets.load import load_dataset
 from model_store.store import Store
 from projector.forgetting.status import RepairStatus
 from projector.network.spec import Combine, LossKind, ModelSpec
+from service.access.keyring import Keyring
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.states import Cause
 from service.domain.versions import ModelImport
-from service.imports.repository import ImportRepository
-from service.imports.request import request_import
 from service.settings import Settings
-from service.vault.keyring import Keyring
+from service.unlearner.causes import ImportRepository
+from service.unlearner.importer import request_import
 from tests.support.service.db_harness import made, until
 
 NEW_NODES = 150

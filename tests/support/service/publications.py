@@ -12,11 +12,12 @@ from projector.forgetting.canaries import Canaries
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
 from service.domain.snapshot import Snapshot
-from service.publication.facts import ModelFacts, VersionFacts
-from service.publication.heads import Head
-from service.publication.mapped import View, open_view
-from service.publication.reader import Prediction, Reader
-from service.publication.writer import PublishedModel, Publisher
+from service.predictions.facts import ModelFacts, VersionFacts
+from service.predictions.heads import Head
+from service.predictions.layout import Layout
+from service.predictions.mapped import View, open_view
+from service.predictions.reader import Prediction, Reader
+from service.predictions.writer import PublishedModel, Publisher
 
 CLASSES = ("red", "green")
 
@@ -86,7 +87,12 @@ def admitted(home: Path) -> Reader:
 
 def folder_of(publisher: Publisher, ref: VersionRef) -> Path:
     """Where a version is published."""
-    return publisher._folder(ref)
+    return publisher._versions[ref.folder].path
+
+
+def layout_of(publisher: Publisher) -> Layout:
+    """The publication that was written to last."""
+    return list(publisher._versions.values())[-1].layout
 
 
 def view_of(publisher: Publisher, ref: VersionRef) -> View:

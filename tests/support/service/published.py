@@ -10,23 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
 from model_store.store import Store
 from model_store.versions import VersionState
 from projector.forgetting.repair import RepairRun
-from service.access.api_keys import ApiKeyRepository
-from service.access.key_text import new_api_key
+from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.figures import EXACT
-from service.domain.scopes import Scope
-from service.evidence.checkpoints import CheckpointRepository
-from service.evidence.export import export_lines
+from service.domain.records import Scope
+from service.log.export_pages import export_lines
+from service.log.signed_checkpoints import CheckpointRepository
 from service.settings import Settings
-from service.unlearning.committed import Committed
+from service.unlearner.committed import Committed
 from tests.support.service.db_harness import until
 from tests.support.service.repair_world import query
 from tests.support.service.repairs import model_of
@@ -194,7 +193,7 @@ async def assert_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monk
 
         async def is_named() -> bool:
             checks = (await lethe.client.get("/readyz")).json()["checks"]
-            return any("did not bring the weights as near" in check["detail"] for check in checks)
+            return any("did not bring the weights close enough" in check["detail"] for check in checks)
 
         await until(is_named)
         assert (await lethe.state(accepted))["status"] == "queued"
@@ -216,8 +215,8 @@ async def with_key(lethe: Lethe, *scopes: Scope) -> Lethe:
         digest = lethe.services.keyring.api_key_hash(made.text)
         await ApiKeyRepository(connection).create(made.id, f"key {made.id}", scopes, digest)
     await owner.dispose()
-    client = httpx.AsyncClient(
-        transport=httpx.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
+    client = httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(lethe.client._transport.app),  # type: ignore[attr-defined]
         base_url="http://localhost",
         headers={"Authorization": f"Bearer {made.text}"},
     )

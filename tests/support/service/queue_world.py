@@ -9,16 +9,15 @@ from uuid import UUID, uuid4
 from sqlalchemy import text
 
 from service.access.api_keys import ApiKeyRepository
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.deletions.intake.intake import Intake, NewRequest
 from service.domain.kinds import RequestKind
-from service.domain.records import Pointer, Targets
-from service.domain.scopes import Scope
+from service.domain.records import Pointer, Scope, Targets
+from service.predictions.version_rows import PointerRepository
 from service.queue.stream import DeletionStream
-from service.vault.keyring import Keyring
-from service.vault.own_slots import OwnSlots
-from service.versions.pointers import PointerRepository
+from service.requests.intake import Intake, NewRequest
 
 MODEL = "cora"
 

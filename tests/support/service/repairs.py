@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.batches.repairer import Repairer
 from service.errors import LetheError
 from service.settings import Settings
+from service.unlearner.repairer import Repairer
 from tests.support.service.db_harness import until
 from tests.support.service.repair_world import query
 from tests.support.service.running import Lethe, settings_of
@@ -68,7 +68,10 @@ def assert_retrained(state: dict[str, Any], *, version: int) -> None:
     assert (audit["repair_version"], audit["repair_iterations"] > 0) == (version, True)
     assert audit["repair_weight_change"] > 0
     assert audit["span_residual"] < 1e-8
-    assert "did the forgetting: re-optimised on the remaining graph, the weights moved by" in state["explanation"]
+    assert (
+        "did the forgetting: it re-optimised the weights on the remaining graph and moved them by"
+        in state["explanation"]
+    )
     assert "not those of retraining" not in state["explanation"]
 
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
-from service.batches.batcher import BatchLimits, QueuedWork, Take, Wait, decide
-from service.processes.api import create_app
+from service.processes.api_process import create_app
 from service.processes.prepare import prepare
-from service.processes.unlearner import unlearning
-from service.services import Services
+from service.processes.unlearner_process import unlearning
 from service.settings import Settings
+from service.unlearner.batcher import BatchLimits, QueuedWork, Take, Wait, decide
+from service.web.services import Services
 from tests.support.processes.lethe_process import copied
 from tests.support.service.bodies import node_body
 from tests.support.service.db_harness import until
@@ -29,7 +29,7 @@ NODES = 160
 class Lethe:
     """A service that runs, and a client with all scopes."""
 
-    client: httpx.AsyncClient
+    client: httpx2.AsyncClient
     settings: Settings
     services: Services
     #: What `on_failure` was told.
@@ -111,8 +111,8 @@ async def running(settings: Settings, name: str = "api-0", unlearner: str = "unl
         await stack.enter_async_context(unlearning(settings, unlearner, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
-            httpx.AsyncClient(
-                transport=httpx.ASGITransport(app),
+            httpx2.AsyncClient(
+                transport=httpx2.ASGITransport(app),
                 base_url="http://localhost",
                 headers={"Authorization": "Bearer the-first-key"},
             )
@@ -141,7 +141,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         nonlocal least
         least = requests
 
-    monkeypatch.setattr("service.batches.claims.decide", gate)
+    monkeypatch.setattr("service.unlearner.batcher.decide", gate)
     return hold
 
 

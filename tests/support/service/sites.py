@@ -14,14 +14,14 @@ import asyncpg
 import pytest
 import structlog
 
-from service.audit.canonical import parse_canonical
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.versions import Recovery
 from service.errors import StateMismatch
-from service.evidence.log import LogRepository
-from service.recovery.repository import RecoveryRepository
+from service.log.canonical import parse_canonical
+from service.log.events import LogRepository
 from service.settings import Settings
+from service.unlearner.causes import RecoveryRepository
 from tests.support.clients.command_line import CommandLine
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until

@@ -8,10 +8,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from service.db.transactions import transaction
-from service.deletions.moves import RequestMoves
-from service.queue.backoff import Backoff
-from service.vault.webhook_secrets import WebhookSecrets
-from service.webhooks.endpoints import Endpoint, EndpointRepository
+from service.queue.outage import Backoff
+from service.requests.moves import RequestMoves
+from service.webhooks.endpoints import Endpoint, EndpointRepository, WebhookSecrets
 from service.webhooks.feed import FeedEvent, FeedRepository
 from service.webhooks.posting import Poster
 from service.webhooks.sending import Webhooks, WebhookSender

@@ -1,15 +1,27 @@
-"""The HTTP client: what it sends, what it repeats, what it raises."""
+"""The HTTP clients: what they send, what they repeat, what they raise; each test is run with both."""
 
+import asyncio
 import json
 import random
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from inspect import isawaitable
+from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
-from lethe_client import DeletionStopped, LetheClient, ProblemError, Salts, ServerUnreachable, WaitTimeout
+from lethe_client import (
+    AsyncLetheClient,
+    DeletionStopped,
+    LetheClient,
+    ProblemError,
+    Salts,
+    ServerUnreachable,
+    WaitTimeout,
+)
+from lethe_client.calls import Calls
 
 ACCEPTED = {
     "id": "r1",
@@ -28,36 +40,69 @@ def deletion(status: str, **fields: object) -> dict[str, object]:
     return {"id": "r1", "status": status, "kind": "node", "count": 1, "received_at": ACCEPTED["received_at"], **fields}
 
 
+class Blocking:
+    """A client of asyncio whose calls are each run to their end."""
+
+    def __init__(self, client: AsyncLetheClient) -> None:
+        self._client = client
+
+    def __enter__(self) -> "Blocking":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run(self._client.close())
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            async def run() -> Any:
+                outcome = getattr(self._client, name)(*args, **kwargs)
+                return await outcome if isawaitable(outcome) else [one async for one in outcome]
+
+            return asyncio.run(run())
+
+        return call
+
+
+@pytest.fixture(params=[LetheClient, AsyncLetheClient], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LetheClient | AsyncLetheClient]:
+    """The client that a test is run with."""
+    monkeypatch.setattr(Server, "kind", request.param)
+    chosen: type[LetheClient | AsyncLetheClient] = request.param
+    return chosen
+
+
 class Server:
     """Answers from a script, keeps what it was asked, and a clock that only sleeping moves."""
 
+    kind: type[LetheClient | AsyncLetheClient] = LetheClient
+
     def __init__(self, *script: object) -> None:
         self.script = list(script)
-        self.asked: list[httpx.Request] = []
+        self.asked: list[httpx2.Request] = []
         self.slept: list[float] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(step, Exception):
             raise step
-        return step if isinstance(step, httpx.Response) else httpx.Response(200, json=step)
+        return step if isinstance(step, httpx2.Response) else httpx2.Response(200, json=step)
 
-    def client(self, **options: int) -> LetheClient:
-        return LetheClient(
-            "http://lethe.test",
-            "lethe_key",
-            transport=httpx.MockTransport(self),
-            sleep=self.slept.append,
-            clock=lambda: sum(self.slept),
-            rng=random.Random(0),
-            **options,
-        )
+    def client(self, **options: Any) -> Any:
+        """One of the kind that the test is run with."""
+        options |= {"clock": lambda: sum(self.slept), "rng": random.Random(0), "transport": httpx2.MockTransport(self)}
+        if self.kind is LetheClient:
+            return LetheClient("http://lethe.test", "lethe_key", sleep=self.slept.append, **options)
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        return Blocking(AsyncLetheClient("http://lethe.test", "lethe_key", sleep=sleep, **options))
 
 
-def problem(status: int, headers: dict[str, str] | None = None, **members: object) -> httpx.Response:
+def problem(status: int, headers: dict[str, str] | None = None, **members: object) -> httpx2.Response:
     body = {"type": "urn:lethe:problem:x", "title": "T", "status": status, "detail": "D.", "remedy": "R.", **members}
-    return httpx.Response(status, json=body, headers=headers)
+    return httpx2.Response(status, json=body, headers=headers)
 
 
 def test_a_deletion_request_carries_key_body_and_an_idempotency_key() -> None:
@@ -87,7 +132,7 @@ def test_edges_are_requested_as_pairs_without_nodes() -> None:
 
 
 def test_a_repeated_deletion_request_is_the_same_request() -> None:
-    server = Server(httpx.ReadTimeout("no answer"), problem(503), ACCEPTED)
+    server = Server(httpx2.ReadTimeout("no answer"), problem(503), ACCEPTED)
     assert server.client().request_deletion(["12"]).id == "r1"
     keys = {request.headers["Idempotency-Key"] for request in server.asked}
     assert len(server.asked) == 3
@@ -95,7 +140,7 @@ def test_a_repeated_deletion_request_is_the_same_request() -> None:
 
 
 def test_a_repeated_drill_is_the_same_drill_and_is_waited_for_through_an_outage() -> None:
-    drill = {"request_id": "r1", "cohort": 3, "trigger": "manual", "requested_at": ACCEPTED["received_at"]}
+    drill = {"request_id": "r1", "cohort": 3, "requested_at": ACCEPTED["received_at"]}
     begun = drill | {"status": "queued", "finding": "It is under way."}
     cohorts = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": []}
     server = Server(problem(503), begun | {"cohorts": cohorts, "salts": None})
@@ -107,7 +152,7 @@ def test_a_repeated_drill_is_the_same_drill_and_is_waited_for_through_an_outage(
         return {"model": "cora", "cohorts": cohorts, "drills": list(drills)}
 
     ended = drill | {"status": "completed", "finding": "It fell.", "passed": True}
-    server = Server(listed(), httpx.ReadTimeout("no answer"), listed(begun), listed(ended))
+    server = Server(listed(), httpx2.ReadTimeout("no answer"), listed(begun), listed(ended))
     assert server.client(retries=0).wait_for_drill("r1").passed
     assert len(server.asked) == 4
 
@@ -121,14 +166,14 @@ def test_two_calls_are_two_requests() -> None:
 
 
 def test_a_cancellation_is_never_repeated() -> None:
-    server = Server(httpx.ReadError("broken"))
+    server = Server(httpx2.ReadError("broken"))
     with pytest.raises(ServerUnreachable, match=r"http://lethe\.test"):
         server.client().cancel("r1")
     assert len(server.asked) == 1
 
 
 def test_a_retry_of_a_failed_request_is_never_repeated() -> None:
-    server = Server(httpx.ReadError("broken"))
+    server = Server(httpx2.ReadError("broken"))
     with pytest.raises(ServerUnreachable):
         server.client().retry("r1")
     [asked] = server.asked
@@ -162,7 +207,7 @@ def test_a_refusal_is_raised_with_every_member_and_not_repeated() -> None:
 
 def test_a_refusal_by_something_else_than_lethe_is_still_a_problem() -> None:
     with pytest.raises(ProblemError, match="answered 502") as caught:
-        Server(httpx.Response(502, text="<html>bad gateway")).client(retries=0).model()
+        Server(httpx2.Response(502, text="<html>bad gateway")).client(retries=0).model()
     assert caught.value.type == "about:blank"
 
 
@@ -198,7 +243,7 @@ def test_the_model_names_its_lambda() -> None:
 
 
 def test_waiting_goes_on_through_an_outage_until_the_state_is_reached() -> None:
-    server = Server(deletion("queued"), problem(503), httpx.ConnectError("refused"), deletion("completed"))
+    server = Server(deletion("queued"), problem(503), httpx2.ConnectError("refused"), deletion("completed"))
     assert server.client(retries=0).wait("r1", until="applied").status == "completed"
     assert len(server.asked) == 4
 
@@ -210,7 +255,7 @@ def test_waiting_for_completion_does_not_stop_at_applied() -> None:
 
 def test_waiting_ends_when_the_time_is_over() -> None:
     server = Server(deletion("queued"))
-    with pytest.raises(WaitTimeout, match="goes on by itself"):
+    with pytest.raises(WaitTimeout, match="continues by itself"):
         server.client().wait("r1", timeout_s=5.0)
     assert sum(server.slept) == pytest.approx(5.0)
 
@@ -227,10 +272,32 @@ def test_a_refused_key_ends_the_waiting() -> None:
 
 
 @pytest.mark.parametrize("url", [lambda: f"http://127.0.0.1:{unused_port()}", lambda: "lethe.example", lambda: "x://y"])
-def test_an_address_where_nothing_answers_is_named(url: Callable[[], str]) -> None:
-    address = url()
-    with LetheClient(address, retries=0) as client, pytest.raises(ServerUnreachable, match="--url"):
+def test_an_address_where_nothing_answers_is_named(
+    url: Callable[[], str], kind: type[LetheClient | AsyncLetheClient]
+) -> None:
+    made = kind(url(), retries=0)
+    client: Any = made if isinstance(made, LetheClient) else Blocking(made)
+    with client, pytest.raises(ServerUnreachable, match="--url"):
         client.model()
+
+
+def test_every_call_is_one_of_the_client(kind: type[LetheClient | AsyncLetheClient]) -> None:
+    described = {name for name in vars(Calls) if not name.startswith("_")}
+    offered = {name for name in vars(kind) if not name.startswith("_")}
+    assert offered == described | {"close"}
+
+
+async def test_calls_of_a_client_of_asyncio_are_under_way_at_once() -> None:
+    all_asked = asyncio.Barrier(3)
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        await all_asked.wait()
+        node = request.url.path.rpartition("/")[2]
+        return httpx2.Response(200, json={"node": node, "label": "x", "probabilities": {"x": 1.0}, "model_version": 3})
+
+    async with AsyncLetheClient("http://lethe.test", transport=httpx2.MockTransport(answer)) as client:
+        predictions = await asyncio.wait_for(asyncio.gather(*map(client.predict, "abc")), 60)
+    assert [prediction.node for prediction in predictions] == ["a", "b", "c"]
 
 
 def unused_port() -> int:
@@ -250,7 +317,7 @@ def test_a_search_goes_on_until_there_is_no_cursor() -> None:
 
 
 def test_an_export_comes_in_parts_and_a_refusal_is_told() -> None:
-    server = Server(httpx.Response(200, content=b"a\nb\n"), problem(403))
+    server = Server(httpx2.Response(200, content=b"a\nb\n"), problem(403))
     with server.client() as client:
         assert b"".join(client.audit_export("csv", status="failed")) == b"a\nb\n"
         assert str(server.asked[0].url.query, "ascii") == "format=csv&status=failed"

@@ -18,10 +18,10 @@ from model_store.store import Store
 from projector.forgetting.batch import Removal
 from projector.forgetting.gram import Gram, factorise
 from projector.network.spec import ModelSpec
-from service.unlearning.placement import Placement
-from service.unlearning.resident import Resident
-from service.unlearning.stored_state import version_state
-from service.worker.checkpointing import Checkpointer
+from service.unlearner.committed import version_state
+from service.unlearner.loading import Checkpointer
+from service.unlearner.placement import Placement
+from service.unlearner.resident import Resident
 from tests.support.device import DEVICE
 
 DIGEST = "ab" * 32

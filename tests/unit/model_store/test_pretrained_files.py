@@ -1,4 +1,4 @@
-"""Weights trained elsewhere: refused outside the span, otherwise trained on to the one optimum."""
+"""Weights from elsewhere: refused outside the span, otherwise trained on to the one optimum."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def test_foreign_weights_end_at_the_optimum_that_training_reaches(graph: Graph, 
     assert np.linalg.norm(theirs.label_weights - ours.label_weights) <= 1e-8 * np.linalg.norm(ours.weights)
     assert theirs.manifest.training.identity_error <= 1e-8
     assert theirs.manifest.spec.solver is SolverKind.NEWTON
-    assert "trained elsewhere" in theirs.manifest.warnings[0]
+    assert "from elsewhere" in theirs.manifest.warnings[0]
 
 
 def test_foreign_weights_are_for_the_features_before_they_are_rescaled(graph: Graph) -> None:

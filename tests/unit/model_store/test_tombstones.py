@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from model_store import tombstones
-from model_store.tombstones import KEY_BYTES, Kept, KeptTombstone
+from model_store.tombstones import KEY_BYTES, RecordedTombstone, TombstoneRecord
 
 ONE, TWO, THREE = (
-    KeptTombstone(bytes([number]) * 32, bytes([number]) * KEY_BYTES, number % 3) for number in (1, 2, 255)
+    RecordedTombstone(bytes([number]) * 32, bytes([number]) * KEY_BYTES, number % 3) for number in (1, 2, 255)
 )
 #: Bytes of a header, or of a record.
 SLOT = 64
@@ -20,7 +20,7 @@ def file_of(folder: Path, fencing: int) -> Path:
 
 
 def test_what_was_added_is_read_back_once(tmp_path: Path) -> None:
-    assert tombstones.read(tmp_path) == Kept()
+    assert tombstones.read(tmp_path) == TombstoneRecord()
     tombstones.append(tmp_path, [], fencing=3)
     assert list(tmp_path.iterdir()) == []
     tombstones.append(tmp_path, [ONE], fencing=3)
@@ -29,7 +29,7 @@ def test_what_was_added_is_read_back_once(tmp_path: Path) -> None:
     assert (kept.tombstones, kept.damaged) == ((ONE, TWO), ())
     assert kept.hashes == {ONE.hash, TWO.hash}
     tombstones.replace(tmp_path, [THREE], fencing=3)
-    assert tombstones.read(tmp_path) == Kept((THREE,))
+    assert tombstones.read(tmp_path) == TombstoneRecord((THREE,))
     assert tombstones.fencing(tmp_path) == 3
     assert file_of(tmp_path, 3).stat().st_mode & 0o077 == 0
 
@@ -40,7 +40,7 @@ def test_a_record_that_was_cut_off_is_none_and_the_next_is_whole(tmp_path: Path,
     tombstones.append(tmp_path, [TWO], fencing=3)
     path = file_of(tmp_path, 3)
     path.write_bytes(path.read_bytes()[: -SLOT + left])
-    assert tombstones.read(tmp_path) == Kept((ONE,), is_tidy=False)
+    assert tombstones.read(tmp_path) == TombstoneRecord((ONE,), is_tidy=False)
     tombstones.append(tmp_path, [THREE], fencing=3)
     kept = tombstones.read(tmp_path)
     assert (kept.tombstones, kept.damaged) == ((ONE, THREE), ())
@@ -73,16 +73,16 @@ def test_a_file_that_is_shorter_than_it_was_made_is_damage(tmp_path: Path) -> No
 def test_writers_add_to_files_of_their_own_and_all_of_it_counts(tmp_path: Path) -> None:
     tombstones.append(tmp_path, [ONE], fencing=3)
     tombstones.append(tmp_path, [TWO], fencing=10)
-    assert tombstones.read(tmp_path) == Kept((ONE, TWO), is_tidy=False)
+    assert tombstones.read(tmp_path) == TombstoneRecord((ONE, TWO), is_tidy=False)
     assert tombstones.fencing(tmp_path) == 10
     tombstones.replace(tmp_path, [ONE, TWO], fencing=11)
     assert [path.name for path in tmp_path.iterdir()] == ["tombstones-11"]
-    assert tombstones.read(tmp_path) == Kept((ONE, TWO))
+    assert tombstones.read(tmp_path) == TombstoneRecord((ONE, TWO))
     # One that was overtaken before it had begun leaves nothing: its successor has taken all over from the database.
     tombstones.append(tmp_path, [THREE], fencing=3)
     tombstones.replace(tmp_path, [ONE], fencing=4)
     assert [path.name for path in tmp_path.iterdir()] == ["tombstones-11"]
-    assert tombstones.read(tmp_path) == Kept((ONE, TWO))
+    assert tombstones.read(tmp_path) == TombstoneRecord((ONE, TWO))
 
 
 def test_a_writer_that_was_overtaken_within_an_addition_takes_nothing_from_its_successor(
@@ -117,7 +117,7 @@ def test_reading_goes_on_with_what_a_writer_has_just_taken_over(
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", taken_over)
-    assert tombstones.read(tmp_path) == Kept((ONE, TWO))
+    assert tombstones.read(tmp_path) == TombstoneRecord((ONE, TWO))
     (tmp_path / "tombstones-6").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError):
         tombstones.read(tmp_path)
@@ -133,7 +133,7 @@ def test_a_model_that_takes_the_place_of_another_takes_its_record_along(tmp_path
     tombstones.append(source, [TWO], fencing=4)
     tombstones.append(target, [THREE], fencing=5)
     tombstones.carry(source, target)
-    assert tombstones.read(target) == Kept((ONE, TWO), is_tidy=False)
+    assert tombstones.read(target) == TombstoneRecord((ONE, TWO), is_tidy=False)
     # Where it was served before, something else was deleted, and by other keys.
     for path in source.iterdir():
         path.unlink()

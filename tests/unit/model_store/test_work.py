@@ -22,23 +22,23 @@ class Clock:
 def test_what_is_known_beforehand_gets_a_share_and_an_estimate() -> None:
     clock = Clock()
     work = Work(clock)
-    assert (work.what, work.share, work.pace, work.said) == ("", None, "", None)
+    assert (work.what, work.share, work.pace, work.status) == ("", None, "", None)
     work.begin("Copying", 1000)
     work.count(100)
-    assert (work.share, work.said) == (0.1, None), "nothing is said of what may end in a moment"
+    assert (work.share, work.status) == (0.1, None), "nothing is said of what may end in a moment"
     clock.now += 25
     work.count(150)
-    assert work.said == "Copying: 25 % done, about 80 s left"
+    assert work.status == "Copying: 25 % done, about 80 s left"
     clock.now += 35
-    assert work.said == "Copying: 25 % done, about 3 min left"
+    assert work.status == "Copying: 25 % done, about 3 min left"
     work.count(750)
-    assert work.said == "Copying: 99 % done, a few seconds left", "it is done when the next step begins"
+    assert work.status == "Copying: 99 % done, a few seconds left", "it is done when the next step begins"
     work.begin("Checking", 10)
     assert work.share is None
-    assert work.said is None
+    assert work.status is None
     clock.now += 30
     work.end()
-    assert work.said is None
+    assert work.status is None
 
 
 def test_what_is_not_known_beforehand_gets_no_estimate() -> None:
@@ -47,13 +47,13 @@ def test_what_is_not_known_beforehand_gets_no_estimate() -> None:
     work.begin("Waiting for the disk")
     clock.now += 40
     assert work.share is None
-    assert work.said == "Waiting for the disk, for about 40 s"
+    assert work.status == "Waiting for the disk, for about 40 s"
     work.begin("Reading", 10)
     clock.now += 3
     work.count(20)
-    assert work.said == "Reading, for a few seconds", "more than was foreseen is no 100 %"
+    assert work.status == "Reading, for a few seconds", "more than was foreseen is no 100 %"
     work.relay("Elsewhere: 10 % done, about 2 h left")
-    assert work.said == "Elsewhere: 10 % done, about 2 h left"
+    assert work.status == "Elsewhere: 10 % done, about 2 h left"
 
 
 @pytest.mark.parametrize("layout", [FeatureLayout.DENSE, FeatureLayout.CSR])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from service import local_disk
+from service import home_id
 from service.errors import ConfigurationError
-from service.local_disk import require_local
+from service.home_id import require_local
 
 #: As Linux writes it; a space in a mount point is an octal escape.
 MOUNTS = r"""
@@ -28,7 +28,7 @@ MOUNTS = r"""
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "mountinfo"
     table.write_bytes(MOUNTS.lstrip().encode().replace(rb"\xff", b"\xff").replace(rb"\u2028", "\u2028".encode()))
-    monkeypatch.setattr(local_disk, "_MOUNTS", table)
+    monkeypatch.setattr(home_id, "_MOUNTS", table)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_disk_of_this_machine_is_accepted(folder: str) -> None:
     ],
 )
 def test_network_and_fuse_file_systems_are_refused_by_name(folder: str, kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"LETHE_HOME {folder} is on a file system of the kind {kind}"):
+    with pytest.raises(ConfigurationError, match=f"LETHE_HOME {folder} is on a {kind} file system"):
         require_local(Path(folder), "LETHE_HOME")
 
 
@@ -62,5 +62,5 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_where_mounts_are_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local_disk, "_MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(home_id, "_MOUNTS", tmp_path / "none")
     require_local(Path("/srv/nfs"), "LETHE_HOME")

@@ -44,17 +44,17 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("LETHE_MAX_BATCH_NODES", "0", "LETHE_MAX_BATCH_NODES: must be at least 1, not '0'."),
         ("LETHE_MAX_NODES_PER_REQUEST", "100001", "LETHE_MAX_NODES_PER_REQUEST: must be at most 100000, not '100001'."),
         ("LETHE_LEASE_TTL_S", "nan", "LETHE_LEASE_TTL_S: must be"),
-        ("LETHE_REPAIR_TOLERANCE", "1e-5", "to 1e-06, because weights farther away are not those of retraining, not"),
-        ("LETHE_REPAIR_TOLERANCE", "1e-10", "must be a number from 1e-09, because rounding alone can keep weights"),
-        ("LETHE_REPAIR_TOLERANCE", "0", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
-        ("LETHE_REPAIR_TOLERANCE", "nan", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
-        ("LETHE_REPAIR_TOLERANCE", "tight", "LETHE_REPAIR_TOLERANCE: must be a number from 1e-09, because"),
+        ("LETHE_REPAIR_TOLERANCE", "1e-5", "and 1e-06 (weights farther away are not those of retraining), not"),
+        ("LETHE_REPAIR_TOLERANCE", "1e-10", "must be between 1e-09 (rounding prevents smaller bounds) and"),
+        ("LETHE_REPAIR_TOLERANCE", "0", "LETHE_REPAIR_TOLERANCE: must be between 1e-09 (rounding"),
+        ("LETHE_REPAIR_TOLERANCE", "nan", "LETHE_REPAIR_TOLERANCE: must be between 1e-09 (rounding"),
+        ("LETHE_REPAIR_TOLERANCE", "tight", "LETHE_REPAIR_TOLERANCE: must be between 1e-09 (rounding"),
         ("LETHE_FACTOR_AGE", "-1", "LETHE_FACTOR_AGE: must be at least 0, not '-1'."),
         ("LETHE_FACTOR_AGE", "3601", "LETHE_FACTOR_AGE: must be at most 3600, not '3601'."),
         ("LETHE_ORGANISATION", "a\u202eb", "LETHE_ORGANISATION: must not contain U+202E"),
         ("LETHE_ADMIN_KEY", "short", "LETHE_ADMIN_KEY: must have 8 to 256 characters."),
-        ("DATABASE_URL", "mysql://u:p@h/d", "DATABASE_URL: must begin with postgresql://"),
-        ("REDIS_URL", "http://h", "REDIS_URL: must begin with redis://"),
+        ("DATABASE_URL", "mysql://u:p@h/d", "DATABASE_URL: must start with postgresql://"),
+        ("REDIS_URL", "http://h", "REDIS_URL: must start with redis://"),
     ],
 )
 def test_a_bad_value_is_named_with_what_was_wrong(
@@ -75,7 +75,7 @@ def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConfigurationError) as caught:
         load_settings(device="tpu", nonsense=1)
 
-    for name in ("LETHE_PORT", "LETHE_MAX_WAIT_MS", "--device (LETHE_DEVICE)", "nonsense: there is no such setting"):
+    for name in ("LETHE_PORT", "LETHE_MAX_WAIT_MS", "--device (LETHE_DEVICE)", "nonsense: unknown setting"):
         assert name in caught.value.detail
 
 

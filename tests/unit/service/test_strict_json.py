@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.strict_json import RepeatedMember, parse_json
+from service.log.canonical import RepeatedMember, parse_json
 
 
 @pytest.mark.parametrize(

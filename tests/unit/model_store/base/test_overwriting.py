@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model_store.disk.durable import at_once, together
+from model_store.disk.durable import at_once, durable_changes
 from model_store.errors import StoreDamaged
 
 
 def overwrite(path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
-    with together() as changes:
+    with durable_changes() as changes:
         changes.overwrite(path, slots, slot_bytes=slot_bytes, fill=fill)
 
 

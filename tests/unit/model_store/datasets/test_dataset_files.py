@@ -65,7 +65,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "infinite features": ({"x": np.full((6, 2), np.inf)}, "infinite"),
     "flat features": ({"x": np.ones(6)}, "one row of features"),
     "text features": ({"x": np.full((6, 2), "a")}, "Give numbers"),
-    "no features": ({"x": None}, "no features"),
+    "the features are missing": ({"x": None}, "the features are missing"),
     "features of other nodes": ({"x": np.ones((7, 2))}, "shape (6,) for 7 nodes"),
     "labels out of range": ({"y": np.array([0, 1, 2, 0, 10**9, 1])}, "1000000000 of row 4"),
     "labels below -1": ({"y": np.array([0, 1, 2, 0, -7, 1])}, "-7"),

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,21 @@ def test_a_download_that_fails_says_why_and_where_else_it_looked(tmp_path: Path)
     assert "Name or service not known" in refused.value.detail
     assert str(tmp_path / "a") in refused.value.detail
     assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_download_without_torch_geometric_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    with pytest.raises(DatasetNotFound) as refused:
+        load_dataset("pubmed", data_dirs=[tmp_path], download=download)
+    assert "'pubmed' could not be downloaded without torch-geometric" in refused.value.detail
+
+
+def test_unknown_names_are_not_downloaded(tmp_path: Path) -> None:
+    def forbidden(name: str, folder: Path) -> Path:
+        raise AssertionError(name)
+
+    with pytest.raises(DatasetNotFound):
+        load_dataset("unheard_of", data_dirs=[tmp_path], download=forbidden)
 
 
 def test_every_downloadable_name_is_fetched_from_the_class_that_has_it(

@@ -16,7 +16,7 @@ from projector.forgetting.status import RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.network import image_rows as pyramid
 from projector.network.spec import Combine, ModelSpec, PropagationKind
-from service.unlearning.resident import Resident
+from service.unlearner.resident import Resident
 from tests.support.device import DEVICE
 from tests.support.models import small_graphs
 from tests.support.models.stored import StoredModel, built

@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from projector.graph.node_ids import MAX_CHARACTERS, is_allowed
-from service.http.fields import NodeId
+from service.domain.fields import NodeId
 
 ALLOWED = ["1", "a b", "/../", "Zoë 🙂", "a" * MAX_CHARACTERS]
 REFUSED = ["", "a" * (MAX_CHARACTERS + 1), "a\n", "\r", "a\x00", "\x7f", "\x85", "\u2028", "\ud800", " a", "a\u3000"]

@@ -1,4 +1,4 @@
-"""Two and four workers forget what one does: records equal, weights as near as their bounds say."""
+"""Two and four workers forget and learn what one does: records equal, weights as near as their bounds say."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,10 +41,23 @@ def made_up(nodes: int = 61) -> Graph:
 
 
 def forgotten(model: Model) -> list[dict[str, Any]]:
-    """Two batches, one after the other, of nodes, an edge and features."""
+    """Two batches, one after the other, of nodes, an edge and features, and one in which all that can join joins."""
     found = []
-    for nodes, edges, features in (([5, 9, 20], [], [11]), ([30], [_edge(model)], [])):
-        model, report = model.forget(nodes=nodes, edges=edges, features=features)
+    updates: list[dict[str, Any]] = [
+        {"remove_nodes": [5, 9, 20], "remove_features": [11]},
+        {"remove_nodes": [30], "remove_edges": [_edge(model)]},
+        {
+            "remove_nodes": [31],
+            "remove_labels": [40],
+            "add_nodes": np.random.default_rng(1).random((4, 12)),
+            "add_labels": [0, 3, -1, 6],
+            "add_edges": [[61, 1], [62, 61], [63, 2], [64, 8], [3, 64]],
+            "set_features": {11: np.ones(12), 12: np.zeros(12)},
+            "set_labels": {2: 5},
+        },
+    ]
+    for each in updates:
+        model, report = model.update(**each)
         certificate = model.certificate
         assert certificate is not None
         found.append(
@@ -71,7 +84,7 @@ def shared(model: Model, workers: Workers) -> Model:
     if workers.rank:
         return model
     held = replace(model._held, live_graph=live_graph, training_rows=TrainingRows.of(live_graph))
-    return Model(held, model._graph, model._exponents)
+    return Model(held, model._exponents)
 
 
 def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[str, Any]]]:
@@ -128,3 +141,5 @@ def test_several_forget_what_one_does(count: int, tmp_path: Path) -> None:
             np.testing.assert_allclose(found["answers"], expected["answers"], atol=1e-7)
             assert found["report"].repair == expected["report"].repair
             assert found["report"].directions_removed == expected["report"].directions_removed
+            assert found["report"].directions_gained == expected["report"].directions_gained
+            assert found["report"].training_norm_before == pytest.approx(expected["report"].training_norm_before)

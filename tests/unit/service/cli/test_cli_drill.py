@@ -14,7 +14,6 @@ def drill(status: str, **fields: Any) -> dict[str, Any]:
     return {
         "request_id": "r1",
         "cohort": 3,
-        "trigger": "manual",
         "requested_at": "2026-03-02T09:15:04.120000Z",
         "status": status,
         "finding": "The canaries are being deleted.",
@@ -24,7 +23,7 @@ def drill(status: str, **fields: Any) -> dict[str, Any]:
 
 def listed(*drills: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     other = drill("completed", request_id="r0", cohort=1, passed=False)
-    return 200, {"model": "cora", "every_days": 0, "cohorts": COHORTS, "drills": [*drills, other]}
+    return 200, {"model": "cora", "cohorts": COHORTS, "drills": [*drills, other]}
 
 
 def accepted(stub: LetheStub) -> None:
@@ -47,9 +46,9 @@ def test_a_drill_is_waited_for_and_its_figures_are_shown(lethe: CommandLine, stu
     assert "passed" in ran.stdout
     assert "4.125" in ran.stdout
     assert fell in ran.stderr
-    assert "8 of 12 cohorts are left" in ran.stderr
-    assert "Cohort 2 is skipped" in ran.stderr
-    assert "Cohort 5 is skipped" in ran.stderr
+    assert "8 of 12 cohorts remain" in ran.stderr
+    assert "Cohort 2 was skipped" in ran.stderr
+    assert "Cohort 5 was skipped" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from model_store.base.erasure import Erasure
 from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.network.spec import ModelSpec
-from service.cli.models.train import train_model
-from service.publication.writer import Publisher
+from service.cli.train import train_model
+from service.predictions.writer import Publisher
 from tests.support.clients.command_line import CommandLine
 from tests.support.service import publications
 
@@ -59,8 +59,8 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
 
     status, found, _ = searched(lethe, "rows.npy")
     assert status == 1
-    assert f"features of row 0 are those of row {DELETED}" in found
-    assert f"those of row {TWIN}" not in found
+    assert f"features of row 0 match row {DELETED}" in found
+    assert f"match row {TWIN}" not in found
 
     store = Store.open(tmp_path / "m")
     state = store.read_version(store.current())
@@ -72,18 +72,18 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     # Deleted, and not erased yet: its row is a trace, its twin's is none.
     status, found, _ = searched(lethe, "rows.npy")
     assert status == 1
-    assert f"features of row 0 are those of row {DELETED}" in found
+    assert f"features of row 0 match row {DELETED}" in found
     store.erase(Erasure(nodes=np.array([DELETED])), fencing=1)
 
     for file in ("rows.npy", "people.npz"):
         status, found, told = searched(lethe, file)
         assert (status, found.split(" ")[0]) == (0, "0"), found
-        assert "1 rows of features are equal to those of live nodes, which keep theirs" in told
-        assert f"row of the file and of the model: 0 and {TWIN}" in told
+        assert "1 rows of features equal those of live nodes and are not traces" in told
+        assert f"rows of the file and of the model: 0 and {TWIN}" in told
     # Whose rows they are is not known: it may be the node itself that is left.
     status, found, _ = searched(lethe, "rows.npy", ids=False)
     assert status == 1
-    assert f"features of row 0 are those of row {TWIN}" in found
+    assert f"features of row 0 match row {TWIN}" in found
 
 
 def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(lethe: CommandLine, tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ def test_what_is_published_is_searched_wherever_it_lies_until_it_is_blanked(leth
     (tmp_path / "ids.txt").write_text("person-000003\n")
     ran = lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m")
     assert ran.status == 1
-    assert str(publisher.layout.models) in ran.stdout.replace("\n", "")
-    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64), 1)
+    assert str(publications.layout_of(publisher).model) in ran.stdout.replace("\n", "")
+    publisher.erase(ref, np.array([1]), np.empty((0, 2), dtype=np.int64))
     assert lethe("audit", "leftovers", "--ids", "ids.txt", "--model", "m").status == 0

@@ -6,24 +6,24 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import msgspec
 import pytest
 from sqlalchemy import make_url, text
 
 from service.access.api_keys import ApiKeyRepository
-from service.cli.running import findings
-from service.cli.running.findings import Finding
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots
+from service.cli import findings
+from service.cli.findings import Finding
 from service.db import lease, schema
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey
-from service.domain.scopes import Scope
-from service.embedded import PrivateServers
+from service.domain.records import ApiKey, Scope
+from service.log.signing_keys import LogKeys
 from service.processes.listening import ServerFacts
-from service.vault.keyring import Keyring
-from service.vault.log_keys import LogKeys
-from service.vault.own_slots import OwnSlots
+from service.processes.private_servers import PrivateServers
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
 from tests.support.service.queue_world import MODEL as QUEUED_MODEL
@@ -111,6 +111,28 @@ def test_migrating_brings_an_empty_database_to_head_once(lethe: CommandLine, emp
     assert "already" in lethe("migrate").stdout
 
 
+def test_a_database_of_before_the_first_release_is_refused(lethe: CommandLine, empty_database_url: str) -> None:
+    async def made_before() -> None:
+        connection = await asyncpg.connect(empty_database_url)
+        await connection.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)")
+        await connection.execute("INSERT INTO alembic_version VALUES ('0.15.0')")
+        await connection.close()
+
+    asyncio.run(made_before())
+    for command in (["migrate"], ["keys", "list"]):
+        refused = lethe(*command)
+        assert refused.status == 1
+        assert "the schema 0.15.0, of a Lethe before its first release" in refused.stderr
+        assert "an empty database" in refused.stderr
+
+
+def test_a_database_that_does_not_answer_is_a_failure(lethe: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    ran = lethe("keys", "list")
+    assert (ran.status, ran.stdout) == (5, "")
+    assert "database" in ran.stderr
+
+
 def rows(printed: str) -> dict[str, str]:
     """What the doctor says, by what was looked at."""
     lines = [line for line in printed.splitlines() if "  " in line.strip()]
@@ -167,8 +189,8 @@ def test_a_doctor_says_what_the_logins_of_processes_can_do(
     monkeypatch.setenv("LETHE_UNLEARNER_DATABASE_URL", own(private_servers.api_database_url))
     of_api, of_unlearner = found()
     assert "wrong" in of_api
-    assert "can do more than lethe_api" in of_api
-    assert "may not work as lethe_unlearner" in of_unlearner
+    assert "has more rights than lethe_api" in of_api
+    assert "is not a member of lethe_unlearner" in of_unlearner
     strange = make_url(empty_database_url).set(username="lethe_api", password="wrong")
     monkeypatch.setenv("LETHE_API_DATABASE_URL", strange.render_as_string(hide_password=False))
     assert 'password authentication failed for user "lethe_api"' in found()[0]
@@ -267,15 +289,16 @@ def test_clocks_apart_are_wrong_and_the_time_of_asking_is_not() -> None:
         assert least_apart(noon, there, answered) == 6 > MOST_APART_S
 
 
-PINS = ("torch==2.13.0", "httpx==0.0.1", "no-such-package==1.0")
+PINS = ("torch==2.13.0", "httpx2==0.0.1", "no-such-package==1.0")
 
 
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
     (tmp_path / "lethe").touch()
-    (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS)))
+    (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS[:2])))
+    (tmp_path / "requirements-downloads.txt").write_text(PINS[2])
     found = findings.packages(tmp_path)
     assert found.ok is False
-    assert "httpx" in found.found
+    assert "httpx2" in found.found
     assert "no-such-package absent instead of 1.0" in found.found
     assert "torch" not in found.found
     assert "./lethe" in found.remedy
@@ -293,10 +316,11 @@ def test_packages_of_an_installed_wheel_are_compared_with_what_it_requires(
     importlib.invalidate_caches()
     found = findings.packages(tmp_path)
     assert found.ok is False
-    assert "httpx" in found.found
+    assert "httpx2" in found.found
     assert "no-such-package absent instead of 1.0" in found.found
     assert "torch" not in found.found
     assert "a new environment" in found.remedy
 
-    about.write_text("Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n")
+    extra = "Provides-Extra: more\nRequires-Dist: no-such-package==1.0; extra == 'more'\n"
+    about.write_text(f"Name: lethe-service\nVersion: 0.1.0\nRequires-Dist: torch==2.13.0\n{extra}")
     assert findings.packages(tmp_path) == Finding("packages", True, "all 1 as pinned")

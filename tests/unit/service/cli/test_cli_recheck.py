@@ -2,10 +2,10 @@
 
 import pytest
 
-from service.cli.evidence.recheck import compared
+from service.cli.audit_recheck import compared
 from service.domain.records import Pointer
-from service.evidence.contents import ServedFigures
-from service.unlearning.remeasure import Measured
+from service.log.leaves import ServedFigures
+from service.unlearner.measurement import Measured
 
 POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
 

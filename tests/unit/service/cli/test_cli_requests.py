@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.domain.guarantees import noise_in_words
+from service.domain.states import noise_in_words
 from service.processes.listening import ServerFacts
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
@@ -174,7 +174,7 @@ def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLin
     assert ran.status == 3
     assert "Theory" in ran.stdout
     assert "57: deleted on request" in ran.stderr
-    assert "no: no such node" in ran.stderr
+    assert "no: unknown node" in ran.stderr
 
 
 def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
@@ -255,11 +255,11 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
     assert ran.status == 0
     for told in (
         "2026-10",
-        "91.7 %",
+        "91.7%",
         "cora",
         "r1, 2026-03-02 09:15:04 UTC",
         "610 ms (50 %)",
-        "98.5 %",
+        "98.5%",
         "guarantee retrained",
         "2,588",
         "Whatever is published has noise.",

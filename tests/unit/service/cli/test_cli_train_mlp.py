@@ -26,8 +26,8 @@ def lethe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 def test_a_model_is_trained_on_the_outputs_of_an_mlp(lethe: CommandLine, tmp_path: Path) -> None:
     ran = lethe("train", "--dataset", SYNTHETIC, "--out", "m", "--mlp", "9", "--public", "public.txt")
     assert ran.status == 0
-    assert "9 outputs in place of the dataset's features, which the model does not keep" in " ".join(ran.stdout.split())
-    assert "25, which are never deleted" in ran.stdout
+    assert "9 outputs instead of the dataset's features, which the model does not store" in " ".join(ran.stdout.split())
+    assert "25, never deleted" in ran.stdout
     store = Store.open(tmp_path / "m")
     assert store.manifest.mlp == MlpRecord(width=9, public_nodes=25)
     assert store.manifest.spec.mlp_width == 9

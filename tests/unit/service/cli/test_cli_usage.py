@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.console import note, print_result, table
-from service.cli.running.serve import as_torchrun_says
+from service.cli.serve import as_torchrun_says
 from service.settings import Settings
 from tests.support.clients.command_line import CommandLine, Ran
 from tests.support.preloaded import ROOT, Start
@@ -130,8 +130,8 @@ def test_help_does_not_load_the_numerics() -> None:
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("https://192.88.99.1/lethe", "192.88.99.1 is no public address"),
-        ("https://[3fff::1]/lethe", "3fff::1 is no public address"),
+        ("https://192.88.99.1/lethe", "192.88.99.1 is not a public address"),
+        ("https://[3fff::1]/lethe", "3fff::1 is not a public address"),
         ("http://127.0.0.1:9/lethe", "LETHE_WEBHOOK_NETWORKS"),
         ("http://8.8.8.8/lethe", "sent by https"),
     ],

@@ -14,10 +14,10 @@ import typer
 
 from lethe_client import LetheClient
 from model_store import build
-from service.audit.checkpoint import Checkpoint, Signer, sign
-from service.audit.merkle import leaf_hash
-from service.cli.exit_status import ExitStatus
+from service.cli.console import ExitStatus
 from service.cli.main import build as command_line
+from service.log.checkpoints import Checkpoint, Signer, sign
+from service.log.merkle import leaf_hash
 from service.version import VERSION
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
@@ -228,7 +228,7 @@ def test_ctrl_c_while_waiting_names_the_request_that_goes_on(
     stub.answers["POST", "/deletions"] = 202, QUEUED
     ran = lethe("delete", "12", "--wait")
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "r1 queued: 1 node\n")
-    assert "`./lethe audit show r1` says how far it is" in ran.stderr
+    assert "`./lethe audit show r1` shows its progress" in ran.stderr
 
 
 def test_ctrl_c_while_training_says_that_there_is_no_model(
@@ -240,7 +240,7 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
     monkeypatch.setattr(build, "build_model", press)
     ran = lethe("train", "--dataset", "synthetic:n=60,d=12,classes=3,seed=1", "--out", tmp_path / "m")
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "")
-    assert f"There is no model in {tmp_path / 'm'}" in ran.stderr
+    assert f"{tmp_path / 'm'} contains no model" in ran.stderr
     assert not (tmp_path / "m").exists()
 
 
@@ -263,7 +263,7 @@ def test_a_file_that_is_no_text_is_a_wrong_call(lethe: CommandLine, tmp_path: Pa
     picture.write_bytes(b"\x89PNG\r\n\xff\xfe")
     for ran in (lethe("audit", "verify", picture, "--key", KEY), lethe("delete", "--file", picture)):
         assert ran.status == ExitStatus.USAGE
-        assert "Check that the right file was named" in ran.stderr
+        assert "Check the path, or convert the file to UTF-8" in ran.stderr
 
 
 def test_the_documents_have_the_table_of_statuses() -> None:

@@ -11,7 +11,7 @@ from projector.network.spec import ModelSpec
 from projector.training.fit import TrainingProgress
 from projector.training.mlp import MlpProgress
 from service.cli import console
-from service.cli.models.training_display import TrainingSteps
+from service.cli.training_display import TrainingSteps
 
 
 def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_a_terminal_shows_step_share_and_time_left(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(console, "stderr", lambda: terminal)
     now = 0.0
     work = Work(lambda: now)
-    with console.doing("Looking", work):
+    with console.show_progress("Looking", work):
         work.begin("Copying \x1b the model", 200)
         now = 30.0
         work.count(150)
@@ -40,7 +40,7 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(console, "note", note)
     monkeypatch.setattr(console, "_LINES_S", 0.001)
-    with console.doing("Copying") as work:
+    with console.show_progress("Copying") as work:
         work.relay("Reading the model: 50 % done, about 2 min left")
         assert told.wait(20)
     assert set(lines) == {"Reading the model: 50 % done, about 2 min left"}
@@ -53,17 +53,17 @@ def test_training_says_how_far_it_is_by_epochs_and_by_digits() -> None:
     told(MlpProgress(epoch=1, epochs=4, loss=0.5))
     told(MlpProgress(epoch=3, epochs=4, loss=0.4))
     now = 30.0
-    assert work.said == "Training the MLP: 75 % done, about 10 s left"
+    assert work.status == "Training the MLP: 75 % done, about 10 s left"
     told(TrainingProgress(1, None, objective=0.3, relative_gradient=1e-2))
     told(TrainingProgress(2, None, objective=0.3, relative_gradient=1e-4))
     now = 90.0
-    assert work.said == "Training: 50 % done, about 60 s left"
+    assert work.status == "Training: 50 % done, about 60 s left"
     told(TrainingProgress(3, None, objective=0.3, relative_gradient=1e-9))
     assert work.what == "Computing coefficients"
 
 
 def test_what_is_over_at_once_leaves_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.doing("Copying") as work:
+    with console.show_progress("Copying") as work:
         work.count(1)
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "")

@@ -13,13 +13,12 @@ import msgspec
 
 from lethe_client.results import Audit
 from projector.forgetting.status import RepairStatus
-from service.audit_records.file import ExportFormat, written
-from service.audit_records.queries import AuditEntry, Searched
-from service.deletions.answers import AuditAnswer, audit_answer
 from service.domain.figures import FIGURES, RECEIPT, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord, DeletionRequest, RequestAudit
 from service.domain.states import RequestStatus
+from service.reports.queries import AuditEntry, ExportFormat, Searched, written
+from service.requests.answers import AuditAnswer, audit_answer
 
 #: As programs know them: one that is new comes between them or after them, and none goes or moves.
 ANSWERED: dict[str, Any] = {

@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from lethe_client import LetheClient
-from service.deletions.schemas import EXAMPLES, DeletionBody
 from service.domain.kinds import RULES, Names, Part, RequestKind, parts_of, removing
+from service.requests.schemas import EXAMPLES, DeletionBody
 
 
 def test_every_kind_has_rules_and_a_code_of_its_own() -> None:

@@ -22,8 +22,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
 from service.errors import UnknownNodes
-from service.observability.access import AccessLog
-from service.observability.logging import LogFormat, OutageThrottle, configure_logging
+from service.observability.logging import AccessLog, LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
@@ -44,7 +43,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
 
 
 def test_lines_of_the_service_and_of_its_libraries_have_one_form(lines: Callable[[], list[dict[str, object]]]) -> None:
-    structlog.get_logger("service.worker").info("batch.completed", nodes=5)
+    structlog.get_logger("service.unlearner").info("batch.completed", nodes=5)
     logging.getLogger("uvicorn.error").info("Started server process [%d]", 7, extra={"color_message": "x"})
 
     ours, theirs = lines()
@@ -62,7 +61,7 @@ def test_an_id_in_an_exception_never_reaches_the_log(lines: Callable[[], list[di
         except ExceptionGroup as group:
             raise ValueError(SOMEBODY) from group
 
-    for logger in (structlog.get_logger("service.api"), logging.getLogger("uvicorn.error")):
+    for logger in (structlog.get_logger("service.web.api"), logging.getLogger("uvicorn.error")):
         try:
             fail()
         except ValueError:
@@ -104,7 +103,7 @@ def test_of_a_traceback_that_a_library_wrote_itself_the_type_is_kept(
 def test_values_under_personal_names_are_withheld_and_counts_are_not(
     lines: Callable[[], list[dict[str, object]]],
 ) -> None:
-    structlog.get_logger("service.api").warning("refused", nodes=[SOMEBODY], reference=SOMEBODY, edges=3)
+    structlog.get_logger("service.web.api").warning("refused", nodes=[SOMEBODY], reference=SOMEBODY, edges=3)
 
     (line,) = lines()
     assert (line["nodes"], line["reference"], line["edges"]) == ("[withheld]", "[withheld]", 3)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from service.processes.background import announce
+from service.processes.listening import announce
 
 
 async def test_nothing_is_announced_once_it_is_to_stop() -> None:

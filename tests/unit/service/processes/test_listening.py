@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.access.first_key import FirstKey
+from service.access.api_keys import FirstKey
+from service.domain.addresses import url_of
 from service.errors import ConfigurationError
-from service.http.addresses import url_of
 from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
 from service.processes.prepare import deliver
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +20,16 @@ import psutil
 import pytest
 import structlog
 
-from service.child import main as child_main
+from service.cli.child import main as child_main
 from service.cli.server import read_facts
-from service.embedded.home import Home, HomeLock
 from service.errors import AlreadyRunning, ConfigurationError, KeyMissing, LetheError, Unavailable
-from service.processes import serve
-from service.processes.listening import ServerFacts, facts_paths
-from service.processes.serve import child, default_workers, end_orphans
+from service.predictions.layout import Layout, in_use
+from service.private_files import write_private
+from service.processes import serving
+from service.processes.listening import ServerFacts, facts_path, facts_paths, own_number
+from service.processes.private_servers.home import Home, HomeLock
+from service.processes.serving import child, default_workers, end_orphans, settings_for
 from service.processes.supervisor import Child, Restarts, Stage, _Process
-from service.publication.layout import Layout
 from service.settings import Settings
 from tests.support.preloaded import ROOT
 from tests.support.processes import supervised
@@ -192,11 +194,11 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     bound = socket.create_server(("127.0.0.1", 0))
     settings = Settings(home=tmp_path).as_handover()
     told = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
-    monkeypatch.setattr("service.processes.api.run", answer)
-    monkeypatch.setattr("service.child.configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr("service.processes.api_process.run", answer)
+    monkeypatch.setattr("service.cli.child.configure_logging", lambda *_, **__: None)
     # What another test has configured may write to standard error.
     structlog.reset_defaults()
-    monkeypatch.setattr(sys, "argv", ["service.child", "api-0", str(theirs.detach())])
+    monkeypatch.setattr(sys, "argv", ["service.cli.child", "api-0", str(theirs.detach())])
     with ours:
         ours.sendall(json.dumps(told).encode() + b"\n")
         with pytest.raises(SystemExit) as ended:
@@ -213,7 +215,7 @@ def test_what_does_not_stop_in_its_time_is_killed_and_the_others_are_stopped_in_
     supervised.until("all are ready")
     supervised.process.terminate()
     assert supervised.end() == (0, ["unlearner got SIGTERM"])
-    assert "api-0 has not stopped within 0.1 s and is killed" in supervised.log()
+    assert "api-0 did not stop within 0.1 s and is killed" in supervised.log()
 
 
 def test_what_is_frozen_does_not_keep_the_supervisor_from_stopping(supervise: Callable[..., Supervised]) -> None:
@@ -289,7 +291,7 @@ def test_one_core_is_left_to_the_unlearner(cores: int, workers: int) -> None:
 
 
 def test_the_supervisor_needs_neither_torch_nor_database_nor_web_stack() -> None:
-    found = imported_with(["service.cli.running.serve", "service.processes.serve"])
+    found = imported_with(["service.cli.serve", "service.processes.serving"])
     heavy = {"torch", "scipy", "numpy", "sqlalchemy", "asyncpg", "alembic", "redis", "fastapi", "starlette", "uvicorn"}
     assert found & heavy == set()
 
@@ -314,7 +316,7 @@ SECRETS: dict[str, Any] = {
 def test_a_part_alone_does_its_own_part_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    role: serve.Role | None,
+    role: serving.Role | None,
     ran: list[str],
     kept: list[str],
 ) -> None:
@@ -331,10 +333,10 @@ def test_a_part_alone_does_its_own_part_alone(
     def run_once(once: Child, grace_s: float) -> None:
         has_run.append(once.name)
 
-    monkeypatch.setattr(serve, "run_once", run_once)
-    monkeypatch.setattr(serve, "Supervisor", Kept)
-    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
-    serve.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)
+    monkeypatch.setattr(serving, "run_once", run_once)
+    monkeypatch.setattr(serving, "Supervisor", Kept)
+    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
+    serving.serve(Settings(home=tmp_path, port=0, **SECRETS), 2, role)
     assert (has_run, is_kept) == (ran, kept)
 
 
@@ -342,7 +344,7 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(home=tmp_path, port=0, share=tmp_path / "share", **SECRETS)
-    layout = Layout.make(tmp_path, settings.share, room=0)
+    layout = Layout.make(tmp_path, settings.share, 1, room=0)
     names, urls = list[list[str]](), list[str]()
 
     class Answering:
@@ -357,15 +359,15 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
             assert found is not None
             urls.append(found.url)
             if len(names) < 4:
-                serve.serve(settings, 1, (None, "api", "unlearner", None)[len(names)])
+                serving.serve(settings, 1, (None, "api", "unlearner", None)[len(names)])
                 # The first of them that lives, as before.
                 assert read_facts(tmp_path) == found
                 assert layout.path.exists(), "another answers from it"
 
-    monkeypatch.setattr(serve, "run_once", lambda *_: None)
-    monkeypatch.setattr(serve, "Supervisor", Answering)
-    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
-    serve.serve(settings, 2)
+    monkeypatch.setattr(serving, "run_once", lambda *_: None)
+    monkeypatch.setattr(serving, "Supervisor", Answering)
+    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
+    serving.serve(settings, 2)
     assert names == [
         ["api-0", "api-1", "unlearner"],
         ["api2-0"],
@@ -376,8 +378,52 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
     assert facts_paths(tmp_path) == []
     assert not layout.path.exists(), "the last one to end removes it"
     # Names are free again.
-    serve.serve(settings, 1, "api")
+    serving.serve(settings, 1, "api")
     assert names[-1] == ["api-0"]
+
+
+def test_of_several_users_that_stop_at_once_the_last_is_told_so_and_one_that_starts_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    has_started = threading.Event()
+
+    def start() -> None:
+        with in_use(tmp_path):
+            has_started.set()
+
+    starting = threading.Thread(target=start)
+    with in_use(tmp_path) as first:
+        with in_use(tmp_path) as second:
+            assert (first(), second()) == (False, True)
+            starting.start()
+            assert not has_started.wait(0.3)
+        assert has_started.wait(PATIENCE_S)
+    starting.join()
+    with in_use(tmp_path) as stopping, in_use(tmp_path):
+        assert not stopping(), "another has started meanwhile"
+
+
+def test_commands_ask_one_that_lives(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for number, pid in ((1, gone.pid), (2, os.getpid())):
+        facts = ServerFacts(pid, f"http://127.0.0.1:{number}", "model", datetime.now(UTC), {})
+        write_private(facts_path(tmp_path, number), msgspec.json.encode(facts))
+    found = read_facts(tmp_path)
+    assert found is not None
+    assert found.url == "http://127.0.0.1:2"
+
+
+def test_every_setting_reaches_a_child(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, trusted_proxies="10.0.0.0/8", model=tmp_path / "m", **SECRETS)
+    assert Settings(**json.loads(json.dumps(settings_for("prepare", settings)))) == settings
+
+
+def test_only_who_makes_the_first_key_is_told_the_administrators(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, **SECRETS)
+    assert settings_for("prepare", settings)["admin_key"] == "of-the-administrator"
+    assert settings_for("api", settings)["admin_key"] is None
+    assert settings_for("unlearner", settings)["admin_key"] is None
 
 
 def test_several_workers_are_started_with_the_unlearner_and_divide_its_threads(
@@ -393,11 +439,11 @@ def test_several_workers_are_started_with_the_unlearner_and_divide_its_threads(
 
         def run(self) -> None: ...
 
-    monkeypatch.setattr(serve, "run_once", lambda *_: None)
-    monkeypatch.setattr(serve, "Supervisor", Kept)
-    monkeypatch.setattr(serve, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "run_once", lambda *_: None)
+    monkeypatch.setattr(serving, "Supervisor", Kept)
+    monkeypatch.setattr(serving, "configure_logging", lambda *_, **__: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    serve.serve(Settings(home=tmp_path, port=0, workers=3, **SECRETS), 1)
+    serving.serve(Settings(home=tmp_path, port=0, workers=3, **SECRETS), 1)
     assert [one.name for one in kept] == ["api-0", "unlearner", "worker-1", "worker-2"]
     assert [one.environment["OMP_NUM_THREADS"] for one in kept] == ["7", "2", "2", "2"]
     assert [one.environment["LOCAL_RANK"] for one in kept[2:]] == ["1", "2"]
@@ -419,29 +465,34 @@ def test_a_child_finds_the_code_that_runs_here(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.chdir(tmp_path)
     made = child("prepare", Settings())
-    where = "import service.child, sys; sys.stdout.write(service.child.__file__)"
+    where = "import service.cli.child, sys; sys.stdout.write(service.cli.child.__file__)"
     command = [*made.command[: made.command.index("-m")], "-c", where]
     found = subprocess.run(command, env=dict(made.environment), capture_output=True, text=True, check=True)
-    assert found.stdout == str(ROOT / "service" / "child.py")
+    assert found.stdout == str(ROOT / "service" / "cli" / "child.py")
 
 
 def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
     waiting = [sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([*waiting, "service.child"], **pipes) as orphan, subprocess.Popen(waiting, **pipes) as other:
+    with (
+        subprocess.Popen([*waiting, "service.cli.child"], **pipes) as orphan,
+        subprocess.Popen(waiting, **pipes) as other,
+    ):
         for process in (orphan, other):
             assert process.stdout is not None
             assert process.stdout.read(2) == b"up"
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
-        facts = tmp_path / "server.json"
+        facts = facts_path(tmp_path, 2)
+        facts.parent.mkdir()
         pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
-        said = ServerFacts(os.getpid(), "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
+        # As by a supervisor in another container, whose process ids mean nothing here.
+        said = ServerFacts(gone.pid, "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
         facts.write_bytes(msgspec.json.encode(said))
-        end_orphans(facts)
+        with own_number(tmp_path, "api"), own_number(tmp_path, "api"):
+            end_orphans(tmp_path)
         assert (orphan.poll(), other.poll()) == (None, None), "their supervisor runs"
-        facts.write_bytes(msgspec.json.encode(msgspec.structs.replace(said, pid=gone.pid)))
-        end_orphans(facts)
+        end_orphans(tmp_path)
         assert not psutil.pid_exists(orphan.pid)
         assert other.poll() is None
         other.kill()
@@ -449,7 +500,8 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"pid": 1}', "[]"])
 def test_no_facts_or_damaged_ones_keep_nobody_from_starting(tmp_path: Path, text: str | None) -> None:
-    facts = tmp_path / "server.json"
+    facts = facts_path(tmp_path, 1)
+    facts.parent.mkdir()
     if text is not None:
         facts.write_text(text)
-    end_orphans(facts)
+    end_orphans(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.queue.backoff import Backoff
+from service.queue.outage import Backoff
 
 
 def test_the_ceiling_doubles_up_to_the_cap() -> None:

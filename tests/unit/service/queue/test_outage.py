@@ -9,8 +9,7 @@ import pytest
 
 from service.errors import Unavailable
 from service.queue import outage as outages
-from service.queue.backoff import Backoff
-from service.queue.outage import Outage, run_until
+from service.queue.outage import Backoff, Outage, run_until
 
 
 @pytest.fixture

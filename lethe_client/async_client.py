@@ -1,0 +1,150 @@
+"""A client of Lethe's HTTP interface for asyncio."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+import httpx2
+
+from lethe_client.calls import Calls, Pages
+from lethe_client.exchanges import NO_ANSWER, Pause, Request, Steps, connection, problem, unreachable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _returned(
+    call: Callable[Concatenate[Calls, _P], Steps[_T]],
+) -> "Callable[Concatenate[AsyncLetheClient, _P], Awaitable[_T]]":
+    """The method that makes a call and returns its result."""
+
+    @wraps(call)
+    async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await client._run(call(client._calls, *args, **kwargs))
+
+    return method
+
+
+def _listed(
+    call: Callable[Concatenate[Calls, _P], Pages[_T]],
+) -> "Callable[Concatenate[AsyncLetheClient, _P], AsyncIterator[_T]]":
+    """The method that yields what is listed."""
+
+    @wraps(call)
+    async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncIterator[_T]:
+        pages, cursor = call(client._calls, *args, **kwargs), None
+        while True:
+            found, cursor = await client._run(pages.fetch(cursor))
+            for one in found:
+                yield one
+            if cursor is None:
+                return
+
+    return method
+
+
+def _streamed(
+    call: Callable[Concatenate[Calls, _P], Request],
+) -> "Callable[Concatenate[AsyncLetheClient, _P], AsyncIterator[bytes]]":
+    """The method that yields an answer in parts."""
+
+    @wraps(call)
+    async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncIterator[bytes]:
+        request = call(client._calls, *args, **kwargs)
+        try:
+            async with client._http.stream(request.method, request.path, **request.arguments) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise problem(response)
+                async for part in response.aiter_bytes():
+                    yield part
+        except NO_ANSWER as error:
+            raise unreachable(str(client._http.base_url), error) from error
+
+    return method
+
+
+class AsyncLetheClient:
+    """A `LetheClient` whose methods are awaited, and whose listings and exports are iterated with `async for`.
+
+    Use it as an asynchronous context manager, or await `close`. Many calls may be under way at once.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Raises InvalidAccess."""
+        self._http = httpx2.AsyncClient(transport=transport, **connection(base_url, api_key, timeout_s))
+        self._calls = Calls(str(self._http.base_url), retries, clock, rng)
+        self._sleep = sleep
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    request_deletion = _returned(Calls.request_deletion)
+    deletion = _returned(Calls.deletion)
+    cancel = _returned(Calls.cancel)
+    retry = _returned(Calls.retry)
+    handle = _returned(Calls.handle)
+    extend = _returned(Calls.extend)
+    deletions = _listed(Calls.deletions)
+    search_nodes = _returned(Calls.search_nodes)
+    search = _listed(Calls.search)
+    run_drill = _returned(Calls.run_drill)
+    drills = _returned(Calls.drills)
+    audit_summary = _returned(Calls.audit_summary)
+    audit_series = _returned(Calls.audit_series)
+    audit_export = _streamed(Calls.audit_export)
+    predict = _returned(Calls.predict)
+    predict_many = _returned(Calls.predict_many)
+    model = _returned(Calls.model)
+    receipt = _returned(Calls.receipt)
+    log_checkpoint = _returned(Calls.log_checkpoint)
+    log_consistency = _returned(Calls.log_consistency)
+    log_proof = _returned(Calls.log_proof)
+    log_checked = _returned(Calls.log_checked)
+    wait = _returned(Calls.wait)
+    wait_for_drill = _returned(Calls.wait_for_drill)
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        """Take the steps of a call, and return its result."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    await self._sleep(step.seconds)
+                    step = next(steps)
+                    continue
+                try:
+                    response = await self._http.request(step.method, step.path, **step.arguments)
+                except NO_ANSWER as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(response)
+        except StopIteration as ended:
+            result: _T = ended.value
+            return result

@@ -1,0 +1,302 @@
+"""Every call of Lethe's HTTP interface, described once for both clients."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx2
+import msgspec
+
+from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
+from lethe_client.exchanges import TRANSIENT, Pause, Request, Retries, Steps
+from lethe_client.results import (
+    Accepted,
+    AcceptedDrill,
+    AuditSummary,
+    ConsistencyProof,
+    Deletion,
+    DeletionPage,
+    Drill,
+    Drills,
+    InclusionProof,
+    ModelInfo,
+    Prediction,
+    Predictions,
+    Salts,
+    SearchResult,
+    Series,
+)
+
+#: Among so many newest drills one is looked for that was just asked for.
+_DRILLS = 20
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Pages(Generic[_T]):
+    """A listing that is fetched page by page."""
+
+    #: The steps that fetch a page, given its cursor, None for the first: what is on it and the cursor of the next.
+    fetch: Callable[[str | None], Steps[tuple[Sequence[_T], str | None]]]
+
+
+class Calls:
+    """The calls to the server at `url`, as steps that a client runs."""
+
+    def __init__(self, url: str, retries: int, clock: Callable[[], float], rng: random.Random | None) -> None:
+        self._url = url
+        self._retries = Retries(retries, rng or random.Random())
+        self._clock = clock
+
+    def request_deletion(
+        self,
+        nodes: Sequence[str] = (),
+        *,
+        kind: Literal["node", "edge", "features"] = "node",
+        edges: Sequence[tuple[str, str]] = (),
+        reference: str | None = None,
+        idempotency_key: str | None = None,
+        salts: Salts | None = None,
+    ) -> Steps[Accepted]:
+        """Ask Lethe to forget `nodes` (or their features), or `edges`.
+
+        `salts` are your own: 24 random bytes in hex for each node, end of an edge and the reference, never used
+        before. Keep them first, and no lost answer takes them along; without them Lethe draws some.
+        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same request.
+        """
+        body: dict[str, Any] = {"kind": kind}
+        if edges:
+            body["edges"] = [list(edge) for edge in edges]
+        if nodes or not edges:
+            body["nodes"] = list(nodes)
+        if reference is not None:
+            body["reference"] = reference
+        if salts is not None:
+            body["salts"] = msgspec.to_builtins(salts)
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        return self._call(Accepted, "POST", "/deletions", json=body, headers=headers)
+
+    def deletion(self, request_id: str) -> Steps[Deletion]:
+        """The request as it stands; from `applied` on with its audit."""
+        return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
+
+    def cancel(self, request_id: str) -> Steps[Deletion]:
+        """Withdraw a request that is still queued; repeated by hand alone, as a second try would be refused."""
+        return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
+
+    def retry(self, request_id: str) -> Steps[Deletion]:
+        """Queue a request that failed again; repeated by hand alone, as a second try would be refused."""
+        return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/retry", repeat=False)
+
+    def handle(self, request_id: str, reason: str) -> Steps[Deletion]:
+        """Say how a request that failed was handled; the log keeps the reason for ever."""
+        path = f"/deletions/{_segment(request_id)}/handle"
+        return self._call(Deletion, "POST", path, json={"reason": reason}, repeat=False)
+
+    def extend(self, request_id: str, due_at: datetime, reason: str) -> Steps[Deletion]:
+        """Give an open request until `due_at`, which has a time zone; the log keeps the reason for ever."""
+        path = f"/deletions/{_segment(request_id)}/extend"
+        return self._call(Deletion, "POST", path, json={"due_at": _time(due_at), "reason": reason}, repeat=False)
+
+    def deletions(
+        self,
+        /,
+        *,
+        status: str | None = None,
+        kind: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        **filters: str | float,
+    ) -> Pages[Deletion]:
+        """All requests that match, newest first, fetched page by page.
+
+        `filters` are the further parameters of the listing: `guarantee`, `repair`, `injected_norm_after_min`, ….
+        """
+        given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until), **filters}
+
+        def fetch(cursor: str | None) -> Steps[tuple[Sequence[Deletion], str | None]]:
+            page = yield from self._call(DeletionPage, "GET", "/deletions", params=_given(given, cursor=cursor))
+            return page.deletions, page.next_cursor
+
+        return Pages(fetch)
+
+    def search_nodes(self, nodes: Sequence[str]) -> Steps[SearchResult]:
+        """Which requests deleted these nodes, or their features."""
+        return self._call(SearchResult, "POST", "/deletions/search", json={"nodes": list(nodes)})
+
+    def search(
+        self, /, *, since: datetime | None = None, until: datetime | None = None, **filters: str | float
+    ) -> Pages[Deletion]:
+        """All requests that match with their audits, newest first, page by page; `filters` may name a `reference`."""
+        given = {"since": _time(since), "until": _time(until), **filters}
+
+        def fetch(cursor: str | None) -> Steps[tuple[Sequence[Deletion], str | None]]:
+            page = yield from self._call(SearchResult, "POST", "/deletions/search", json=_given(given, cursor=cursor))
+            return page.deletions or (), page.next_cursor
+
+        return Pages(fetch)
+
+    def run_drill(self, *, idempotency_key: str | None = None) -> Steps[AcceptedDrill]:
+        """Ask Lethe to delete the next cohort of canaries.
+
+        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same drill.
+        """
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        return self._call(AcceptedDrill, "POST", "/drills", headers=headers)
+
+    def drills(self, *, limit: int | None = None) -> Steps[Drills]:
+        """What the drills of the served model showed, newest first, and how many cohorts are left."""
+        return self._call(Drills, "GET", "/drills", params={} if limit is None else {"limit": limit})
+
+    def audit_summary(self, *, since: date | None = None, until: date | None = None) -> Steps[AuditSummary]:
+        """The audit in figures, of the days from `since` on and before `until` (UTC)."""
+        days = {name: str(day) for name, day in {"since": since, "until": until}.items() if day is not None}
+        return self._call(AuditSummary, "GET", "/audit/summary", params=days)
+
+    def audit_series(
+        self,
+        *,
+        step: Literal["hour", "day"] = "day",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Steps[Series]:
+        """The audit over time; the last 30 hours or days by default."""
+        given = {"step": step, "since": _time(since), "until": _time(until)}
+        return self._call(Series, "GET", "/audit/series", params=_given(given))
+
+    def audit_export(
+        self,
+        /,
+        form: Literal["csv", "ndjson"] = "ndjson",
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        **filters: str | float,
+    ) -> Request:
+        """Every request that matches with its audit, as a file in parts; a part is a page of lines.
+
+        Not repeated when the connection breaks on the way, which raises ServerUnreachable: what came is not whole.
+        """
+        given = {"format": form, "since": _time(since), "until": _time(until), **filters}
+        return Request("GET", "/audit/export", {"params": _given(given)})
+
+    def predict(self, node: str) -> Steps[Prediction]:
+        """The prediction of one node."""
+        return self._call(Prediction, "GET", f"/predict/{_segment(node)}")
+
+    def predict_many(self, nodes: Sequence[str]) -> Steps[Predictions]:
+        """The predictions of several nodes, all by one model version."""
+        return self._call(Predictions, "POST", "/predict", json={"nodes": list(nodes)})
+
+    def model(self) -> Steps[ModelInfo]:
+        """The model that serves predictions."""
+        return self._call(ModelInfo, "GET", "/model")
+
+    def receipt(self, request_id: str) -> Steps[bytes]:
+        """The receipt of an applied request, as JSON to be kept; `lethe audit verify` checks it."""
+        return (yield from self._send("GET", f"/deletions/{_segment(request_id)}/receipt")).content
+
+    def log_checkpoint(self) -> Steps[str]:
+        """The newest checkpoint of the transparency log, a signed note."""
+        return (yield from self._send("GET", "/log/checkpoint")).text
+
+    def log_consistency(self, old: int, new: int) -> Steps[ConsistencyProof]:
+        """The proof that the log of `old` leaves is what the log of `new` leaves began as."""
+        return self._call(ConsistencyProof, "GET", "/log/consistency", params={"from": old, "to": new})
+
+    def log_proof(self, index: int, size: int) -> Steps[InclusionProof]:
+        """The proof that a leaf is in the log of `size` leaves."""
+        return self._call(InclusionProof, "GET", f"/log/proof/{index}", params={"size": size})
+
+    def log_checked(self, size: int, root: str, *, against_size: int, against_root: str) -> Steps[None]:
+        """Report that the log only grew from a kept checkpoint of `against_size` leaves to `size`; roots in hex."""
+        against = {"size": against_size, "root": against_root}
+        yield from self._send("POST", "/log/checks", json={"size": size, "root": root, "against": against})
+
+    def wait(
+        self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0
+    ) -> Steps[Deletion]:
+        """Wait until the request is `until` (or further), through outages of the server, at most `timeout_s` seconds.
+
+        Raises:
+            DeletionStopped: it failed or was cancelled.
+            WaitTimeout: it has not come so far in time.
+        """
+        reached = {"completed"} if until == "completed" else {"applied", "completed"}
+
+        def look() -> Steps[tuple[Deletion | None, str]]:
+            deletion = yield from self.deletion(request_id)
+            if deletion.status in {"failed", "cancelled"}:
+                raise DeletionStopped(deletion)
+            return (deletion if deletion.status in reached else None), deletion.status
+
+        return self._wait(look, request_id, until, timeout_s)
+
+    def wait_for_drill(self, request_id: str, *, timeout_s: float = 60.0) -> Steps[Drill]:
+        """Wait until a drill has ended, however it did, through outages of the server, at most `timeout_s` seconds.
+
+        Raises:
+            WaitTimeout: it has not ended in time.
+        """
+
+        def look() -> Steps[tuple[Drill | None, str]]:
+            newest = yield from self.drills(limit=_DRILLS)
+            drill = next((drill for drill in newest.drills if drill.request_id == request_id), None)
+            if drill is None:
+                return None, "not among the newest drills"
+            return (None if drill.status in {"queued", "applied"} else drill), drill.status
+
+        return self._wait(look, request_id, "completed", timeout_s)
+
+    def _wait(
+        self, look: Callable[[], Steps[tuple[_T | None, str]]], request_id: str, until: str, timeout_s: float
+    ) -> Steps[_T]:
+        """What `look` finds, as soon as it does; meanwhile it says how far the request is."""
+        deadline = self._clock() + timeout_s
+        pause = 0.05
+        while True:
+            try:
+                found, status = yield from look()
+            except ServerUnreachable as error:
+                last = error.detail.rstrip(".")
+            except ProblemError as error:
+                if error.status not in TRANSIENT:
+                    raise
+                last = error.detail.rstrip(".")
+            else:
+                if found is not None:
+                    return found
+                last = f"it is {status}"
+            left = deadline - self._clock()
+            if left <= 0:
+                raise WaitTimeout(request_id, until, timeout_s, last)
+            yield Pause(min(pause, left))
+            pause = min(pause * 1.5, 1.0)
+
+    def _call(self, result: type[_T], method: str, path: str, *, repeat: bool = True, **arguments: Any) -> Steps[_T]:
+        response = yield from self._send(method, path, repeat=repeat, **arguments)
+        try:
+            return msgspec.json.decode(response.content, type=result)
+        except msgspec.DecodeError as error:
+            raise ServerUnreachable(self._url, f"the server there is not Lethe ({error})") from error
+
+    def _send(self, method: str, path: str, *, repeat: bool = True, **arguments: Any) -> Steps[httpx2.Response]:
+        return self._retries.send(Request(method, path, arguments), self._url, repeat=repeat)
+
+
+def _given(values: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Those values that were given."""
+    return {name: value for name, value in {**values, **more}.items() if value is not None}
+
+
+def _segment(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

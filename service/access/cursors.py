@@ -1,0 +1,54 @@
+"""Page cursors: where the next page starts, signed so that only a cursor this installation issued is taken."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from service.errors import MalformedCursor
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TAG_BYTES = 16
+_POSITION_BYTES = 24
+
+
+@dataclass(frozen=True)
+class PageCursor:
+    """The last row of a page of requests."""
+
+    #: The time by which they are in order.
+    at: datetime
+    id: UUID
+
+
+def encode(cursor: PageCursor, key: bytes) -> str:
+    """Return `cursor` as url-safe text of 54 characters, signed with `key`."""
+    microseconds = (cursor.at - _EPOCH) // _MICROSECOND
+    position = microseconds.to_bytes(8, "big", signed=True) + cursor.id.bytes
+    return base64.urlsafe_b64encode(position + _tag(position, key)).decode("ascii").rstrip("=")
+
+
+def decode(text: str, key: bytes) -> PageCursor:
+    """Return the cursor that `encode` made; raises `MalformedCursor` for any other text or key."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise _malformed() from None
+    position, tag = raw[:_POSITION_BYTES], raw[_POSITION_BYTES:]
+    canonical = base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=") == text
+    if not canonical or not hmac.compare_digest(tag, _tag(position, key)):
+        raise _malformed()
+    microseconds = int.from_bytes(position[:8], "big", signed=True)
+    return PageCursor(_EPOCH + microseconds * _MICROSECOND, UUID(bytes=position[8:]))
+
+
+def _tag(position: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, b"lethe/page-cursor" + position, hashlib.sha256)[:_TAG_BYTES]
+
+
+def _malformed() -> MalformedCursor:
+    return MalformedCursor("This server did not issue the cursor.", "Start again from the first page.")

@@ -1,0 +1,182 @@
+"""Which keys of id lists the database needs, and the destruction of the others by the unlearner."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+import structlog
+from sqlalchemy import Select, func, null, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service import failure_points
+from service.access.request_keys import RequestKeys
+from service.db import locks
+from service.db.engine import Engine
+from service.db.locks import Lock
+from service.db.notifications import listen
+from service.db.rows import any_of, key_slot
+from service.db.tables import RequestRow
+from service.db.transactions import transaction
+from service.domain.records import KeySlot
+from service.domain.states import RequestStatus
+from service.errors import Unavailable
+from service.failure_points import FailurePoint
+from service.queue.outage import Outage, run_until
+
+KEYS_CHANNEL = "lethe_keys"
+#: What is said there when there are keys of requests that were not stored.
+ORPHANED = "orphaned"
+#: States in which a request's own key is still needed to carry it out.
+_UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+_PATIENCE = "1s"
+
+
+class RequestKeyRepository:
+    """The slots that the table `requests` names, in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def unfinished(self) -> dict[UUID, KeySlot | None]:
+        """Return the requests that cannot be carried out without their own key, each with its slot."""
+        query = _slots().where(RequestRow.status.in_(_UNFINISHED), RequestRow.ciphertext.is_not(None))
+        return {row.id: key_slot(row) for row in await self._conn.execute(query)}
+
+    async def vouchers(self, ids: Collection[UUID]) -> dict[UUID, bytes]:
+        """Return the voucher of each of these requests, empty if it has none."""
+        query = select(RequestRow.id, RequestRow.voucher).where(RequestRow.id == any_of(ids))
+        return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
+
+    async def slot(self, request_id: UUID) -> KeySlot | None:
+        """Return where the key of a request is; None when it has none (any more)."""
+        row = (await self._conn.execute(_slots().where(RequestRow.id == request_id))).one_or_none()
+        return None if row is None else key_slot(row)
+
+    async def dropped(self, *, limit: int) -> dict[UUID, KeySlot]:
+        """Return up to `limit` requests whose ciphertexts were dropped, and whose keys may still be there."""
+        query = _slots().where(RequestRow.ciphertext.is_(None), RequestRow.key_place.is_not(None)).limit(limit)
+        return {row.id: KeySlot(row.key_file, row.key_place) for row in await self._conn.execute(query)}
+
+    async def forget(self, ids: Collection[UUID]) -> None:
+        """Record that the keys of `ids`, whose ciphertexts were dropped, are destroyed.
+
+        Lost with a crash of Postgres, at which nothing is lost: an empty slot is emptied again.
+        """
+        await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
+        forgotten = update(RequestRow).where(RequestRow.id == any_of(ids), RequestRow.ciphertext.is_(None))
+        await self._conn.execute(forgotten.values(key_file=null(), key_place=null()))
+
+    async def notify_orphaned(self) -> None:
+        """Have the unlearner look for keys of requests that were not stored, once this transaction is committed."""
+        await self._conn.execute(select(func.pg_notify(KEYS_CHANNEL, ORPHANED)))
+
+
+async def enter(conn: AsyncConnection) -> None:
+    """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
+    await locks.share(conn, Lock.INTAKE)
+
+
+async def exclude_writers(conn: AsyncConnection) -> None:
+    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+
+    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
+    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
+    """
+    await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
+    await locks.take(conn, Lock.INTAKE)
+
+
+async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UUID, KeySlot]:
+    """Return those of the keys `held` that no request needs. Raises `Unavailable`.
+
+    Whoever reserves keys is in the intake by then, so what is found of the files before this, and is in no row after
+    all transactions there have ended, is needed by none to come.
+    """
+    async with transaction(engine) as conn:
+        await exclude_writers(conn)
+        query = _slots().where(RequestRow.id == any_of(held), RequestRow.ciphertext.is_not(None))
+        needed = {row.id: key_slot(row) for row in await conn.execute(query)}
+    return {request_id: slot for request_id, slot in held.items() if needed.get(request_id) != slot}
+
+
+def _slots() -> Select[UUID, int | None, int | None]:
+    return select(RequestRow.id, RequestRow.key_file, RequestRow.key_place)
+
+
+#: Longest time a key that is not needed waits should a notification get lost (seconds).
+_POLL_S = 1.0
+#: Keys destroyed at a time, and so with one sync.
+_PAGE = 10_000
+
+
+class UnneededKeys:
+    """Destroys them; what it does bears to be repeated, also by two at a time."""
+
+    def __init__(self, engine: Engine, request_keys: RequestKeys) -> None:
+        self._engine = engine
+        self._keys = request_keys
+        #: The batch that has just ended and the one that its commit has woken are not both to sync the same files.
+        self._turn = asyncio.Lock()
+        #: Set once the database is known to be the one that belongs to these keys.
+        self._is_ours = asyncio.Event()
+        self._outage = Outage("keys of id lists")
+        self._log = structlog.get_logger(__name__)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Destroy all there are, from `begin` on, and others as they come, until `stop` is set, through any outage."""
+        await run_until(stop, self._run())
+
+    async def begin(self) -> None:
+        """Destroy those of dropped ciphertexts, and from now on all. Raises `Unavailable` and `OSError`.
+
+        For whoever has found that database and store belong together: of an older backup of the database, not even the
+        keys of requests that it does not know must go.
+        """
+        await self.destroy_dropped()
+        self._is_ours.set()
+
+    async def destroy_dropped(self) -> int:
+        """Destroy those of requests whose ciphertexts were dropped; returns how many. Raises as `begin`."""
+        destroyed = 0
+        async with self._turn:
+            while True:
+                async with transaction(self._engine) as connection:
+                    dropped = await RequestKeyRepository(connection).dropped(limit=_PAGE)
+                if not dropped:
+                    return destroyed
+                await asyncio.to_thread(self._keys.destroy, dropped)
+                failure_points.reached(FailurePoint.KEYS_EMPTIED)
+                async with transaction(self._engine) as connection:
+                    await RequestKeyRepository(connection).forget(dropped)
+                destroyed += len(dropped)
+                if len(dropped) < _PAGE:
+                    return destroyed
+
+    async def destroy_orphaned(self) -> int:
+        """Destroy those of no request, and what a crash left of others; returns how many. Raises as `begin`."""
+        destroyed = await asyncio.to_thread(self._keys.clear_torn)
+        pages = self._keys.held()
+        while page := await asyncio.to_thread(next, pages, None):
+            orphans = await orphaned(self._engine, page)
+            await asyncio.to_thread(self._keys.destroy, orphans)
+            destroyed += len(orphans)
+        if destroyed:
+            self._log.info("keys.orphaned", destroyed=destroyed)
+        return destroyed
+
+    async def _run(self) -> None:
+        await self._is_ours.wait()
+        while True:
+            try:
+                # Listening comes first, and after it all there are: what was said before is not told again.
+                async with listen(self._engine, KEYS_CHANNEL) as wakeup:
+                    said = {ORPHANED}
+                    while True:
+                        await self.destroy_dropped()
+                        if ORPHANED in said:
+                            await self.destroy_orphaned()
+                        self._outage.over()
+                        await wakeup.wait(_POLL_S)
+                        said = wakeup.payloads()
+            except (Unavailable, OSError) as error:
+                await self._outage.pause(error)

@@ -1,0 +1,168 @@
+"""`lethe audit watch`: an auditor's own eye on a log that somebody else runs."""
+
+import random
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lethe_client import LetheClient, LetheClientError, ProblemError
+from service.cli.audit_log import read_checkpoint, read_keys
+from service.cli.console import ExitStatus, Json, interrupted, note, print_result, report
+from service.cli.server import Home, Key, Url, connect
+from service.log.checkpoints import VerifierKey
+from service.log.watch import Contradiction, Seen, Watcher
+from service.private_files import write_private
+
+#: What a Lethe answers whose log has fewer leaves than were signed, or others; no proxy answers that.
+_DENIED = ("urn:lethe:problem:not-found", "urn:lethe:problem:invalid-request")
+_ANOTHER = "urn:lethe:problem:conflict"
+
+
+def watch(
+    public_key: Annotated[
+        str, typer.Option("--log-key", help="Public key of the log, or a file with one key per line.")
+    ],
+    state: Annotated[
+        Path, typer.Option(help="File that keeps the last good checkpoint; `audit verify --against` takes it.")
+    ] = Path("lethe-log.checkpoint"),
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between rounds.")] = 60.0,
+    samples: Annotated[int, typer.Option(min=0, help="Leaves checked for inclusion per round.")] = 5,
+    once: Annotated[bool, typer.Option("--once", help="Run one round and exit.")] = False,
+    metrics: Annotated[
+        Path | None, typer.Option(help="File to write metrics to, for Prometheus' textfile collector.")
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Check every new checkpoint of a server's log against the previous one, and check a sample of its leaves.
+
+    Exits with 1 if the log contradicts an earlier checkpoint, and saves the evidence beside the state. Outages are
+    waited out; with --once, exits with 5 if the server does not answer.
+
+    Example: [bold]./lethe audit watch --log-key log.pub --url https://lethe.example --once[/bold]
+    """
+    keys = read_keys(public_key)
+    last = _last(state, keys)
+    if last is None:
+        note(f"{state} has no checkpoint yet: the first signed checkpoint is trusted.")
+    figures = WatchMetrics(metrics)
+    left = f"The last good checkpoint is in {state}, for the next run."
+    with connect(url, key, home) as client, interrupted(lambda: left):
+        watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
+        while True:
+            try:
+                seen = _look(watcher)
+                # Before anything else is asked for: what was signed is kept, whatever is answered.
+                write_private(state, seen.note)
+                _tell(client, seen)
+            except Contradiction as found:
+                figures.contradicted()
+                evidence = state.with_name(state.name + ".contradiction")
+                write_private(evidence, found.note)
+                print_result({"at": datetime.now(UTC), "outcome": "contradiction", "what": found.what}, as_json)
+                before = f"; the last good one is in {state}" if state.exists() else ""
+                report(found.what, f"The checkpoint is in {evidence}{before}. Keep these files.")
+                raise typer.Exit(ExitStatus.FAILED) from None
+            except LetheClientError as error:
+                if isinstance(error, ProblemError) and error.status < 500:
+                    # Refused, as for want of a key: asking again changes nothing.
+                    raise
+                figures.unanswered()
+                print_result({"at": datetime.now(UTC), "outcome": "unanswered", "what": error.detail}, as_json)
+                report(error.detail, error.remedy)
+                if once:
+                    raise typer.Exit(ExitStatus.UNREACHABLE) from None
+            else:
+                figures.good(seen)
+                now, size = datetime.now(UTC), seen.checkpoint.size
+                against = None if seen.against is None else seen.against.size
+                print_result({"at": now, "outcome": "good", "leaves": size, "against": against}, as_json)
+                compared = "no earlier checkpoint to compare" if against is None else f"the first {against} unchanged"
+                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves; {compared}.")
+                if once:
+                    return
+            time.sleep(interval)
+
+
+def _look(watcher: Watcher) -> Seen:
+    """A round; a server that denies the proofs of what it has just signed contradicts itself."""
+    try:
+        return watcher.look()
+    except ProblemError as error:
+        if watcher.answered is None or error.type not in _DENIED:
+            raise
+        what = f"The server signed a checkpoint but refuses to prove it: {error.detail}"
+        raise Contradiction(what, watcher.answered) from None
+
+
+def _tell(client: LetheClient, seen: Seen) -> None:
+    """Report the comparison to the server. A server that no longer has these roots contradicts itself."""
+    if seen.against is None:
+        return
+    try:
+        client.log_checked(
+            seen.checkpoint.size,
+            seen.checkpoint.root.hex(),
+            against_size=seen.against.size,
+            against_root=seen.against.root.hex(),
+        )
+    except ProblemError as error:
+        if error.type != _ANOTHER:
+            raise
+        raise Contradiction(error.detail, seen.note) from None
+
+
+def _last(state: Path, keys: list[VerifierKey]) -> Seen | None:
+    if not state.exists():
+        return None
+    return Seen(read_checkpoint(state, keys), state.read_text(encoding="utf-8"))
+
+
+class WatchMetrics:
+    """What Prometheus is told, if it is told anything."""
+
+    def __init__(self, path: Path | None) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge
+
+        self._path = path
+        self._registry = CollectorRegistry()
+        self._consistent = Gauge(
+            "lethe_watch_consistent", "1 if the log extends its earlier checkpoints, else 0.", registry=self._registry
+        )
+        self._size = Gauge("lethe_watch_log_size", "Leaves of the last good checkpoint.", registry=self._registry)
+        self._last = Gauge(
+            "lethe_watch_last_good_timestamp_seconds",
+            "Time of the last round without findings.",
+            registry=self._registry,
+        )
+        self._unanswered = Counter(
+            "lethe_watch_unanswered_total", "Rounds without an answer from the server.", registry=self._registry
+        )
+        self._consistent.set(1)
+
+    def good(self, seen: Seen) -> None:
+        """A round found all in order."""
+        self._size.set(seen.checkpoint.size)
+        self._last.set_to_current_time()
+        self._publish()
+
+    def unanswered(self) -> None:
+        """A round got no answer."""
+        self._unanswered.inc()
+        self._publish()
+
+    def contradicted(self) -> None:
+        """A round found a contradiction."""
+        self._consistent.set(0)
+        self._publish()
+
+    def _publish(self) -> None:
+        from prometheus_client import write_to_textfile
+
+        if self._path is not None:
+            write_to_textfile(str(self._path), self._registry)

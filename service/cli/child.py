@@ -1,0 +1,123 @@
+"""A process that the supervisor has started: `python -P -m service.cli.child NAME DESCRIPTOR`.
+
+The descriptor is that of its channel (`service/processes/supervisor.py`). What it is told there is its work, its
+settings, and the descriptor of the socket that it answers on. Only what its work needs is imported.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, assert_never
+
+from projector.errors import ExplainedError
+from service.cli.console import report_error, reported
+from service.errors import DatabaseDamaged, Unavailable
+from service.observability.logging import configure_logging
+from service.processes.listening import stopped_by_signals
+from service.processes.serving import Work
+from service.processes.supervisor import MAY_PASS, READY
+from service.settings import Settings
+
+#: What the system says of a path that nobody mends by waiting; a full or failing disk is none of it.
+_REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
+
+
+def main() -> None:
+    """Do what the supervisor asks for; ends with status 1 when there is no supervisor."""
+    name, descriptor = sys.argv[1], int(sys.argv[2])
+    channel = _adopted(descriptor)
+    handover = _read(channel)
+    settings, work = Settings(**handover["settings"]), handover["work"]
+    listener = _adopted(handover["listener"]) if "listener" in handover else None
+    configure_logging(settings.log_format, settings.log_level, process=name)
+    with reported():
+        _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"])
+
+
+def _do(
+    work: Work,
+    settings: Settings,
+    name: str,
+    listener: socket.socket | None,
+    notify_ready: Callable[[], None],
+    restarts: int,
+) -> None:
+    match work:
+        case "train":
+            from service.cli.serve import train_first_model
+
+            with stopped_by_signals():
+                train_first_model(settings)
+        case "prepare":
+            from service.processes.prepare import deliver, prepare
+
+            with stopped_by_signals():
+                key = asyncio.run(prepare(settings))
+                if key is not None:
+                    deliver(key, settings.home)
+        case "unlearner":
+            from service.processes.unlearner_process import run as unlearn
+
+            with _kept_running():
+                unlearn(settings, notify_ready, name, restarts)
+        case "worker":
+            from service.unlearner.workers import follow
+
+            with stopped_by_signals(), _kept_running():
+                follow(settings, notify_ready)
+        case "api":
+            from service.processes.api_process import run as answer
+
+            assert listener is not None
+            with _kept_running():
+                answer(settings, listener, notify_ready, name, restarts)
+        case _:
+            assert_never(work)
+
+
+@contextlib.contextmanager
+def _kept_running() -> Iterator[None]:
+    """Tell the supervisor, by the status, of an end that the next start may not meet: an outage, the unforeseen.
+
+    What says to the user what to do is left to whoever reports it: until that is done no start succeeds.
+    """
+    try:
+        yield
+    except DatabaseDamaged:
+        raise
+    except Unavailable as error:
+        report_error(error)
+        raise SystemExit(MAY_PASS) from None
+    except ExplainedError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED_PATH:
+            raise
+        # Not by its text, which may quote what somebody sent.
+        logging.getLogger(__name__).critical("The process fails.", exc_info=error)
+        raise SystemExit(MAY_PASS) from None
+
+
+def _adopted(descriptor: int) -> socket.socket:
+    """The socket of an inherited descriptor, which no process of this one's own inherits."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)
+
+
+def _read(channel: socket.socket) -> dict[str, Any]:
+    with channel.makefile("rb") as lines:
+        line = lines.readline()
+    if not line.endswith(b"\n"):
+        raise SystemExit(1)  # the supervisor has died meanwhile
+    handover: dict[str, Any] = json.loads(line)
+    return handover
+
+
+if __name__ == "__main__":
+    main()

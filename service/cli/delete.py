@@ -1,0 +1,243 @@
+"""`lethe delete`, `handle`, `extend`, `retry` and `drill`: deletion requests asked for and decided on."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lethe_client import Accepted, AcceptedDrill, DeletionStopped, Drill
+from service.cli.audit_figures import print_audit
+from service.cli.console import (
+    ExitStatus,
+    Json,
+    interrupted,
+    note,
+    print_result,
+    read_lines,
+    report,
+    show_progress,
+    table,
+    written,
+)
+from service.cli.server import Home, Key, Url, connect
+from service.domain.figures import FIGURES
+from service.domain.formats import number, plural
+from service.domain.kinds import Names, RequestKind, Rules
+
+#: More salts than this are not printed; they fill a terminal and nobody copies them.
+_PRINTED_SALTS = 10
+
+
+def command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE|A,B]...", help="Ids of the nodes, or edges as pairs of ids."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="File with one id or edge per line; - reads stdin.")] = None,
+    kind: Annotated[
+        RequestKind, typer.Option(help="What to forget: nodes, only their features, or edges.")
+    ] = RequestKind.NODE,
+    reference: Annotated[str | None, typer.Option(help="Your reference, such as a ticket number.")] = None,
+    salts: Annotated[
+        Path | None, typer.Option(help="New file for the salts that link the evidence to the ids.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the request is completed, and show the evidence.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait (seconds).")] = 300.0,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Request the deletion of nodes, edges, or features of nodes.
+
+    Examples:
+
+    [bold]./lethe delete 12 57 --reference DSR-17 --wait[/bold]
+
+    [bold]./lethe delete --file ids.txt --salts salts.json[/bold]
+
+    [bold]./lethe delete --kind features 12 57[/bold]   (the nodes stay, and their edges)
+
+    [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
+
+    In a file, the ends of an edge may be separated by a tab or a space, for ids that contain a comma.
+    """
+    named = dict.fromkeys([*(names or []), *(read_lines(file) if file else [])])
+    if not named:
+        raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
+    of_edges = kind.rules.names is Names.EDGES
+    nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
+    with connect(url, key, home) as client:
+        # Made before the request: salts are given once, and must not be lost for want of a place.
+        with nullcontext() if salts is None else written(salts) as file_of_salts:
+            with interrupted(lambda: "It is unknown whether Lethe accepted the request: see `./lethe audit requests`."):
+                accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
+            # Before anything is printed, which may fail.
+            if file_of_salts is not None and accepted.salts is not None:
+                told = msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})
+                file_of_salts.write(msgspec.json.format(told))
+        if salts is not None and accepted.salts is None:
+            salts.unlink()
+        _print_accepted(accepted, kind.rules, salts, as_json)
+        if not wait or accepted.status == "completed":
+            return
+        left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."
+        try:
+            with interrupted(lambda: left), show_progress("Waiting for completion"):
+                deletion = client.wait(accepted.id, timeout_s=timeout)
+        except DeletionStopped as stopped:
+            print_audit(stopped.deletion, as_json)
+            report(stopped.detail, stopped.remedy)
+            raise typer.Exit(ExitStatus.FAILED) from None
+        print_audit(deletion, as_json)
+
+
+def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json: bool) -> None:
+    asked = rules.asked(plural(accepted.count, rules.names.one, rules.names.value)).removeprefix("the ")
+    print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {asked}")
+    for name, earlier in accepted.already_deleted.items():
+        by = f" by request {earlier}" if earlier else ""
+        note(f"{name}: already deleted{by}.")
+    if accepted.salts is None:
+        return
+    if file is not None:
+        note(f"The salts are in {file}.")
+    elif as_json:
+        # They are in what was printed.
+        return
+    elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
+        note("Salts, shown only once (keep them to link the evidence to these ids later):")
+        for node, salt in accepted.salts.nodes.items():
+            note(f"  {node}  {salt}")
+        if accepted.salts.reference is not None:
+            note(f"  the reference  {accepted.salts.reference}")
+    else:
+        note(f"{len(accepted.salts.nodes)} salts were not saved; --salts FILE saves those of the next request.")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """The two ends of an edge, apart by the first of tab, comma and blank that occurs at all."""
+    separator = next((mark for mark in "\t, " if mark in text), None)
+    ends = [end.strip() for end in text.split(separator)] if separator else [text]
+    if len(ends) != 2 or not all(ends):
+        raise typer.BadParameter(f"{text!r} is not an edge. Give two ids, such as 12,57", param_hint="A,B")
+    return ends[0], ends[1]
+
+
+Reason = Annotated[str, typer.Option(help="Stays in the log forever: do not name a person, node or reference.")]
+
+
+def handle(
+    request_id: Annotated[str, typer.Argument(help="Id of the failed deletion request.")],
+    reason: Reason,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Record how a failed deletion request was handled. Its list of ids is then destroyed.
+
+    A later request for the same ids handles it automatically. Requires the scopes deletions:write and audit:read.
+
+    Example: [bold]./lethe handle 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --reason "Withdrawn by letter."[/bold]
+    """
+    with connect(url, key, home) as client:
+        handled = client.handle(request_id, reason)
+    print_result(handled, as_json, f"{handled.id} handled")
+
+
+def extend(
+    request_id: Annotated[str, typer.Argument(help="Id of an open deletion request that is not late.")],
+    until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="New deadline: its last day (UTC).")],
+    reason: Reason,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Extend the deadline of an open deletion request. Requires the scopes deletions:write and audit:read.
+
+    Example: [bold]./lethe extend 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --until 2027-01-31 --reason "Many."[/bold]
+    """
+    end = until.replace(tzinfo=UTC) + timedelta(days=1, seconds=-1)
+    with connect(url, key, home) as client:
+        extended = client.extend(request_id, end, reason)
+    print_result(extended, as_json, f"{extended.id} due {extended.due_at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def retry(
+    request_id: Annotated[str, typer.Argument(help="Id of the failed deletion request.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Queue a failed deletion request again, once its cause is fixed (see `audit show`).
+
+    Requires the scopes deletions:write and audit:read.
+
+    Example: [bold]./lethe retry 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    with connect(url, key, home) as client:
+        queued = client.retry(request_id)
+    print_result(queued, as_json, f"{queued.id} {queued.status}")
+
+
+def drill_command(
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the result; exit with 1 if the drill fails.")
+    ] = True,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait (seconds).")] = 300.0,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Delete the next cohort of canaries like any other nodes, and show that the weights forget it.
+
+    Canaries are made-up nodes added by `train --canaries`. Each cohort has a feature column of its own, so what the
+    model learned from it is in rows of the weights that no other node influences. Exits with 0 if their norm fell to 0,
+    with 1 if it did not or could not be read. Requires the scope deletions:write.
+
+    Example: [bold]./lethe drill[/bold]
+    """
+    with connect(url, key, home) as client:
+        with interrupted(
+            lambda: "It is unknown whether Lethe accepted the drill: see `GET /drills`, or the dashboard."
+        ):
+            accepted = client.run_drill()
+        _print_accepted_drill(accepted, as_json)
+        if not wait:
+            return
+        left = f"The drill continues by itself: `./lethe audit show {accepted.request_id}` shows its progress."
+        with interrupted(lambda: left), show_progress("Waiting for the drill"):
+            drill = client.wait_for_drill(accepted.request_id, timeout_s=timeout)
+    _print_drill(drill, as_json)
+    if not drill.passed:
+        report(drill.finding, f"See `./lethe audit show {drill.request_id}`, and `audit recheck` for the store.")
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+def _print_accepted_drill(accepted: AcceptedDrill, as_json: bool) -> None:
+    print_result(accepted, as_json, f"{accepted.request_id} {accepted.status}: cohort {accepted.cohort}")
+    cohorts = accepted.cohorts
+    for cohort in cohorts.partly_deleted:
+        note(f"Cohort {cohort} was skipped: other requests deleted some of its nodes.")
+    note(f"{cohorts.remaining} of {cohorts.total} cohorts remain after this one.")
+
+
+def _print_drill(drill: Drill, as_json: bool) -> None:
+    outcome = {True: "passed", False: "failed", None: drill.status}[drill.passed]
+    rows = [
+        ("result", outcome),
+        (FIGURES["channel_norm_before"].label, number(drill.channel_norm_before)),
+        (FIGURES["channel_norm_after"].label, number(drill.channel_norm_after)),
+    ]
+    print_result(drill, as_json, table(f"Drill of cohort {drill.cohort}", ("", ""), rows))
+    if drill.passed:
+        note(drill.finding)

@@ -1,0 +1,250 @@
+"""`lethe predict` and `lethe model import`: what the served model says, and another in its place."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from model_store.errors import NoModel
+from model_store.work import Work
+from projector.forgetting.status import RepairStatus
+from service.cli.console import ExitStatus, Json, interrupted, note, print_result, show_progress, table
+from service.cli.database import opened
+from service.cli.serve import require_new_home
+from service.cli.server import Home, Key, Url, connect, read_facts, settings_of
+from service.errors import ConfigurationError
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from model_store.manifest import Manifest
+    from model_store.store import Store
+    from service.domain.versions import ModelImport, Version
+
+
+def predict(
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Ids of the nodes.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Predict the class of nodes with the current model.
+
+    Exits with 3 if one of them is unknown or deleted.
+
+    Example: [bold]./lethe predict 12 57[/bold]
+    """
+    with connect(url, key, home) as client:
+        answer = client.predict_many(nodes)
+    rows = [(one.node, one.label, str(round(one.probabilities[one.label], 4))) for one in answer.predictions]
+    text = [table(f"Model version {answer.model_version}", ("node", "class", "probability"), rows)] if rows else []
+    print_result(answer, as_json, *text)
+    for node in answer.deleted:
+        note(f"{node}: deleted on request.")
+    for node in answer.unknown:
+        note(f"{node}: unknown node.")
+    if answer.deleted or answer.unknown:
+        raise typer.Exit(ExitStatus.NOT_FOUND)
+
+
+_UNTOUCHED = "Nothing was changed. Run the same command again; it also removes the incomplete copy."
+#: Seconds between looks at how far an import has come.
+_LOOK_S = 0.2
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the model, as written by `lethe train`.")],
+    home: Home = Path("var"),
+    exclude_deleted: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-deleted", help="Delete from the new model everything that was deleted from the served one."
+        ),
+    ] = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights trained elsewhere for the dataset and settings of DIR: an array W (blocks, features, "
+            "classes) in a .safetensors or .npz file. Training continues from them to the optimum.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verify all digests of a model folder and serve a copy of it.
+
+    Replaces the served model without a failed prediction, or at the next start if Lethe is stopped. A model
+    that contains deleted nodes is refused.
+
+    Examples:
+
+    [bold]./lethe model import models/cora[/bold]
+
+    [bold]./lethe model import models/cora-new --exclude-deleted[/bold]
+    """
+    from model_store.replacement import check_store, finish_move
+
+    settings = settings_of(home)
+    if not folder.is_dir():
+        raise NoModel(f"{folder} is not a folder.", "Give a folder written by `lethe train --out`.")
+    work = Work()
+    with interrupted(lambda: _UNTOUCHED), show_progress(f"Looking at {folder}", work):
+        manifest = check_store(folder, work).manifest
+    provide = _provider(folder, weights, work)
+    if not settings.model_dir.exists() and read_facts(home) is None:
+        finish_move(settings.model_dir)
+    if settings.model_dir.exists():
+        if settings.model_dir.resolve() == folder.resolve():
+            raise ConfigurationError(f"{folder} is the served model.", "Give the folder of another model.")
+        _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted, as_json=as_json)
+    else:
+        require_new_home(settings, str(folder))
+        with interrupted(lambda: _UNTOUCHED):
+            _place(settings, provide, work)
+        _print(manifest, None, f"`./lethe serve` serves it from {settings.model_dir}.", as_json)
+
+
+def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path], Store]":
+    """What writes the model to serve into a folder, in steps of `work`."""
+    from model_store.store import Store
+    from model_store.untrusted_folder import copy_model
+
+    if weights is None:
+        return partial(copy_model, folder, work=work)
+
+    from model_store.pretrained_files import read_weights
+    from model_store.rebuild import with_weights
+
+    pretrained = read_weights(weights)
+
+    def train_on(target: Path) -> Store:
+        work.begin("Training from the given weights")
+        store = with_weights(folder, pretrained, target)
+        for warning in store.manifest.warnings:
+            note(warning)
+        return store
+
+    return train_on
+
+
+def _place(settings: Settings, provide: "Callable[[Path], Store]", work: Work) -> None:
+    """The first model: it gets its name only when it is whole and on disk."""
+    from uuid import uuid4
+
+    from model_store.replacement import Replacement, copying_lock
+
+    with show_progress("Copying the model", work), copying_lock(settings.model_dir):
+        replacement = Replacement(settings.model_dir, str(uuid4()))
+        replacement.stage(provide, work)
+        replacement.install()
+
+
+def _replace(
+    settings: Settings,
+    manifest: "Manifest",
+    provide: "Callable[[Path], Store]",
+    work: Work,
+    *,
+    exclude_deleted: bool,
+    as_json: bool,
+) -> None:
+    """Asks for the import and, where a service runs, waits for what becomes of it."""
+    from service.processes.private_servers import open_servers
+
+    running = read_facts(settings.home) is not None
+    ended = None
+    with open_servers(settings) as reached:
+        with interrupted(lambda: _UNTOUCHED):
+            import_id = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted))
+        if running:
+            left = "The import continues by itself; `GET /model` shows the version once it is served."
+            with (
+                interrupted(lambda: left),
+                show_progress("The service loads and repairs the model, then switches to it", work),
+            ):
+                ended = asyncio.run(_ended(reached, import_id, work))
+    if ended is None:
+        later = "the service is not running. Its next start will import the model before any deletion."
+        _print(manifest, None, later, as_json)
+        return
+    version = ended.version
+    if version is None:
+        from service.unlearner.staged import ImportRefused
+
+        raise ImportRefused(str(ended.refusal), "The previous model stays in service.")
+    excluded = f", {version.deleted_nodes} of them deleted" if version.deleted_nodes else ""
+    repaired = {RepairStatus.CONVERGED: " Repaired.", RepairStatus.NOT_CONVERGED: " Its repair did not converge."}
+    _print(
+        manifest,
+        version,
+        f"served as version {version.number}{excluded}.{repaired.get(version.repair, '')} The previous model is "
+        "erased.",
+        as_json,
+    )
+
+
+async def _asked(
+    settings: Settings, provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool
+) -> "UUID":
+    from model_store.store import Store
+    from service.access.request_keys import RequestKeys
+    from service.db import migrate
+    from service.processes.key_folder import SLOTS, open_keyring
+    from service.unlearner.agreement import require_own
+    from service.unlearner.importer import request_import
+
+    assert settings.database_url is not None
+    served = Store.open(settings.model_dir)
+    request_keys = RequestKeys(settings.home / "keys" / SLOTS)
+    await migrate.upgrade(settings.database_url, partial(require_own, store=served, request_keys=request_keys))
+    async with opened(settings.database_url) as engine:
+        keyring = await open_keyring(engine, settings.home / "keys")
+        with show_progress("Copying the model", work):
+            return await request_import(
+                engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
+            )
+
+
+async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImport | None":
+    """The import once it has ended; None when the service ends before it. `work` says what the service says."""
+    from service.db import lease
+    from service.db.transactions import transaction
+    from service.unlearner.causes import ImportRepository
+
+    assert settings.database_url is not None
+    async with opened(settings.database_url) as engine:
+        while True:
+            async with transaction(engine) as connection:
+                found = await ImportRepository(connection).get(import_id)
+                holder = None if found is None else await lease.holder(connection, found.model)
+            if holder is not None and holder.is_held and holder.report.condition.reason is not None:
+                work.relay(holder.report.condition.reason)
+            if found is not None and found.finished_at is not None:
+                return found
+            if read_facts(settings.home) is None:
+                return None
+            await asyncio.sleep(_LOOK_S)
+
+
+def _print(manifest: "Manifest", version: "Version | None", what: str, as_json: bool) -> None:
+    """Tells of the model that was taken over, as which version where a service has done it."""
+    document = {
+        "model": manifest.name,
+        "nodes": manifest.nodes,
+        "edges": manifest.edges,
+        "features": manifest.features,
+        "classes": manifest.classes,
+        "version": None if version is None else version.number,
+        "deleted_nodes": None if version is None else version.deleted_nodes,
+        "repair": None if version is None else version.repair,
+    }
+    text = (
+        f"{manifest.name}: {manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features, "
+        f"{len(manifest.classes)} classes; {what}"
+    )
+    print_result(document, as_json, text)

@@ -1,0 +1,321 @@
+"""`lethe recover`: go on with a store and a database that are not of the same moment."""
+
+import asyncio
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+from rich.table import Table
+
+from service.cli.console import Json, interrupted, note, print_result, show_progress, table
+from service.cli.database import opened
+from service.cli.serve import setting_option
+from service.cli.server import Home
+from service.domain.formats import plural
+from service.domain.states import RepairPolicy
+from service.errors import AlreadyRunning, LeaseLost
+from service.home_id import require_local_disks
+from service.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from model_store.store import Store
+    from service.access.request_keys import RequestKeys
+    from service.db.engine import Connection, Engine
+    from service.domain.records import Lease
+    from service.domain.versions import Recovery
+    from service.unlearner.recovery import Recovered
+
+#: Seconds between attempts to take the lease.
+_ASK_S = 0.2
+#: Most leases that one recovery may lose before it gives up.
+_MOST_LOSSES = 5
+_LEFT = "The work so far is kept. Run the same command again before you start Lethe."
+_SEND_AGAIN = "Send the failed requests again: `GET /deletions?status=failed` lists them."
+
+
+@dataclass(frozen=True)
+class _GivenUp:
+    """What the operator goes on without."""
+
+    #: Requests whose keys are lost.
+    requests: "set[UUID]"
+    #: Whether that is what cannot be read of the store's own tombstones.
+    tombstones: bool
+    #: Whether the model is not served in another LETHE_HOME any more.
+    other_home: bool
+
+
+def command(
+    home: Home = Path("var"),
+    model: Annotated[
+        Path | None, typer.Option(envvar="LETHE_MODEL", help="Folder of the model.", show_default="model in LETHE_HOME")
+    ] = None,
+    repair: Annotated[RepairPolicy, typer.Option(envvar="LETHE_REPAIR", help="As for `serve`.")] = RepairPolicy.ALWAYS,
+    repair_tolerance: Annotated[str | None, setting_option("repair_tolerance")] = None,
+    certify: Annotated[str | None, setting_option("certify")] = None,
+    certify_publications: Annotated[str | None, setting_option("certify_publications")] = None,
+    device: Annotated[str, typer.Option(envvar="LETHE_DEVICE", help="auto, cpu or cuda.")] = "auto",
+    accept_lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Continue without something that is lost for good: requests (queued requests fail and must be "
+            "sent again), api-pepper (every API key is revoked), body, or tombstones (unreadable tombstones of the "
+            "model). Repeatable.",
+        ),
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Make the database belong to this LETHE_HOME: a copy, or one restored from a backup. Everything that "
+            "runs in the other home must be stopped for good.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Recover after a backup of only the store, or only the database, was restored.
+
+    Everything that store or database records as deleted is deleted again, and the output names what neither can know.
+    Lethe must be stopped. Safe to run again.
+
+    Example: [bold]./lethe recover[/bold]
+    """
+    from model_store.replacement import finish_move
+    from model_store.store import Store
+    from service.observability.logging import configure_logging
+    from service.predictions.layout import in_use
+    from service.processes.private_servers import open_servers, owns_database
+
+    settings = load_settings(
+        home=home,
+        model=model,
+        repair=repair.value,
+        repair_tolerance=repair_tolerance,
+        certify=certify,
+        certify_publications=certify_publications,
+        device=device,
+    )
+    configure_logging(settings.log_format, settings.log_level, process="recover")
+    require_local_disks(settings.home, settings.share)
+    with interrupted(lambda: _LEFT), open_servers(settings, alone=True) as reached, in_use(settings.home):
+        finish_move(reached.model_dir)
+        take_over = take_over or owns_database(reached)
+        accepted = frozenset(accept_lost or ())
+        recovered = asyncio.run(_recover(reached, Store.open(reached.model_dir), accepted, take_over=take_over))
+    _report(recovered, as_json)
+
+
+async def _recover(settings: Settings, store: "Store", accepted: frozenset[str], *, take_over: bool) -> "Recovered":
+    from service.access.request_keys import RequestKeys
+    from service.db import migrate, roles
+    from service.db.roles import UNLEARNER_ROLE
+    from service.predictions.version_rows import PointerRepository
+    from service.processes.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.unlearner.deleted_parts import TOMBSTONES
+    from service.unlearner.recovery import require_unpromised
+
+    assert settings.database_url is not None
+    keys = settings.home / "keys"
+
+    async def belongs(connection: "Connection") -> None:
+        # Nothing changes in another Lethe's database, nor before noise is asked for where there was some; all else that
+        # `serve` would refuse is what is recovered from.
+        await PointerRepository(connection).require_only(store.manifest.name)
+        if settings.certify is None:
+            await require_unpromised(connection, store)
+
+    await migrate.upgrade(settings.database_url, belongs)
+    if lost_keys := accepted - {TOMBSTONES}:
+        async with opened(settings.database_url) as owner:
+            revoked = await accept_lost(owner, keys, lost_keys)
+        if revoked:
+            note(f"{revoked} API keys were revoked; the next start creates a first one.")
+    engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
+    try:
+        keyring = await open_keyring(engine, keys)
+        with ExitStack() as stack:
+            if SLOTS in accepted:
+                request_keys = RequestKeys(keys / SLOTS)
+            else:
+                request_keys = await open_request_keys(engine, keys, keyring)
+            lost = await lost_requests(engine, request_keys, keyring)
+            executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
+            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted, other_home=take_over)
+            return await _persistently(settings, engine, store, request_keys, given_up, executor)
+    finally:
+        await engine.dispose()
+
+
+async def _persistently(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    given_up: _GivenUp,
+    executor: Executor,
+) -> "Recovered":
+    """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
+    from service.unlearner.lease_keeper import RenewalFailed
+
+    losses = 0
+    while True:
+        try:
+            return await _under_lease(settings, engine, store, request_keys, given_up, executor)
+        except (LeaseLost, RenewalFailed) as error:
+            losses += 1
+            if losses == _MOST_LOSSES:
+                raise
+            said = error.detail if isinstance(error, LeaseLost) else str(error)
+            note(f"{said} Beginning again; what is done is left alone.")
+            store = type(store).open(settings.model_dir)
+
+
+async def _under_lease(
+    settings: Settings,
+    engine: "Engine",
+    store: "Store",
+    request_keys: "RequestKeys",
+    given_up: _GivenUp,
+    executor: Executor,
+) -> "Recovered":
+    from service.observability.metrics import UnlearningMetrics, new_registry
+    from service.processes.key_folder import open_keyring
+    from service.unlearner.context import Context
+    from service.unlearner.lease_keeper import give_back, holding
+    from service.unlearner.recovery import Recoverer
+
+    lease = await _lease(settings, engine, store, take_over=given_up.other_home)
+    try:
+        async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
+            context = Context.of(
+                settings,
+                engine,
+                await open_keyring(engine, settings.home / "keys"),
+                request_keys,
+                store.manifest.name,
+                name="recover",
+                metrics=UnlearningMetrics(new_registry()),
+                executor=executor,
+                repair_budget_s=0.0,
+                stop=asyncio.Event(),
+                work=stack.enter_context(show_progress("Comparing store and database")),
+            )
+            recoverer = Recoverer(context, store, keeper)
+            with keeper.blaming_loss():
+                return await recoverer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
+    finally:
+        await give_back(engine, lease)
+
+
+async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_over: bool) -> "Lease":
+    """The lease, after that of a process that was killed has ended.
+
+    Raises AlreadyRunning when it does not end, and AnotherHome unless it is to `take_over`.
+    """
+    from service.db import lease as leases
+    from service.home_id import id_of
+    from service.predictions.writer import Publisher
+
+    deadline = time.monotonic() + 2 * settings.lease_ttl_s
+    while True:
+        lease = await leases.acquire(
+            engine,
+            store.manifest.name,
+            f"recover-{uuid4().hex}",
+            settings.lease_ttl_s,
+            above=max(store.fencing(), Publisher(settings.home, settings.share).highest_fencing()),
+            home=id_of(settings.home),
+            take_over=take_over,
+        )
+        if lease is not None:
+            return lease
+        if time.monotonic() > deadline:
+            raise AlreadyRunning(
+                f"Another process holds the lease on the model {store.manifest.name}.",
+                "Stop it and run the command again.",
+            )
+        await asyncio.sleep(_ASK_S)
+
+
+def _report(recovered: "Recovered", as_json: bool) -> None:
+    recovery = recovered.recovery
+    if recovered.gave_up_tombstones:
+        note("Unreadable tombstones of the store were given up; the others were rewritten.")
+    print_result(
+        _document(recovered), as_json, _agreement(recovered) if recovery is None else _table(recovered, recovery)
+    )
+    if recovery is not None:
+        for line in _advice(recovery, recovered.kept, recovered.failed):
+            note(line)
+    elif recovered.failed:
+        note(_SEND_AGAIN)
+
+
+def _document(recovered: "Recovered") -> dict[str, object]:
+    recovery = recovered.recovery
+    told: dict[str, object] = {
+        "changed": recovery is not None,
+        "completed": recovered.completed,
+        "failed": recovered.failed,
+        "gave_up_tombstones": recovered.gave_up_tombstones,
+    }
+    if recovery is None:
+        return told
+    return told | {
+        "database_before": recovery.database_before,
+        "store_before": recovery.store_before,
+        "version": recovery.version.number,
+        "deleted_nodes": recovery.version.deleted_nodes,
+        "deleted_features": recovery.version.deleted_features,
+        "deleted_edges": recovery.version.deleted_edges,
+        "directions_removed": recovery.version.directions_removed,
+        "unknown_nodes": recovery.unknown_nodes,
+        "kept": recovered.kept,
+    }
+
+
+def _agreement(recovered: "Recovered") -> str:
+    failed = f"{recovered.failed} requests failed because their keys are lost. " if recovered.failed else ""
+    changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
+    return f"Store and database agree, and no deleted data is left. {failed}{changed} was changed."
+
+
+def _table(recovered: "Recovered", recovery: "Recovery") -> Table:
+    version = recovery.version
+    rows = [
+        ("database before", recovery.database_before or "nothing: the model was unknown to it"),
+        ("store before", recovery.store_before),
+        ("committed", f"version {version.number}"),
+        ("deleted again: nodes", str(version.deleted_nodes)),
+        ("deleted again: features of nodes", str(version.deleted_features)),
+        ("deleted again: edges", str(version.deleted_edges)),
+        ("directions removed", str(version.directions_removed)),
+        ("deleted nodes unknown to this database", str(recovery.unknown_nodes)),
+        ("requests completed", str(recovered.completed)),
+        ("requests failed (keys lost)", str(recovered.failed)),
+    ]
+    return table("Recovered", ("", ""), rows)
+
+
+def _advice(recovery: "Recovery", kept: int, failed: int) -> list[str]:
+    advice = []
+    if recovery.unknown_nodes:
+        advice.append(
+            f"The store records {plural(recovery.unknown_nodes, 'deletion')} missing from this database. "
+            f"They are not served. {min(kept, recovery.unknown_nodes)} of them are in the store's tombstones: "
+            "predictions of them are answered 410, and a newly trained model that contains them is refused. The ids of "
+            "any others are gone: leave them out of your training data."
+        )
+    if recovery.database_before is None or recovery.unknown_nodes:
+        advice.append("Requests accepted after the backup of this database are missing from it: send them again.")
+    if failed:
+        advice.append(_SEND_AGAIN)
+    return advice

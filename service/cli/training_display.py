@@ -1,0 +1,96 @@
+"""What training shows: how far it is while it runs, a table when it is done."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from model_store.work import Work
+from projector.network.spec import ModelSpec
+from service.cli.console import table
+from service.domain.formats import number, percent, plural
+
+if TYPE_CHECKING:
+    from model_store.build import BuildProgress
+    from model_store.manifest import Manifest
+    from projector.training.fit import TrainingProgress
+
+
+class TrainingSteps:
+    """Tells a `Work` how far training is; to be called at each step of it."""
+
+    def __init__(self, work: Work, spec: ModelSpec) -> None:
+        self._work = work
+        self._tolerance = spec.tolerance
+        self._what = ""
+        self._done = 0.0
+
+    def __call__(self, step: "BuildProgress") -> None:
+        """One epoch of the MLP, or one step of the solver."""
+        from projector.training.mlp import MlpProgress
+
+        if isinstance(step, MlpProgress):
+            self._tell("Training the MLP", step.epoch / step.epochs)
+            return
+        done = _share_done(step, self._tolerance)
+        if done < 1:
+            self._tell("Training", done)
+        else:
+            self._work.begin("Computing coefficients")
+
+    def _tell(self, what: str, done: float) -> None:
+        if what != self._what:
+            self._work.begin(what, 1.0)
+            self._what, self._done = what, 0.0
+        self._work.count(done - self._done)
+        self._done = done
+
+
+def _share_done(step: "TrainingProgress", tolerance: float) -> float:
+    """Epochs are counted; Newton's steps gain digits, so its share is that of the digits asked for."""
+    if step.iterations is not None:
+        return step.iteration / step.iterations
+    if not 0.0 < step.relative_gradient < 1.0:
+        return 0.0 if step.relative_gradient else 1.0
+    return min(math.log(step.relative_gradient) / math.log(tolerance), 1.0)
+
+
+def summary(manifest: "Manifest", out: Path) -> Table:
+    """What was trained, and how well."""
+    accuracy, training = manifest.accuracy, manifest.training
+    channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
+    rows = [
+        ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
+        *_canary_rows(manifest),
+        *_mlp_rows(manifest),
+        ("classes", str(len(manifest.classes))),
+        ("accuracy train", percent(accuracy.train)),
+        ("accuracy validation", percent(accuracy.val)),
+        ("accuracy test", percent(accuracy.test)),
+        ("rank", f"{manifest.rank} of {manifest.features}"),
+        ("condition number", number(manifest.condition_number)),
+        ("|W - HᵀU| / |W|", number(training.identity_error)),
+        ("relative gradient", number(training.relative_gradient)),
+        ("steps", str(training.iterations)),
+        ("time", f"{training.seconds:.2f} s on {training.device}"),
+        ("warnings", str(len(manifest.warnings)) if manifest.warnings else "none"),
+    ]
+    return table(f"{manifest.name} in {out}", ("", ""), rows)
+
+
+def _canary_rows(manifest: "Manifest") -> list[tuple[str, str]]:
+    if manifest.canaries is None:
+        return []
+    cohorts, nodes = manifest.canaries.cohorts, manifest.canaries.nodes
+    return [("canaries", f"{cohorts * nodes} of these nodes, for {plural(cohorts, 'drill')}")]
+
+
+def _mlp_rows(manifest: "Manifest") -> list[tuple[str, str]]:
+    if manifest.mlp is None:
+        return []
+    kept = "instead of the dataset's features, which the model does not store"
+    return [
+        ("MLP", f"{manifest.mlp.width} outputs {kept}"),
+        ("public nodes", f"{manifest.mlp.public_nodes}, never deleted"),
+    ]

@@ -1,1 +1,0 @@
-"""Drills: deletions of canaries, which show that deleting works."""

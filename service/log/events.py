@@ -1,0 +1,267 @@
+"""The transparency log: what happened to requests, model and log, and for every event a leaf and its hashes."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, Uuid, and_, func, insert, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db import locks
+from service.db.locks import Lock
+from service.db.rows import REQUEST_COLUMNS, any_of, deletion_request, unnested
+from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
+from service.domain.states import EventType
+from service.errors import LetheError
+from service.log.commitments import Commitments
+from service.log.leaves import Content, LoggedEvent, Payload, ServedFigures, leaf_data, redact
+from service.log.merkle import (
+    Frontier,
+    Subtree,
+    consistency_ranges,
+    inclusion_ranges,
+    leaf_hash,
+    needed,
+    proof,
+    subtrees,
+)
+
+#: Notified by every transaction that appends.
+LOG_CHANNEL = "lethe_log"
+#: Under another name, because every row has a method `index`.
+_PLACE = LeafRow.index.label("place")
+_OF_EVENTS = select(_PLACE, LeafRow.data, LeafRow.hash).join(EventRow, EventRow.id == LeafRow.event_id)
+_EVENT_COLUMNS = (
+    EventRow.id.label("event_id"),
+    EventRow.request_id.label("event_request_id"),
+    EventRow.type.label("event_type"),
+    EventRow.payload.label("event_payload"),
+    EventRow.created_at.label("event_created_at"),
+)
+
+
+class LogDamaged(LetheError):
+    """The stored tree lacks a hash that it must have: rows were removed past the database's own guards."""
+
+
+@dataclass(frozen=True)
+class StoredLeaf:
+    """One row of `leaves`."""
+
+    index: int
+    #: Canonical JSON.
+    data: bytes
+    hash: bytes
+
+
+class LogRepository:
+    """The tables `leaves` and `log_nodes` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take_turn(self) -> None:
+        """Wait for others that append, and keep them out until the caller's transaction ends.
+
+        For before `append`. A transaction that locks rows which another appender may want calls this before that.
+        """
+        await locks.take(self._conn, Lock.LOG)
+
+    async def append(self, event_ids: Collection[int]) -> None:
+        """Add a leaf for each of these events, inserted since the caller took its turn, in their numbers' order."""
+        tree = await self._frontier(await self.size())
+        leaves: list[tuple[int, int, str, bytes, bytes]] = []
+        nodes: list[tuple[Subtree, bytes]] = []
+        for event in await self._events(event_ids):
+            index = tree.size
+            data = leaf_data(index, event)
+            digest = leaf_hash(data)
+            nodes += tree.append(digest)
+            leaves.append((index, event.id, data.decode(), digest, tree.root))
+        await self._insert(leaves, nodes)
+
+    async def size(self) -> int:
+        """Return how many leaves there are."""
+        last = await self._conn.scalar(select(func.max(LeafRow.index)))
+        return 0 if last is None else int(last) + 1
+
+    async def root(self, size: int) -> bytes:
+        """Return the root of the tree of the first `size` leaves; raises `LogDamaged`."""
+        return (await self._frontier(size)).root
+
+    async def inclusion(self, index: int, size: int) -> list[bytes]:
+        """Return the inclusion proof of a leaf in the tree of the first `size`; raises `LogDamaged`, `ValueError`."""
+        ranges = inclusion_ranges(index, size)
+        return proof(ranges, await self._hashes(needed(ranges)))
+
+    async def consistency(self, old: int, new: int) -> list[bytes]:
+        """Return the proof that the first `old` leaves are unchanged in the first `new`; raises as `inclusion`."""
+        ranges = consistency_ranges(old, new)
+        return proof(ranges, await self._hashes(needed(ranges)))
+
+    async def leaf_hash(self, index: int) -> bytes | None:
+        """Return the hash of a leaf, None when there is no such leaf."""
+        digest: bytes | None = await self._conn.scalar(select(LeafRow.hash).where(LeafRow.index == index))
+        return digest
+
+    async def of_request(self, request_id: UUID) -> list[StoredLeaf]:
+        """Return the leaves of a request's events, in order."""
+        of_request = EventRow.request_id == request_id
+        return await self._stored(_OF_EVENTS.where(of_request).order_by(LeafRow.index))
+
+    async def unrequested(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
+        """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
+        asked_by_none = _OF_EVENTS.where(EventRow.request_id.is_(None), LeafRow.index > after)
+        return await self._stored(asked_by_none.order_by(EventRow.id.desc()).limit(limit))
+
+    async def _stored(self, query: Select[int, str, bytes]) -> list[StoredLeaf]:
+        return [StoredLeaf(row.place, row.data.encode(), row.hash) for row in await self._conn.execute(query)]
+
+    async def _frontier(self, size: int) -> Frontier:
+        edge = subtrees((0, size))
+        hashes = await self._hashes(edge)
+        return Frontier(size, [hashes[subtree] for subtree in edge])
+
+    async def _hashes(self, wanted: Iterable[Subtree]) -> Mapping[Subtree, bytes]:
+        """The hashes of complete subtrees, single leaves among them."""
+        wanted = set(wanted)
+        found: dict[Subtree, bytes] = {}
+        positions = [subtree.position for subtree in wanted if subtree.level == 0]
+        if positions:
+            query = select(_PLACE, LeafRow.hash).where(LeafRow.index == any_of(positions, BigInteger()))
+            found |= {Subtree(0, row.place): row.hash for row in await self._conn.execute(query)}
+        inner = [subtree for subtree in wanted if subtree.level > 0]
+        if inner:
+            places = unnested(
+                "wanted",
+                level=(SmallInteger(), [subtree.level for subtree in inner]),
+                position=(BigInteger(), [subtree.position for subtree in inner]),
+            )
+            at_place = and_(LogNodeRow.level == places.c.level, LogNodeRow.position == places.c.position)
+            rows = select(LogNodeRow.level, LogNodeRow.position, LogNodeRow.hash).join(places, at_place)
+            found |= {Subtree(row.level, row.position): row.hash for row in await self._conn.execute(rows)}
+        if absent := wanted - found.keys():
+            raise LogDamaged(
+                f"The log lacks {len(absent)} of the hashes that its {min(absent).position << min(absent).level}th "
+                "leaf and those after it gave it.",
+                "Restore the database from its backup, and find what is missing with `./lethe audit verify`.",
+            )
+        return found
+
+    async def _events(self, ids: Collection[int]) -> list[LoggedEvent]:
+        query = (
+            select(*REQUEST_COLUMNS, RequestRow.subject_commitments, RequestRow.reference_commitment)
+            .add_columns(*_EVENT_COLUMNS)
+            .select_from(EventRow)
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(EventRow.id == any_of(ids, BigInteger()))
+            .order_by(EventRow.id)
+        )
+        return [
+            LoggedEvent(
+                id=row.event_id,
+                type=EventType(row.event_type),
+                payload=row.event_payload,
+                created_at=row.event_created_at,
+                request=None if row.event_request_id is None else deletion_request(row),
+                commitments=Commitments(row.subject_commitments, row.reference_commitment),
+            )
+            for row in await self._conn.execute(query)
+        ]
+
+    async def _insert(
+        self, leaves: Sequence[tuple[int, int, str, bytes, bytes]], nodes: Sequence[tuple[Subtree, bytes]]
+    ) -> None:
+        indexes, events, texts, hashes, roots = zip(*leaves, strict=True)
+        rows = unnested(
+            "added",
+            index=(BigInteger(), indexes),
+            event_id=(BigInteger(), events),
+            data=(Text(), texts),
+            hash=(LargeBinary(), hashes),
+            root=(LargeBinary(), roots),
+        )
+        added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
+        # As often as there are rows, of which Postgres makes one.
+        await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
+        if not nodes:
+            return
+        rows = unnested(
+            "added",
+            level=(SmallInteger(), [subtree.level for subtree, _ in nodes]),
+            position=(BigInteger(), [subtree.position for subtree, _ in nodes]),
+            hash=(LargeBinary(), [digest for _, digest in nodes]),
+        )
+        await self._conn.execute(insert(LogNodeRow).from_select(["level", "position", "hash"], select(*rows.c)))
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of `events`."""
+
+    id: int
+    request_id: UUID
+    type: EventType
+    payload: Payload
+    created_at: datetime
+
+
+class EventRepository:
+    """The events of requests. The database refuses a second `applied`, `repaired` or `completed` event of a request."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
+        """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
+
+        The requests are as the event leaves them. Raises `NotCanonical` for a content that cannot be logged.
+        """
+        return await self._append(event_type, contents.items()) if contents else []
+
+    async def append_unrequested(self, event_type: EventType, content: Content) -> int:
+        """Add an event of `UNREQUESTED` and its leaf; return its number. Raises `NotCanonical`."""
+        [number] = await self._append(event_type, [(None, content)])
+        return number
+
+    async def _append(self, event_type: EventType, contents: Collection[tuple[UUID | None, Content]]) -> list[int]:
+        log = LogRepository(self._conn)
+        # First, so that events are numbered in the order of their leaves.
+        await log.take_turn()
+        documents = [redact(content.document()) for _, content in contents]
+        rows = unnested(
+            "added",
+            request_id=(Uuid(), [request_id for request_id, _ in contents]),
+            type=(Text(), [event_type.value] * len(contents)),
+            payload=(JSONB(), [payload for payload, _ in documents]),
+            opening=(JSONB(none_as_null=True), [opening for _, opening in documents]),
+        )
+        added = select(rows.c.request_id, rows.c.type, rows.c.payload, rows.c.opening)
+        inserted = insert(EventRow).from_select(["request_id", "type", "payload", "opening"], added)
+        numbers = list((await self._conn.execute(inserted.returning(EventRow.id))).scalars())
+        await log.append(numbers)
+        return numbers
+
+    async def of_request(self, request_id: UUID) -> list[Event]:
+        """Return the events of a request, oldest first."""
+        query = select(EventRow.__table__).where(EventRow.request_id == request_id).order_by(EventRow.id)
+        return [
+            Event(row.id, request_id, EventType(row.type), row.payload, row.created_at)
+            for row in await self._conn.execute(query)
+        ]
+
+    async def latest_figures(self, model: str) -> ServedFigures | None:
+        """Return what the newest event that has figures of a model's weights says of them, None when none has."""
+        of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
+        of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
+        query = (
+            select(EventRow.payload, EventRow.opening)
+            .outerjoin(RequestRow, RequestRow.id == EventRow.request_id)
+            .where(or_(of_request, of_model))
+            .order_by(EventRow.id.desc())
+            .limit(1)
+        )
+        found = (await self._conn.execute(query)).one_or_none()
+        return None if found is None else ServedFigures.read(found.payload, found.opening)

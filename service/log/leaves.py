@@ -1,0 +1,303 @@
+"""What a leaf of the log says: one event in canonical JSON, and a record for the content of each kind of event."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from service.domain.figures import EXACT, PublicationFigures, values_of
+from service.domain.kinds import RequestKind
+from service.domain.records import DeletionRequest, RequestAudit
+from service.domain.states import EventType
+from service.domain.versions import Recovery, Version
+from service.log.canonical import Document, canonical
+from service.log.commitments import FIGURES_COMMITMENT, Commitments, commitment, listed
+from service.version import VERSION
+
+#: The first member of every leaf; another number means another meaning of the members.
+FORMAT = "lethe-leaf/1"
+#: Events that tell what was deleted, and so carry the commitments; the others name the request that has them.
+_NAMING = (EventType.APPLIED, EventType.FAILED)
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """One row of `events`, and what its leaf takes from the request."""
+
+    id: int
+    type: EventType
+    payload: Mapping[str, object]
+    created_at: datetime
+    #: The request after the move that the event reports; None for an event of no request.
+    request: DeletionRequest | None
+    commitments: Commitments
+
+
+def leaf_data(index: int, event: LoggedEvent) -> bytes:
+    """The leaf at `index`, canonical JSON. Raises NotCanonical for a payload that has no such form."""
+    return canonical(leaf_document(index, event))
+
+
+def leaf_document(index: int, event: LoggedEvent) -> Document:
+    """The members of a leaf; no id and no reference is among them."""
+    request, commitments = event.request, event.commitments
+    if request is None:
+        members = event_members(event.id, None, event.type, event.payload, event.created_at)
+        return {
+            "format": FORMAT,
+            "index": index,
+            **members,
+            "request": None,
+            "subjects": None,
+            "reference": None,
+        }
+    # A request with nothing left to do is never applied: its one event tells.
+    naming = event.type in _NAMING or request.guarantee is None
+    subjects = commitments.subjects if naming else None
+    reference = commitments.reference if naming else None
+    return {
+        "format": FORMAT,
+        "index": index,
+        **event_members(event.id, request.id, event.type, event.payload, event.created_at),
+        "request": {
+            "model": request.model,
+            "kind": request.kind.value,
+            "count": request.count,
+            "received_at": timestamp(request.received_at),
+            "guarantee": None if request.guarantee is None else request.guarantee.value,
+            "repair": None if request.repair is None else request.repair.value,
+            "explanation": request.explanation,
+            "failure": request.failure,
+            "already_deleted_by": None if request.already_deleted_by is None else str(request.already_deleted_by),
+        },
+        "subjects": None if subjects is None else listed(request.kind, subjects),
+        "reference": None if reference is None else reference.hex(),
+    }
+
+
+def event_members(
+    event_id: int, request_id: UUID | None, event_type: str, payload: Mapping[str, object], created_at: datetime
+) -> Document:
+    """The members of a leaf that repeat its row of `events`; an export has them again, and they must be the same."""
+    return {
+        "event": event_id,
+        "request_id": None if request_id is None else str(request_id),
+        "type": str(event_type),
+        "time": timestamp(created_at),
+        "details": dict(payload),
+    }
+
+
+def timestamp(moment: datetime) -> str:
+    """`moment` in UTC as RFC 3339 with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+#: The content of an event as its row has it: JSON values.
+Payload = Mapping[str, Any]
+
+_OF_PUBLICATION = frozenset(each.name for each in fields(PublicationFigures))
+_OF_IMPORT = (
+    *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
+    *("distance_bound_before_relative", "distance_bound_after_relative"),
+)
+
+
+class Content(Protocol):
+    """What an event says."""
+
+    def document(self) -> Payload:
+        """It as the log has it."""
+
+
+@dataclass(frozen=True)
+class AuditFigures:
+    """Of a request that a batch did something for: `applied`, `repaired`, `not_repaired` and `completed`."""
+
+    kind: RequestKind
+    audit: RequestAudit
+
+    def document(self) -> Payload:
+        """The figures of the batch and of the request."""
+        # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node
+        # requests.
+        found: dict[str, Any] = vars(self.audit.batch) | vars(self.audit.norms)
+        found["software"] = f"lethe {VERSION}"
+        found["batch"] = str(found.pop("id"))
+        found["kind"] = self.kind.value
+        found["durations_ms"] = dict(self.audit.batch.durations_ms)
+        return found
+
+
+@dataclass(frozen=True)
+class AlreadyDeleted:
+    """Of a request that is `completed` without work, by the requests that deleted what it names, if they are known."""
+
+    kind: RequestKind
+    by: tuple[UUID, ...]
+
+    def document(self) -> Payload:
+        """The kind and the requests."""
+        return {"kind": self.kind.value, "already_deleted_by": [str(request) for request in self.by]}
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Of a request that `failed`: the reason is a member of the request."""
+
+    def document(self) -> Payload:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
+class HandledByDeletion:
+    """Of a failed request that is `handled`: by the requests that deleted what it names, if they are known."""
+
+    by: tuple[UUID, ...]
+
+    def document(self) -> Payload:
+        """The requests."""
+        return {"deleted_by": [str(request) for request in self.by]}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Of a request that somebody says is `handled`, or has `extended`: why, when, and with which API key."""
+
+    reason: str
+    api_key_id: UUID
+    decided_at: datetime
+    #: The new deadline; None of one that is handled.
+    due_at: datetime | None = None
+
+    def document(self) -> Payload:
+        """The same."""
+        said = {
+            "reason": self.reason,
+            "api_key": str(self.api_key_id),
+            "decided_at": timestamp(self.decided_at),
+        }
+        if self.due_at is None:
+            return said
+        return {**said, "due_at": timestamp(self.due_at)}
+
+
+@dataclass(frozen=True)
+class ModelImported:
+    """Of a model that was `imported`, as a version."""
+
+    version: Version
+
+    def document(self) -> Payload:
+        """What was excluded, the figures of the version, and the model."""
+        version = self.version
+        return {
+            "import": str(version.id),
+            # Those excluded among them.
+            "nodes": version.live_nodes + version.deleted_nodes,
+            "excluded_nodes": version.deleted_nodes,
+            "excluded_features": version.deleted_features,
+            "excluded_edges": version.deleted_edges,
+            "repair": version.repair.value,
+            **{name: getattr(version, name) for name in _OF_IMPORT},
+            "model_version_before": version.number_before,
+            **_of_the_model(version),
+        }
+
+
+@dataclass(frozen=True)
+class ModelCertified:
+    """Of a model that was `certified`: what is promised of its versions from this one on."""
+
+    version: Version
+
+    def document(self) -> Payload:
+        """The promise, and the model."""
+        return {"model_version_before": self.version.number_before, **_of_the_model(self.version)}
+
+
+@dataclass(frozen=True)
+class ModelRecovered:
+    """Of a model that was `recovered`."""
+
+    recovery: Recovery
+
+    def document(self) -> Payload:
+        """What was found, what was deleted again, and the model."""
+        version = self.recovery.version
+        return {
+            "recovery": str(version.id),
+            "database_before": self.recovery.database_before,
+            "store_before": self.recovery.store_before,
+            "nodes": version.deleted_nodes,
+            "features": version.deleted_features,
+            "edges": version.deleted_edges,
+            "unknown_nodes": self.recovery.unknown_nodes,
+            **_of_the_model(version),
+        }
+
+
+@dataclass(frozen=True)
+class LogKeyAdded:
+    """Of a key that signs checkpoints from here on: its number, and its verifier key."""
+
+    number: int
+    public_key: str
+
+    def document(self) -> Payload:
+        """The same."""
+        return {"number": self.number, "public_key": self.public_key}
+
+
+@dataclass(frozen=True)
+class ServedFigures:
+    """What the newest event with figures of a model's weights says of them; None for what it does not have."""
+
+    #: The version that it was made for, and the one in which its repair ended.
+    versions: tuple[int | None, int | None]
+    rank: int | None
+    span_residual: float | None
+    distance_bound_relative: float | None
+
+    @classmethod
+    def read(cls, payload: Payload, opening: Payload | None = None) -> "ServedFigures":
+        """Out of the content of that event."""
+        payload = {**payload, **(opening or {}).get("figures", {})}
+        return cls(
+            versions=(payload.get("model_version_after"), payload.get("repair_version")),
+            rank=payload.get("rank_after"),
+            span_residual=payload.get("span_residual"),
+            distance_bound_relative=payload.get("distance_bound_after_relative"),
+        )
+
+
+def _of_the_model(version: Version) -> Payload:
+    return {
+        "model": version.model,
+        "model_version_after": version.number,
+        "weights_sha256_before": version.weights_sha256_before,
+        "weights_sha256_after": version.weights_sha256,
+        "directions_removed": version.directions_removed,
+        "rank_after": version.rank,
+        "live_nodes": version.live_nodes,
+        **values_of(version, PublicationFigures),
+    }
+
+
+def redact(document: Payload) -> tuple[Payload, Payload | None]:
+    """`document` as the log has it, and what opens it for those who may read the audit: None where nothing is hidden.
+
+    Of a version published with noise the log has no figure that is computed from the weights as they are, but a
+    commitment to all of them, SHA-256 of the version's salt and their canonical JSON.
+    """
+    document = dict(document)
+    salt = document.pop("commitment_salt", None)
+    if salt is None:
+        return {name: value for name, value in document.items() if name not in _OF_PUBLICATION}, None
+    figures = {name: document.pop(name) for name in EXACT & document.keys()}
+    if not figures:
+        return document, None
+    digest = commitment(salt, canonical(figures).decode()).hex()
+    return document | {FIGURES_COMMITMENT: digest}, {"salt": salt, "figures": figures}

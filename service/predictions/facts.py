@@ -1,0 +1,195 @@
+"""What is published of a model besides its predictions, of each import and each version, and checksums of the files."""
+
+import errno
+import mmap
+import os
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from projector.forgetting.canaries import Canaries
+from service.errors import Unavailable
+
+#: Bytes of a block; a multiple of every entry's width.
+BLOCK = 1 << 18
+_FILE = "checksums"
+
+#: The CRC-32 of each block of each file, by the file's name.
+Checksums = Mapping[str, Sequence[int]]
+
+
+class PublicationDamaged(Unavailable):
+    """A file of a publication differs from what was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path} is damaged: it differs from what was published. Restarting the unlearner writes it again.",
+            "Have the operator restart the unlearner.",
+        )
+
+
+def of_bytes(data: memoryview) -> list[int]:
+    """The checksum of each block of a file's bytes."""
+    return [zlib.crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+
+
+def of_file(path: Path) -> list[int]:
+    """The checksum of each block of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
+
+
+def after_change(path: Path, before: Sequence[int], changed: Collection[int]) -> list[int]:
+    """The checksums of a file after the blocks `changed` were modified. Raises OSError."""
+    found = list(before)
+    with path.open("rb") as file:
+        for block in changed:
+            file.seek(block * BLOCK)
+            found[block] = zlib.crc32(file.read(BLOCK))
+    return found
+
+
+def with_checksum(document: bytes) -> bytes:
+    """A one-line document, followed by a line with its checksum."""
+    return b"%s\n%08x\n" % (document, zlib.crc32(document))
+
+
+def document_of(data: bytes, path: Path) -> bytes:
+    """The document sealed in `data`, the content of the file `path`.
+
+    Raises PublicationDamaged, and FileNotFoundError for a file that is being overwritten and removed.
+    """
+    if data.startswith(b"\0"):
+        raise FileNotFoundError(errno.ENOENT, f"{path} is being removed")
+    document, _, rest = data.partition(b"\n")
+    if with_checksum(document) != data or not rest:
+        raise PublicationDamaged(path)
+    return document
+
+
+def write_checksums(folder: Path, checksums: Checksums | None) -> None:
+    """Store the checksums of the files in `folder`; None while the files change. Raises OSError."""
+    unfinished = folder / f".{_FILE}"
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(with_checksum(msgspec.json.encode(checksums)))
+    unfinished.rename(folder / _FILE)
+
+
+def read_checksums(folder: Path) -> Checksums | None:
+    """The checksums of the files in `folder`; None while the files change.
+
+    Raises FileNotFoundError if they are gone, and PublicationDamaged.
+    """
+    path = folder / _FILE
+    document = document_of(path.read_bytes(), path)
+    try:
+        return msgspec.json.decode(document, type=dict[str, list[int]] | None)
+    except msgspec.DecodeError:
+        raise PublicationDamaged(path) from None
+
+
+def check(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> None:
+    """Raise PublicationDamaged if one of a folder's files, by name, does not match its checksums."""
+    for name, data in files.items():
+        if of_bytes(memoryview(data)) != list(expected.get(name, ())):
+            raise PublicationDamaged(folder / name)
+
+
+#: Of a publication: whoever finds another number was made by another version of Lethe.
+FORMAT = 3
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What stays the same from one import to the next."""
+
+    name: str
+    #: Rows of the graph at training, deleted ones as well.
+    nodes: int
+    #: Columns of the features.
+    features: int
+    classes: tuple[str, ...]
+    hops: int
+    combine: str
+    propagation: str
+    loss: str
+    #: lambda.
+    regularization: float
+    #: Of the features at training.
+    condition_number: float
+
+
+@dataclass(frozen=True)
+class NoiseFacts:
+    """How a version is published with noise, and how much of what was promised is used."""
+
+    epsilon: float
+    delta: float
+    #: K, and of how many of them the share stands that is used.
+    planned: int
+    used: float
+    #: Of this version alone.
+    mu: float
+    #: Standard deviation of the noise in each weight.
+    sigma: float
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """What each version has anew."""
+
+    version: int
+    live_nodes: int
+    #: Edges between live nodes.
+    edges: int
+    #: Of the live nodes' features.
+    rank: int
+    #: Bound on the distance of W to retraining; None for a loss that no certificate exists for, and of weights that are
+    #: published with noise.
+    distance_bound: float | None
+    #: The same, relative to |W|; None too for W = 0.
+    distance_bound_relative: float | None
+    #: Where it was computed.
+    device: str
+    #: None where it is published as it is.
+    noise: NoiseFacts | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a reader tells of the version it serves, all of one moment."""
+
+    model: ModelFacts
+    served: VersionFacts
+
+
+class Hashing(msgspec.Struct, frozen=True):
+    """How entries are spread over a table of `index`."""
+
+    #: How many places a hash can name; a few more follow them.
+    named: int
+    #: Where the hash begins.
+    key: int
+
+
+class ModelManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """What is written beside the files of an import."""
+
+    facts: ModelFacts
+    canaries: Canaries | None
+    ids: Hashing
+    edges: Hashing
+    #: Bytes of each file.
+    sizes: Mapping[str, int]
+
+
+class VersionManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """What is written beside the files of a version."""
+
+    facts: VersionFacts
+    checksums: Checksums

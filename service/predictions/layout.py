@@ -1,0 +1,255 @@
+"""Publications: where they lie, and what is in one.
+
+    <share>/lethe-<random>/
+        model/               of one import; deleted entries are blanked in place
+            manifest.json checksums ids offsets index edges public
+        versions/<version>-<random>/
+            manifest.json probabilities live
+        home                 the LETHE_HOME that it belongs to: its id and its path
+
+One session of the unlearner writes a publication, and no other session writes to it. So a session that goes on after it
+lost its lease spoils nothing of its successor's. An import, and a publication that was lost, begin a new one.
+
+`<home>/run/publications/<fencing>-<random>` is a symbolic link to each, with the fencing number of its session. A
+session removes those with lower numbers, and its own earlier ones. `heads` says which version readers answer from. A
+folder gets its name once it is whole, and loses it before it is overwritten: until then, and from then on, its name
+begins with a dot.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from service.errors import StateMismatch
+from service.home_id import id_of, known_id
+from service.predictions.facts import FORMAT, ModelManifest, VersionManifest, document_of
+from service.private_files import ignore_in_git, sync_folder, write_private
+
+MANIFEST = "manifest.json"
+#: Held shared while anything of the home publishes or reads, and alone by the last one, which removes all of it.
+_LOCK = Path("run") / "publication.lock"
+_LINKS = Path("run") / "publications"
+_PREFIX = "lethe-"
+_OWNER = "home"
+_MEMORY = Path("/dev/shm")
+#: Bytes that are overwritten at a time.
+_BLOCK = 1 << 20
+_Manifest = TypeVar("_Manifest", ModelManifest, VersionManifest)
+
+
+class OtherPublicationFormat(StateMismatch):
+    """A publication of another format."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of one publication."""
+
+    path: Path
+    #: The link in the home.
+    link: Path
+
+    @classmethod
+    def all_of(cls, home: Path) -> "list[Layout]":
+        """The publications that belong to a LETHE_HOME, the highest fencing number first. Raises OSError."""
+        found = [cls(_target(link), link) for link in _links(home)]
+        return sorted((one for one in found if one._is_of(home)), key=lambda one: one.fencing, reverse=True)
+
+    @classmethod
+    def make(cls, home: Path, share: Path | None, fencing: int, *, room: int) -> "Layout":
+        """A new publication below `share`, by the session with this fencing number. Raises OSError.
+
+        By default it is in memory, where there is such a file system with `room` bytes to spare, else in `run` below
+        the home.
+        """
+        parent = (share or (_MEMORY if _has_room(room) else home / "run")).resolve()
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        token, links = secrets.token_hex(8), (home / _LINKS).resolve()
+        made = cls(parent / f"{_PREFIX}{token}", links / f"{fencing}-{token}")
+        links.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A home that moves takes along what lies in it.
+        below = parent.is_relative_to(home.resolve())
+        made.link.symlink_to(os.path.relpath(made.path, links) if below else made.path)
+        # Nothing is ever there that no link leads to.
+        sync_folder(links)
+        try:
+            made.path.mkdir(mode=0o700)
+            write_private(made.path / _OWNER, f"{id_of(home)}\n{home.resolve()}")
+            ignore_in_git(made.path)
+            made.versions.mkdir(mode=0o700)
+        except OSError:
+            made.remove()
+            raise
+        structlog.get_logger(__name__).info("publication.made", folder=str(made.path))
+        return made
+
+    @classmethod
+    def highest_fencing(cls, home: Path) -> int:
+        """The highest fencing number of a publication that a home knows of, or 0. Raises OSError."""
+        return max(map(_fencing, _links(home)), default=0)
+
+    @property
+    def model(self) -> Path:
+        """The folder of the import."""
+        return self.path / "model"
+
+    @property
+    def versions(self) -> Path:
+        """A folder for each version."""
+        return self.path / "versions"
+
+    @property
+    def fencing(self) -> int:
+        """The fencing number of the session that writes it."""
+        return _fencing(self.link)
+
+    def remove_others(self, home: Path) -> None:
+        """Overwrite and remove the other publications of this session, and all of earlier ones. Raises OSError."""
+        for link in _links(home):
+            other = Layout(_target(link), link)
+            if other.link.name == self.link.name or other.fencing > self.fencing:
+                continue
+            if other._is_of(home):
+                other.remove()
+            else:
+                # It is gone, or the home of which this one is a copy still has it.
+                link.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Overwrite and remove all of it, however much is left. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            # Versions first: a reader that finds one by its name trusts the model's files.
+            for folder in self.versions.iterdir():
+                remove_folder(folder)
+        with contextlib.suppress(FileNotFoundError):
+            for folder in self.path.iterdir():
+                if folder.is_dir() and folder != self.versions:
+                    remove_folder(folder)
+            shutil.rmtree(self.path)
+        self.link.unlink(missing_ok=True)
+
+    def _is_of(self, home: Path) -> bool:
+        """Whether it belongs to this home, not to one of which this is a copy, nor to another user.
+
+        A home is known by its id, also after it was moved. One that was restored in the place of another has a new id;
+        what its predecessor published from there belongs to it.
+        """
+        try:
+            found = self.path.lstat()
+            owner, _, path = (self.path / _OWNER).read_text().partition("\n")
+        except (FileNotFoundError, PermissionError):
+            return False
+        return (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.geteuid()
+            and stat.S_IMODE(found.st_mode) == 0o700
+            and (owner == known_id(home) or path == str(home.resolve()))
+        )
+
+
+@contextlib.contextmanager
+def in_use(home: Path) -> Iterator[Callable[[], bool]]:
+    """Keep publications from being removed inside the block. Waits while they are being removed. Raises OSError.
+
+    Yields a function that returns whether nobody else uses them. After it has returned True, others wait for the end of
+    the block; after False, this process does not count as a user any more. So of several that ask at once, the last
+    one gets True.
+    """
+    path = home / _LOCK
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def is_last() -> bool:
+        try:
+            # The shared lock is given up first, whether this succeeds or not.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield is_last
+    finally:
+        os.close(descriptor)
+
+
+def _links(home: Path) -> list[Path]:
+    try:
+        return list((home / _LINKS).iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _target(link: Path) -> Path:
+    return Path(os.path.normpath(link.parent / link.readlink()))
+
+
+def _fencing(link: Path) -> int:
+    return int(link.name.partition("-")[0])
+
+
+def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
+    """The manifest of a folder.
+
+    Raises FileNotFoundError if it is gone, OtherPublicationFormat and PublicationDamaged.
+    """
+    path = folder / MANIFEST
+    document = document_of(path.read_bytes(), path)
+    try:
+        return msgspec.json.decode(document, type=kind)
+    except msgspec.DecodeError as error:
+        raise OtherPublicationFormat(
+            f"The publication {folder} is not of format {FORMAT}, which this process reads: another version of Lethe "
+            f"wrote it ({error}).",
+            "Start all processes of Lethe from the same version.",
+        ) from error
+
+
+def hidden(folder: Path) -> Path:
+    """A name for a folder that is not whole, which no other has."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+
+
+def remove_folder(folder: Path) -> None:
+    """Overwrite and remove a folder of files; one that is gone already is fine. Raises OSError.
+
+    It loses its name first, so that it is not taken for whole however this ends.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not folder.name.startswith("."):
+            folder = folder.rename(hidden(folder))
+        for path in folder.iterdir():
+            _overwrite(path)
+            path.unlink()
+        folder.rmdir()
+
+
+def _overwrite(path: Path) -> None:
+    """In place: another file of the same name would leave the bytes where they are."""
+    with path.open("r+b", buffering=0) as file:
+        left = os.fstat(file.fileno()).st_size
+        zeros = bytes(min(left, _BLOCK))
+        while left > 0:
+            left -= file.write(zeros[: min(left, _BLOCK)])
+
+
+def _has_room(room: int) -> bool:
+    """Whether there is a file system in memory that can be written to, with so many bytes free."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        system = os.statvfs(_MEMORY)
+    except OSError:
+        return False
+    in_memory = any(line.split()[1:3] == [str(_MEMORY), "tmpfs"] for line in mounts)
+    return in_memory and os.access(_MEMORY, os.W_OK) and system.f_bavail * system.f_frsize >= room

@@ -1,0 +1,294 @@
+"""Answers from the published version that is the head; look-ups for deletions, from the one read last."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from projector.forgetting.canaries import Canaries
+from service.errors import Unavailable
+from service.predictions.facts import Facts, PublicationDamaged
+from service.predictions.heads import Head, Heads
+from service.predictions.layout import OtherPublicationFormat
+from service.predictions.mapped import View, open_view
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_UNREAD = "the committed version is not known yet"
+_UNPUBLISHED = "the unlearner has not published the model yet"
+_LOADING = ("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
+_ELSEWHERE = (
+    "The model is served from another LETHE_HOME, or this home is a copy.",
+    "Ask the other home. To serve the model from this one, stop the other for good, then run "
+    "`./lethe recover --take-over`.",
+)
+_OLDER = "the published version is older than the committed one"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The class probabilities of one node, by one model version."""
+
+    node: str
+    #: The name of the most probable class; of equally probable ones, the first.
+    label: str
+    #: Class name -> probability, in the order of the model's classes; rounded where that was asked for.
+    probabilities: dict[str, float]
+    model_version: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one version has of the nodes and edges that were asked for."""
+
+    #: Nodes that are live.
+    live: frozenset[str]
+    #: Those of them that were declared public, and are never deleted.
+    public: frozenset[str]
+    #: Whether each pair of ids is an edge between two live nodes. One that was deleted by itself goes with its erasure,
+    #: shortly after `applied`.
+    edges: tuple[bool, ...]
+
+
+class Reader:
+    """Answers from one version, and from another once that is the head.
+
+    The head is looked for once an answer is computed. If it is another than the answer is from, the answer is computed
+    again: files of other versions are overwritten. If not, it has been the head since it was opened, because what has
+    ceased to be the head never is again. So the answer is of the version that was the head after it was asked for. Any
+    thread may ask.
+    """
+
+    def __init__(self, home: Path) -> None:
+        """It answers nothing before `admit`."""
+        self._heads = Heads(home)
+        self._view: View | None = None
+        #: Held while a version is opened.
+        self._opening = threading.Lock()
+        #: The last unreadable folder and its error, so that it is not read again for each question.
+        self._unreadable: tuple[Path, PublicationDamaged | OtherPublicationFormat] | None = None
+        #: The lowest version that may be answered from.
+        self._lowest: int | None = None
+        self._refusal = _suspension(_UNREAD)
+        #: Whether nothing may be told at all: the model is served in another home.
+        self._is_disowned = False
+
+    def newest(self) -> Head | None:
+        """The head, where it may be answered from. Costs little, and raises nothing."""
+        try:
+            return None if self._lowest is None else self._heads.newest()
+        except OSError:
+            return None
+
+    def admit(self, committed: int) -> None:
+        """Answer, but from no version lower than this one, which was the committed one when the process started.
+
+        Entries may be old where LETHE_HOME was restored from a backup.
+        """
+        if self._lowest is None:
+            self._lowest, self._is_disowned = committed, False
+
+    def suspend(self, reason: str) -> None:
+        """Predict nothing, for this reason, until it is admitted (again)."""
+        self._lowest, self._refusal = None, _suspension(reason)
+
+    def disown(self) -> None:
+        """Answer nothing at all until it is admitted: the model is served in another home.
+
+        Its unlearner could not read the keys of what is accepted here.
+        """
+        self._lowest, self._refusal, self._is_disowned = None, _ELSEWHERE, True
+
+    @property
+    def facts(self) -> Facts:
+        """What model and version are. Raises Unavailable."""
+        return self._answer(_facts)
+
+    def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
+        """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
+        return self._answer(_rows, nodes)
+
+    def predict_many(
+        self, nodes: Sequence[str], decimals: int | None = None
+    ) -> tuple[int, list[Prediction], list[str]]:
+        """The version, its predictions in the order asked, and the ids that are unknown or no longer live.
+
+        All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
+        of the exact ones. Raises Unavailable, and PublicationDamaged from when damage is met in a version.
+        """
+        return self._answer(_predictions, nodes, decimals)
+
+    def look_up(self, nodes: Collection[str], edges: Sequence[tuple[str, str]] = ()) -> Found | None:
+        """What the head has of `nodes` and `edges` or, if it cannot be read, what the version read last has.
+
+        None if nothing has been read yet. The unlearner notices later changes. Raises Unavailable if the model is
+        served in another home.
+        """
+        return self._answer_from_last(_found, nodes, edges)
+
+    def live(self, nodes: Sequence[str]) -> frozenset[str]:
+        """The live ones of `nodes`, by the same version. Raises Unavailable where nothing has been read yet."""
+        found = self.look_up(nodes)
+        if found is None:
+            raise Unavailable(*_LOADING)
+        return found.live
+
+    def canaries(self) -> Canaries | None:
+        """The model's canaries, by the same version; None when it was trained without. Raises Unavailable."""
+        found = self._answer_from_last(_canaries)
+        if found is None:
+            raise Unavailable(*_LOADING)
+        return found[0]
+
+    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        view = self._view or self._current()
+        while True:
+            failure = None
+            try:
+                answer = question(view, *asked, **named)
+            except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
+                failure = error
+            before, view = view, self._current()
+            if view is not before:
+                continue
+            if failure is not None:
+                raise failure
+            return answer
+
+    def _answer_from_last(
+        self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs
+    ) -> T | None:
+        try:
+            return self._answer(question, *asked, **named)
+        except (Unavailable, OSError):
+            if self._is_disowned:
+                raise
+            view = self._view
+        if view is None:
+            return None
+        answer = None
+        try:
+            answer = question(view, *asked, **named)
+        except Exception:  # overwritten files may hold anything
+            if view.model.path.exists():
+                raise
+        # A model's files lose their name before they are overwritten.
+        return answer if view.model.path.exists() else None
+
+    def _newest(self) -> Head | None:
+        """The head; None when it is lower than what was answered from. Raises Unavailable."""
+        view = self._view
+        try:
+            return self._heads.newest(None if view is None else view.head)
+        except OSError as error:
+            raise _suspended(str(error)) from None
+
+    def _current(self) -> View:
+        """The head's version, opened if it is another than before. Raises Unavailable."""
+        if self._lowest is None:
+            raise Unavailable(*self._refusal)
+        head, view = self._newest(), self._view
+        if view is None or head != view.head:
+            with self._opening:
+                view = self._open()
+        if view.facts.served.version < self._lowest:
+            raise _suspended(_OLDER)
+        return view
+
+    def _open(self) -> View:
+        while True:
+            head, before = self._newest(), self._view
+            if head is None:
+                raise _suspended(_UNPUBLISHED)
+            if before is not None and head == before.head:
+                return before
+            try:
+                path = self._heads.folder(head)
+                if self._unreadable is not None and self._unreadable[0] == path:
+                    raise self._unreadable[1]
+                self._view = open_view(head, path, before)
+            except FileNotFoundError:
+                if self._newest() == head:
+                    raise _suspended(_UNPUBLISHED) from None
+            except (PublicationDamaged, OtherPublicationFormat) as error:
+                self._unreadable = (path, error)
+                raise _suspended(error.detail.rstrip("."), error.remedy) from None
+            except OSError as error:
+                raise _suspended(str(error)) from None
+            else:
+                return self._view
+
+
+def _suspended(reason: str, remedy: str = "Try again in a moment.") -> Unavailable:
+    return Unavailable(*_suspension(reason, remedy))
+
+
+def _suspension(reason: str, remedy: str = "Try again in a moment.") -> tuple[str, str]:
+    return f"No prediction is possible: {reason}.", remedy
+
+
+def _facts(view: View) -> Facts:
+    return view.facts
+
+
+def _canaries(view: View) -> tuple[Canaries | None]:
+    return (view.model.canaries,)
+
+
+def _found(view: View, nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> Found:
+    rows = {node: row for node in nodes if (row := view.find(node)) is not None}
+    public = frozenset(node for node, row in rows.items() if view.model.public[row])
+    return Found(frozenset(rows), public, tuple(_have_edges(view, edges)))
+
+
+def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    if not pairs:
+        # So does every request for nodes ask.
+        return []
+    ends = [(view.find(first), view.find(second)) for first, second in pairs]
+    known = [(first, second) for first, second in ends if first is not None and second is not None]
+    found = iter(view.model.edges.contain(np.array(known, dtype=np.int64).reshape(-1, 2)).tolist())
+    return [None not in pair and next(found) for pair in ends]
+
+
+def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
+    return view.facts.served.version, [row for node in nodes if (row := view.find(node)) is not None]
+
+
+def _predictions(view: View, nodes: Sequence[str], decimals: int | None) -> tuple[int, list[Prediction], list[str]]:
+    # Also when no nodes are asked for: so asks the readiness check.
+    view.probabilities.require_undamaged()
+    found = [(node, _prediction(view, node, decimals)) for node in nodes]
+    predictions = [prediction for _, prediction in found if prediction is not None]
+    return view.facts.served.version, predictions, [node for node, prediction in found if prediction is None]
+
+
+def _prediction(view: View, node: str, decimals: int | None) -> Prediction | None:
+    row = view.find(node)
+    if row is None:
+        return None
+    exact = view.probabilities.row(row)
+    told: list[float] = (exact if decimals is None else exact.round(decimals)).tolist()
+    classes = view.facts.model.classes
+    return Prediction(
+        node=node,
+        label=classes[exact.argmax()],
+        probabilities=dict(zip(classes, told, strict=True)),
+        model_version=view.facts.served.version,
+    )
+
+
+_Made = TypeVar("_Made")
+
+#: Named nodes from which on the event loop is better served by a thread: below, handing over costs more than the work.
+_MANY = 200
+
+
+async def offload(count: int, work: Callable[[], _Made]) -> _Made:
+    """What `work` makes of `count` named nodes; many are worked on in a thread, so that nobody else has to wait."""
+    return work() if count < _MANY else await asyncio.to_thread(work)

@@ -1,0 +1,71 @@
+"""Every few seconds: gauges that nobody's action sets, and the totals of the audit added up."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.states import RequestStatus
+from service.errors import Unavailable
+from service.log.events import LogRepository
+from service.observability.metrics import UnlearningMetrics
+from service.predictions.facts import VersionFacts
+from service.processes.readiness import residuals_too_large
+from service.reports.summary import fold, open_counts
+from service.requests.delivery import ClaimWatch
+from service.requests.drill_rows import DrillRepository
+from service.requests.drill_runs import CohortSearch
+from service.requests.lookup import RequestRepository
+from service.unlearner.pending_repairs import PendingRepairs
+from service.webhooks.deliveries import DeliveryRepository
+
+_INTERVAL_S = 5.0
+
+
+async def keep_gauges(
+    metrics: UnlearningMetrics,
+    engine: Engine,
+    model: str,
+    cohorts: CohortSearch,
+    queue: ClaimWatch,
+    served: Callable[[], VersionFacts | None],
+    room: Callable[[], tuple[float, float]],
+    stop: asyncio.Event,
+) -> None:
+    """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are.
+
+    `served` describes the committed version, None while none is loaded or another process serves it; `room` tells,
+    on a thread, how many bytes are free on its disk and of memory.
+    """
+    while not stop.is_set():
+        with contextlib.suppress(Unavailable):
+            async with transaction(engine) as connection:
+                metrics.open_requests(**vars(await open_counts(connection, model)))
+                metrics.queued(await RequestRepository(connection).queued_nodes(model))
+                metrics.pending(await PendingRepairs(connection).count_pending(model))
+                repository = DrillRepository(connection)
+                completed = await repository.last(model, RequestStatus.COMPLETED)
+                metrics.drilled(completed, await repository.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
+                metrics.log_grown(await LogRepository(connection).size())
+                lacking = await DeliveryRepository(connection).undelivered()
+                metrics.undelivered(lacking.waiting, lacking.oldest_s, lacking.given_up)
+            metrics.room(*await asyncio.to_thread(room))
+            metrics.unclaimed(await queue.unclaimed_s())
+            async with transaction(engine) as connection:
+                await fold(connection)
+            facts = served()
+            if facts is None:
+                metrics.no_model()
+            else:
+                async with transaction(engine) as connection:
+                    exceeded = await residuals_too_large(connection, model)
+                metrics.model(
+                    version=facts.version,
+                    live_nodes=facts.live_nodes,
+                    residuals_too_large=bool(exceeded),
+                    promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
+                )
+                metrics.drills_left(len((await cohorts()).unused))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _INTERVAL_S)

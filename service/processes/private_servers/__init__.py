@@ -1,0 +1,12 @@
+"""Private Postgres and Valkey servers for whoever has none; see `servers`."""
+
+from service.processes.private_servers.servers import (
+    Embedded,
+    PrivateServers,
+    open_servers,
+    owns_database,
+    private_servers,
+    running_servers,
+)
+
+__all__ = ["Embedded", "PrivateServers", "open_servers", "owns_database", "private_servers", "running_servers"]

@@ -1,0 +1,314 @@
+"""Whether what must work does: each thing looked at for itself, and named when it does not."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from service.access.key_disposal import enter
+from service.access.keyring import Keyring
+from service.db import clock, lease, schema
+from service.db.engine import Connection, Engine
+from service.db.locks import Lock
+from service.db.refusal import damage_met
+from service.db.transactions import Locked, transaction
+from service.domain.figures import MOST_RESIDUAL
+from service.domain.lease_report import Check, Holder, Phase
+from service.errors import DatabaseDamaged, LetheError, Unavailable
+from service.observability.metrics import most_span_residual
+from service.predictions.version_rows import BatchRepository
+from service.requests.delivery import MOST_UNCLAIMED_S
+from service.requests.lookup import RequestRepository
+from service.requests.tombstones import TombstoneRepository
+
+#: Seconds an answer is good for, so that those who ask often do not keep the servers busy.
+_FRESH_FOR_S = 0.5
+
+#: What was found to be in order; raises LetheError when it is not.
+Probe = Callable[[], Awaitable[str]]
+#: With their names, in the order in which they are told.
+Probes = Sequence[tuple[str, Probe]]
+
+
+class NotReady(LetheError):
+    """A probe found something that is not as it must be."""
+
+
+async def _none() -> tuple[Check, ...]:
+    return ()
+
+
+class Readiness:
+    """Runs all probes at once, each within a time limit; callers at the same moment share one run.
+
+    An answer is given again for a while, but not once `state`, which costs nothing to ask for, has changed: whoever
+    waits for the model to be loaded is told at once.
+    """
+
+    def __init__(
+        self,
+        probes: Probes,
+        *,
+        timeout_s: float,
+        state: Callable[[], object],
+        others: Callable[[], Awaitable[tuple[Check, ...]]] = _none,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`others` are the checks of another process, told after those of the probes."""
+        self._probes = tuple(probes)
+        self._timeout_s = timeout_s
+        self._state = state
+        self._others = others
+        self._clock = clock
+        self._running = asyncio.Lock()
+        self._checked_at = float("-inf")
+        self._checked_in: object = None
+        self._checks: tuple[Check, ...] = ()
+
+    async def __call__(self) -> tuple[Check, ...]:
+        """One check per probe, in their order, then those of the other process."""
+        async with self._running:
+            now = self._state()
+            if now != self._checked_in or self._clock() - self._checked_at > _FRESH_FOR_S:
+                own, others = await asyncio.gather(
+                    asyncio.gather(*(self._check(*probe) for probe in self._probes)), self._others()
+                )
+                self._checks = (*own, *others)
+                self._checked_at = self._clock()
+                # As it was before the probes looked: one that changed amid them is looked at again.
+                self._checked_in = now
+            return self._checks
+
+    async def _check(self, name: str, probe: Probe) -> Check:
+        try:
+            return Check(name, True, await asyncio.wait_for(probe(), self._timeout_s))
+        except LetheError as error:
+            return Check(name, False, error.detail, error.remedy)
+        except TimeoutError:
+            return Check(name, False, f"No answer within {self._timeout_s:g} s.", "Check whether it is overloaded.")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, it is this that is not ready
+            return Check(name, False, f"It failed with {type(error).__name__}.", "Check the log of the service.")
+
+
+#: Free bytes below which a new version, and with it the next deletion, might not fit.
+MIN_FREE_BYTES = 256 << 20
+#: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
+MOST_AWAY_S = 60.0
+
+#: The search for orphaned keys takes the lock briefly, after waiting for it for at most a second.
+_INTAKE_PATIENCE = "1500ms"
+
+_WAIT = "Wait. If this persists, check the log of the service."
+
+
+def api_probes(
+    *,
+    home: Path,
+    model: str,
+    engine: Engine,
+    redis: Callable[[], Awaitable[None]],
+    keyring: Keyring,
+    key_files: Callable[[], None],
+    predictions: Callable[[], object],
+    max_wait_s: float,
+) -> Probes:
+    """The checks that a process of the api makes by itself.
+
+    `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
+    answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
+    """
+
+    #: `time.monotonic()` of the first of the consecutive looks that found damage.
+    damaged_at: float | None = None
+
+    async def postgres() -> str:
+        nonlocal damaged_at
+        async with _asking_postgres():
+            async with transaction(engine) as connection:
+                damaged = await damage_met(connection)
+            if damaged is None:
+                damaged_at = None
+                return "answers"
+            damaged_at = damaged_at or time.monotonic()
+            if time.monotonic() - damaged_at > MOST_AWAY_S:
+                raise damaged
+            return f"answers. {damaged.detail}"
+
+    async def migrations() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            found = await schema.revision_of(connection)
+        needed = schema.head()
+        if found != needed:
+            raise NotReady(f"The database is at revision {found}; this version needs {needed}.", "Run ./lethe migrate.")
+        return f"at revision {found}"
+
+    async def intake_is_open() -> str:
+        async with _asking_postgres():
+            try:
+                async with transaction(engine) as connection:
+                    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_INTAKE_PATIENCE}'")
+                    await enter(connection)
+            except Locked:
+                raise NotReady(
+                    f"Another transaction holds {Lock.INTAKE}, so no deletion can be accepted.",
+                    "Find it in Postgres' pg_locks and pg_stat_activity, and end it with pg_terminate_backend().",
+                ) from None
+        return "open"
+
+    async def redis_answers() -> str:
+        try:
+            await redis()
+        except Unavailable as error:
+            raise NotReady(error.detail, error.remedy) from None
+        return "answers"
+
+    async def keys() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            registered = await TombstoneRepository(connection).key_fingerprints()
+        keyring.check(registered)
+        await asyncio.to_thread(key_files)
+        return "complete"
+
+    async def clocks() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            apart = await clock.apart(connection)
+        if apart > clock.MOST_APART_S:
+            raise NotReady(f"Postgres' clock is {apart:.1f} s from this machine's.", "Synchronise both (NTP).")
+        return f"{apart:.3f} s from Postgres'"
+
+    async def residuals() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            too_large = await residuals_too_large(connection, model)
+        if too_large:
+            # By how much is for those who may read the audit: of weights published with noise, nobody else may know.
+            raise NotReady(
+                f"The {' and the '.join(too_large)} in the served weights, more than rounding explains. Deleted "
+                "data may still be in them.",
+                "Measure again with `./lethe audit recheck`. If this persists, import a newly trained model with "
+                "--exclude-deleted and report the bug.",
+            )
+        # Not which, nor whether there are any yet: that changes with what is deleted.
+        return "no more than rounding explains"
+
+    async def oldest_request() -> str:
+        async with _asking_postgres(), transaction(engine) as connection:
+            oldest = await RequestRepository(connection).oldest(model)
+        if oldest is not None and oldest.is_stuck(MOST_UNCLAIMED_S + max_wait_s):
+            raise NotReady(
+                f"The oldest request has been stuck for {oldest.waits_s:.0f} s.",
+                "Check `queue`, `lease` and `unlearner` here, and the unlearner's log. If they show nothing, "
+                "make sure that no other program uses this Redis, and check the database for damage.",
+            )
+        return "no request is stuck"
+
+    async def predictions_are_answered() -> str:
+        predictions()
+        # Not of which version: whoever asks, it would tell whether a request found something to delete.
+        return "answered"
+
+    return [
+        ("postgres", postgres),
+        ("migrations", migrations),
+        ("intake", intake_is_open),
+        ("redis", redis_answers),
+        ("keys", keys),
+        ("clock", clocks),
+        ("residuals", residuals),
+        ("oldest_request", oldest_request),
+        ("disk", disk_probe(home)),
+        ("predictions", predictions_are_answered),
+    ]
+
+
+async def residuals_too_large(connection: Connection, model: str) -> list[str]:
+    """The residuals of the served model that are larger than rounding explains, as phrases with their limits."""
+    measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
+    too_large = []
+    if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
+        too_large.append(f"span residual is above {most:g}")
+    if arithmetic is not None and arithmetic > MOST_RESIDUAL:
+        too_large.append(f"coefficient residual is above {MOST_RESIDUAL:g}")
+    return too_large
+
+
+def holder_probes(engine: Engine, model: str) -> Probes:
+    """Whether some process unlearns, by what is known of the lease: one that restarts is given `MOST_AWAY_S`."""
+
+    async def held() -> str:
+        found = await _holder(engine, model)
+        if found.is_held:
+            return "held"
+        text = f"No unlearner holds the lease.{_served(found)}"
+        if _is_away(found):
+            raise NotReady(text, "Start one, or check its log.")
+        return text
+
+    async def unlearns() -> str:
+        found = await _holder(engine, model)
+        phase, reason = found.report.condition.phase, found.report.condition.reason
+        text = f"The unlearner is {phase.value}. {reason or ''}".rstrip()
+        if not found.is_held:
+            text = f"No unlearner is running.{_served(found)}"
+        if found.failures > 1 and found.failing_s > MOST_AWAY_S:
+            raise NotReady(
+                f"The unlearner has failed {found.failures} times in {found.failing_s:.0f} s, and has not served for "
+                f"{lease.STEADY_S:.0f} s since. {text}",
+                "Check its log. This check passes once it has served for that long.",
+            )
+        if found.is_held and phase is Phase.SERVING:
+            return phase.value if reason is None else f"{phase.value}. {reason}"
+        if _is_away(found) or (found.is_held and phase in (Phase.FAILED, Phase.HELD_UP)):
+            raise NotReady(text, _WAIT)
+        return text
+
+    return [("lease", held), ("unlearner", unlearns)]
+
+
+async def reported_checks(engine: Engine, model: str) -> tuple[Check, ...]:
+    """What the unlearner has found of what it alone can look at; nothing of one that is gone, or of an outage."""
+    try:
+        found = await _holder(engine, model)
+    except NotReady:
+        return ()
+    return found.report.checks if found.is_held else ()
+
+
+async def _holder(engine: Engine, model: str) -> Holder:
+    async with _asking_postgres(), transaction(engine) as connection:
+        found = await lease.holder(connection, model)
+    if found is None:
+        raise NotReady("No unlearner has ever held the lease.", "Start one, or wait for it to start.")
+    return found
+
+
+def _is_away(found: Holder) -> bool:
+    return found.served_s is None or found.served_s > MOST_AWAY_S
+
+
+def _served(found: Holder) -> str:
+    return "" if found.served_s is None else f" One last served {found.served_s:.0f} s ago."
+
+
+@asynccontextmanager
+async def _asking_postgres() -> AsyncIterator[None]:
+    """Report an outage of Postgres as a failing check, without Postgres' own message: anybody may read the checks."""
+    try:
+        yield
+    except DatabaseDamaged as error:
+        raise NotReady(error.detail, error.remedy) from None
+    except Unavailable as error:
+        raise NotReady(error.detail, f"{error.remedy} Until then, deletions are refused with 503.") from None
+
+
+def disk_probe(home: Path) -> Probe:
+    """Finds out whether `home` has room for what is written next."""
+
+    async def disk() -> str:
+        free = (await asyncio.to_thread(shutil.disk_usage, home)).free
+        if free < MIN_FREE_BYTES:
+            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Free space on that disk.")
+        return f"{free >> 20} MiB free"
+
+    return disk

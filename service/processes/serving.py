@@ -1,0 +1,252 @@
+"""What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket.
+
+And, where several workers were asked for, those that compute with the unlearner.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import psutil
+
+from service.domain.addresses import url_of
+from service.home_id import require_local_disks
+from service.observability.logging import configure_logging
+from service.predictions.heads import Heads
+from service.predictions.layout import Layout, in_use
+from service.processes.listening import (
+    ServerFacts,
+    facts_file,
+    facts_path,
+    facts_paths,
+    listen,
+    numbered,
+    own_number,
+    stopped_by_signals,
+    taken_if_free,
+    was_there,
+)
+from service.processes.private_servers import open_servers, private_servers
+from service.processes.supervisor import Child, Stage, Supervisor, run_once
+from service.settings import Settings, environment_without_settings
+from service.web.connections import REQUESTS_GRACE_S
+
+#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns; one
+#: that computes with it.
+Role = Literal["prepare", "api", "unlearner", "worker"]
+#: What one process does.
+Work = Literal["train", "prepare", "unlearner", "worker", "api"]
+
+_PROGRAM = "service.cli.child"
+#: The settings of a worker that follows the unlearner, beside the folder of the model.
+_OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_format", "log_level")
+#: Seconds that a process gets to end, beyond those that it gives to what it is doing.
+_ENDING_S = 5.0
+#: Longest wait for processes that an earlier start has left and that were just killed (seconds).
+_ORPHANS_S = 5.0
+
+
+def serve(settings: Settings, api_workers: int, role: Role | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, with so many processes that answer; with a `role`, that part alone.
+
+    Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
+    A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
+    Others may serve the same LETHE_HOME, each at its own port: an upgrade starts the new one before it stops the old.
+
+    Raises:
+        ConfigurationError: the port is in use, or a setting cannot work.
+        AlreadyRunning: another process trains the first model of this LETHE_HOME, or recovers it.
+        LetheError: what kept it from starting.
+        EmbeddedServerError: the private servers have ended with their guardian and cannot be started again.
+        SystemExit: a child could not start and has said why; with its status.
+    """
+    configure_logging(settings.log_format, settings.log_level, process="supervisor")
+    require_local_disks(settings.home, settings.share)
+    with stopped_by_signals() as hand_over, ExitStack() as stack:
+        if role == "worker":
+            alone = Stage([child("worker", settings)], _ENDING_S)
+            supervisor = Supervisor([alone], on_ready=lambda: _print("The worker is ready."), on_start=_ignore)
+            hand_over(supervisor.stop)
+            supervisor.run()
+            return
+        bound = None
+        if role in (None, "api"):
+            end_orphans(settings.home)
+            bound = stack.enter_context(listen(settings.host, settings.port))
+        embedded = private_servers(settings)
+        settings = stack.enter_context(open_servers(settings, embedded))
+        if role in (None, "prepare"):
+            run_once(child("prepare", settings), _ENDING_S)
+        if role == "prepare":
+            return
+        is_last, stages = stack.enter_context(in_use(settings.home)), list[Stage]()
+        on_start: Callable[[Mapping[str, int]], None] = _ignore
+        if bound is not None:
+            number = stack.enter_context(own_number(settings.home, "api"))
+            stages.append(_answering(settings, number, bound, api_workers))
+            on_start = stack.enter_context(_facts(settings, number, url_of(bound)))
+        if role != "api":
+            number = stack.enter_context(own_number(settings.home, "unlearner"))
+            stages.append(_unlearning(settings, number, {} if role else _threads(settings.workers)))
+        if role is None and settings.workers > 1:
+            # After the unlearner, which lets them go.
+            stages.append(_following(settings))
+        supervisor = Supervisor(
+            stages,
+            on_ready=lambda: _print("The unlearner is ready." if bound is None else _greeting(url_of(bound))),
+            on_start=on_start,
+            on_look=lambda: embedded.keep_running(supervisor.is_stopping),
+        )
+        hand_over(supervisor.stop)
+        supervisor.run()
+        if role is None and is_last():
+            # Nothing of what was published stays in memory after an orderly end.
+            Heads(settings.home).clear()
+            for publication in Layout.all_of(settings.home):
+                publication.remove()
+
+
+def train(settings: Settings) -> None:
+    """Train the first model in a process of its own, whose memory goes with it. Raises what `run_once` raises."""
+    with stopped_by_signals():
+        run_once(child("train", settings), _ENDING_S)
+
+
+def default_workers(cores: int) -> int:
+    """How many processes answer requests where nobody has said: one core is the unlearner's, at most 4 are theirs."""
+    return max(1, min(4, cores - 1))
+
+
+def child(
+    work: Work,
+    settings: Settings,
+    name: str = "",
+    listener: socket.socket | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Child:
+    """The process that does `work`, told no secret that it does not need; `environment` is added to this one's."""
+    return Child(
+        name=name or work,
+        # -P: a folder named `service` where the user happens to be must not stand in for ours.
+        command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
+        environment=environment_without_settings() | _where_lethe_is() | _quiet(work) | dict(environment or {}),
+        handover={"work": work, "settings": settings_for(work, settings)},
+        listener=listener,
+    )
+
+
+def _where_lethe_is() -> dict[str, str]:
+    """The variable by which a child finds the very code that runs here, also in a checkout that nobody has named."""
+    root = str(Path(__file__).resolve().parents[2])
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root in named or root == sysconfig.get_path("purelib"):
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([root, *filter(None, named)])}
+
+
+def _quiet(work: Work) -> dict[str, str]:
+    """What keeps torch from writing a page about each lost connection, of which there is a line in the log."""
+    quiet = work in ("unlearner", "worker") and "TORCH_CPP_LOG_LEVEL" not in os.environ
+    return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if quiet else {}
+
+
+def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
+    """The settings as they are told to the process that does `work`: `database_url` is the one of its own login.
+
+    A worker is told where the model is and where the unlearner is met, and of no server, key or folder of Lethe's own.
+    """
+    handover = settings.as_handover()
+    if work == "worker":
+        return {name: handover[name] for name in _OF_WORKERS} | {"model": str(settings.model_dir)}
+    if work in ("api", "unlearner"):
+        own = handover.get(f"{work}_database_url")
+        handover |= {
+            name: None for name in ("api_database_url", "unlearner_database_url", "admin_key") if name in handover
+        }
+        handover["database_url"] = own or handover["database_url"]
+    return handover
+
+
+def end_orphans(home: Path) -> None:
+    """End the processes that killed supervisors of this home have left, and wait for that.
+
+    On Linux the kernel ends them with their supervisor, yet a moment later; until then they hold the port. A supervisor
+    that runs has the lock of its number, also in another container, where process ids mean other processes.
+    """
+    for number, facts in facts_paths(home):
+        with taken_if_free(home, "api", number) as is_free:
+            if is_free:
+                _end_children(facts)
+
+
+def _end_children(facts: Path) -> None:
+    """End the processes that are named in the facts of a supervisor."""
+    try:
+        written = facts.stat().st_mtime
+        found = msgspec.json.decode(facts.read_bytes(), type=ServerFacts)
+        left = [psutil.Process(pid) for pid in found.pids.values() if psutil.pid_exists(pid)]
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return
+    orphans = []
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            if was_there(process, written) and _PROGRAM in process.cmdline():
+                process.send_signal(signal.SIGKILL)
+                orphans.append(process)
+    psutil.wait_procs(orphans, timeout=_ORPHANS_S)
+
+
+def _answering(settings: Settings, number: int, bound: socket.socket, workers: int) -> Stage:
+    name = numbered("api", number)
+    children = [child("api", settings, f"{name}-{each}", bound) for each in range(workers)]
+    return Stage(children, min(REQUESTS_GRACE_S, settings.shutdown_grace_s) + _ENDING_S)
+
+
+def _unlearning(settings: Settings, number: int, environment: Mapping[str, str]) -> Stage:
+    unlearner = child("unlearner", settings, numbered("unlearner", number), environment=environment)
+    return Stage([unlearner], max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S) + _ENDING_S)
+
+
+def _following(settings: Settings) -> Stage:
+    threads = _threads(settings.workers)
+    children = [
+        child("worker", settings, f"worker-{number}", environment={**threads, "LOCAL_RANK": str(number)})
+        for number in range(1, settings.workers)
+    ]
+    return Stage(children, _ENDING_S)
+
+
+def _threads(workers: int) -> dict[str, str]:
+    """The environment in which so many workers of this host compute: they divide the threads that one would have."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return {"OMP_NUM_THREADS": str(max(1, int(threads) // workers))} if threads.isdecimal() and workers > 1 else {}
+
+
+@contextlib.contextmanager
+def _facts(settings: Settings, number: int, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
+    """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
+    started_at = datetime.now(UTC)
+    with facts_file(facts_path(settings.home, number)) as write:
+        yield lambda pids: write(ServerFacts(os.getpid(), url, str(settings.model_dir), started_at, dict(pids)))
+
+
+def _ignore(pids: Mapping[str, int]) -> None:
+    """Nobody is told of an unlearner that runs alone: a Lethe that answers may run in the same home."""
+
+
+def _greeting(url: str) -> str:
+    return f"Lethe is ready.\n  Dashboard  {url}/dashboard\n  API        {url}\n  Docs       {url}/docs"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

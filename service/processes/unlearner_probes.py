@@ -1,0 +1,74 @@
+"""What the unlearner alone can look at; processes of the api are told of it through the lease's row."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from service.domain.lease_report import Check
+from service.errors import DatabaseDamaged, Unavailable
+from service.processes.readiness import NotReady, Probes, Readiness
+from service.requests.delivery import ClaimWatch
+from service.unlearner.workers import Team
+
+#: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
+MOST_STALL_S = 60.0
+#: Seconds between two looks.
+_LOOK_S = 2.0
+
+
+def unlearner_probes(
+    *, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team, restarts: int
+) -> Probes:
+    """The checks that the unlearner makes. `key_files` raises LetheError if a file of its keys is missing.
+
+    `restarts` is the number of times that the supervisor restarted the unlearner.
+    """
+
+    async def queue_is_usable() -> str:
+        try:
+            stall = await queue.stall()
+        except DatabaseDamaged:
+            raise
+        except Unavailable as error:
+            raise NotReady(error.detail, error.remedy) from None
+        if stall is None:
+            return "usable"
+        waits = f"The oldest request waits for {stall.oldest_s:.0f} s." if stall.oldest_s else "No request waits."
+        text = f"No request could be processed for {stall.lasts_s:.0f} s. {waits} {stall.reason}"
+        if stall.lasts_s > MOST_STALL_S:
+            raise NotReady(text, stall.remedy)
+        return text
+
+    async def keys() -> str:
+        await asyncio.to_thread(key_files)
+        return "complete"
+
+    async def device_computes() -> str:
+        await asyncio.to_thread(lambda: torch.ones(1, device=device).sum().item())
+        return str(device)
+
+    async def workers() -> str:
+        # Fewer than were asked for do the same, later.
+        return f"{team.count} of {team.wanted} compute together"
+
+    async def starts() -> str:
+        # The check `unlearner` decides whether these are too many.
+        return f"restarted {restarts} times by its supervisor" if restarts else "not restarted"
+
+    probes = [
+        ("queue", queue_is_usable),
+        ("unlearner_keys", keys),
+        ("device", device_computes),
+        ("restarts", starts),
+    ]
+    return probes if team.wanted == 1 else [*probes, ("workers", workers)]
+
+
+async def keep_looking(readiness: Readiness, report: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:
+    """Look again and again, and `report` what was found, until `stop`."""
+    while not stop.is_set():
+        report(await readiness())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _LOOK_S)

@@ -1,0 +1,179 @@
+"""The receipt of a deletion: evidence that can be checked without trusting Lethe, as a document and on paper."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from projector.forgetting.status import RepairStatus
+from service.db.engine import Connection, Engine
+from service.db.transactions import transaction
+from service.domain.figures import answers
+from service.domain.formats import at_most, day, minute
+from service.domain.kinds import RequestKind
+from service.domain.records import ApiKey, DeletionRequest
+from service.domain.states import IN_PLAIN_WORDS, EventType, Guarantee, RequestStatus
+from service.errors import Conflict, Unavailable
+from service.log.canonical import Document, parse_canonical
+from service.log.checkpoints import read, signers_of
+from service.log.events import LogRepository, StoredLeaf
+from service.log.receipt import Entry, fingerprint, receipt
+from service.log.signed_checkpoints import CheckpointRepository
+from service.log.verification import OF_THE_MODEL
+from service.reports.listing import reads_audit, visible_to
+from service.reports.paper import Paper, moment, paper
+from service.requests.lookup import RequestRepository
+from service.settings import Settings
+
+#: Seconds between looks for the signature of a new event, which is made at once.
+_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
+#: The states in which a request has a receipt.
+WITH_RECEIPT = (RequestStatus.APPLIED, RequestStatus.COMPLETED, RequestStatus.FAILED)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A receipt, and what of its request the caller may see beside it."""
+
+    document: Document
+    #: Without its reference where that is not for the caller's eyes.
+    request: DeletionRequest
+    reference_is_hidden: bool
+
+
+async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receipt:
+    """The receipt of a request that `caller` may see.
+
+    Raises:
+        NotFound: there is no such request, as far as the caller may know.
+        Conflict: it is not applied, or was cancelled.
+        Unavailable: its newest event is not signed yet, or the database does not answer.
+    """
+    for wait_s in _WAITS_S:
+        async with transaction(engine) as connection:
+            request = await _ready(connection, request_id, caller)
+            document = await _document(connection, request_id)
+        if document is not None:
+            hidden = request.status is RequestStatus.COMPLETED and not reads_audit(caller)
+            return Receipt(document, replace(request, reference=None) if hidden else request, hidden)
+        await asyncio.sleep(wait_s)
+    raise Unavailable("The newest event of this request is not signed yet.", "Try again in a moment.")
+
+
+async def _ready(connection: Connection, request_id: UUID, caller: ApiKey) -> DeletionRequest:
+    request, _ = await RequestRepository(connection).require(request_id, visible_to(caller))
+    status = request.status
+    if status not in WITH_RECEIPT:
+        waiting = status is RequestStatus.QUEUED
+        raise Conflict(
+            f"The request is {status}: it has no receipt.",
+            "Try again once it is applied." if waiting else "Nothing was deleted.",
+        )
+    return request
+
+
+async def _document(connection: Connection, request_id: UUID) -> Document | None:
+    """The receipt; None while the newest event of the request is not signed yet."""
+    log, checkpoints = LogRepository(connection), CheckpointRepository(connection)
+    note = await checkpoints.require()
+    size = read(note).size
+    leaves = await log.of_request(request_id)
+    if not leaves or leaves[-1].index >= size:
+        return None
+
+    async def proven(leaf: StoredLeaf) -> Entry:
+        return Entry(parse_canonical(leaf.data), await log.inclusion(leaf.index, size))
+
+    entries = [await proven(leaf) for leaf in leaves]
+    model = entries[-1].leaf["request"]["model"]
+    since = [await proven(leaf) for leaf in await model_events_after(log, model, leaves[0].index) if leaf.index < size]
+    signers = signers_of(note)
+    return receipt(entries, note, [key for key in (await checkpoints.keys()).values() if key.id in signers], since)
+
+
+async def model_events_after(log: LogRepository, model: str, after: int) -> list[StoredLeaf]:
+    """The leaves, in order, of what befell a model after the leaf `after` and no request asked for."""
+    return [leaf for leaf in reversed(await log.unrequested(after=after)) if _is_of(model, leaf)]
+
+
+def _is_of(model: str, leaf: StoredLeaf) -> bool:
+    event = parse_canonical(leaf.data)
+    return event["type"] in OF_THE_MODEL and event["details"]["model"] == model
+
+
+#: What each event of a request is called.
+_HAPPENED = {
+    EventType.APPLIED: "Applied",
+    EventType.REPAIRED: "Repaired",
+    EventType.NOT_REPAIRED: "Not repaired",
+    EventType.COMPLETED: "Completed",
+    EventType.FAILED: "Failed",
+    EventType.HANDLED: "Handled",
+    EventType.EXTENDED: "Deadline extended",
+}
+
+
+def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
+    """A receipt as a page to read and to print, which loads nothing."""
+    document = receipt.document
+    mark = fingerprint([entry["leaf"] for entry in document["entries"]])
+    return paper(
+        "receipt.html",
+        settings,
+        # A browser sends to no server what stands behind the hash sign.
+        check=f"/dashboard/verify#{mark}",
+        receipt=document,
+        request=receipt.request,
+        reference="not shown to this key" if receipt.reference_is_hidden else receipt.request.reference or "none given",
+        happened=[(_HAPPENED[EventType(each["leaf"]["type"])], each["leaf"]["time"]) for each in document["entries"]],
+        sentences=sentences(document["summary"], settings.organisation),
+        annex=answers(document["summary"] | document["summary"]["figures"]),
+        fingerprint=mark,
+        tree=read(document["checkpoint"]),
+    )
+
+
+def sentences(summary: Document, organisation: str | None) -> list[str]:
+    """What was asked, what was done and what holds since, for whoever has never seen a model."""
+    what = RequestKind(summary["kind"]).rules.in_plain_words(summary["count"])
+    asked = (
+        f"On {day(moment(summary['received_at']))}, {organisation or 'the operator of this service'} was asked to "
+        f"delete {what} from its machine learning model."
+    )
+    return [asked, *_done(summary)]
+
+
+def _done(summary: Document) -> list[str]:
+    if summary["status"] == EventType.FAILED:
+        return _not_done(summary)
+    if summary["applied_at"] is None:
+        return ["There was nothing left to do: all of it had already been deleted.", summary["guarantee_in_words"]]
+    left = f"Since {minute(moment(summary['applied_at']))}, no prediction of the model uses this data"
+    if summary["completed_at"] is None:
+        gone = f"{left}. It is being erased from the disk; a later copy of this receipt will say when that was done."
+    else:
+        gone = (
+            f"{left}. By {minute(moment(summary['completed_at']))} it had been erased from the disk, with every "
+            "earlier version of the model."
+        )
+    if summary["repair"] == RepairStatus.PENDING:
+        return [gone, "The model is still being corrected; a later copy of this receipt will state the result."]
+    holds = IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]
+    # Of weights published with noise, the log has no more than a commitment to it.
+    bound = summary["figures"].get("distance_bound_after_relative")
+    if bound is not None and summary["guarantee"] == Guarantee.RETRAINED:
+        holds = f"{holds} The difference is at most {at_most(bound)} of the size of its weights."
+    return [gone, holds]
+
+
+def _not_done(summary: Document) -> list[str]:
+    failed = f"This could not be done on {minute(moment(summary['failed_at']))}: nothing was deleted for this request."
+    # What operators can do about it stands behind it, and in the annex.
+    reason, _, _ = summary["failure"].partition(". ")
+    told = [failed, f"The reason: {reason.rstrip('.')}."]
+    if summary["handled_at"] is None:
+        return [*told, "The request is still open."]
+    handled = day(moment(summary["handled_at"]))
+    if summary["note"] is not None:
+        return [*told, f"The request was settled in another way on {handled}: {summary['note']}"]
+    by = f"the later request {summary['handled_by']}, whose receipt says what was done"
+    return [*told, f"By {handled}, all of it had been deleted for {by if summary['handled_by'] else 'later requests'}."]

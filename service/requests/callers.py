@@ -1,0 +1,332 @@
+"""The callers of the intake: what each asks for, the statements for a group of them, and what each is told."""
+
+import asyncio
+import hmac
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Integer, LargeBinary, SmallInteger, Text, Uuid, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.db.notifications import OUTBOX_CHANNEL
+from service.db.rows import REQUEST_COLUMNS, deletion_request, key_slot, unnested
+from service.db.tables import OutboxRow, RequestRow, UsedSaltRow
+from service.domain.drills import NewDrill
+from service.domain.kinds import RequestKind
+from service.domain.records import DeletionRequest, KeySlot, Targets
+from service.domain.states import RequestStatus
+from service.errors import Conflict, InvalidRequest, LetheError, NotFound, QueueFull, Unavailable
+from service.log.commitments import Commitments
+from service.requests.lookup import RequestRepository
+
+_RETRY_AFTER_SECONDS = 5
+
+
+def refusal(error: Exception, model: str) -> Exception:
+    """Return what to tell the one caller whose request could not be stored because of `error`."""
+    if "requests_model_fkey" in str(error):
+        return NotFound(f"Unknown model {model}.", "Import it first.")
+    if isinstance(error, LetheError) or not _is_text_error(error):
+        return error
+    return InvalidRequest(
+        "The request contains text that cannot be stored: a NUL character or an unpaired surrogate.",
+        "Remove it from the reference and the Idempotency-Key.",
+    )
+
+
+class SaltUsed(Conflict):
+    """A salt that the caller gave was used before, by this request or an earlier one."""
+
+    slug: ClassVar[str] = "salt-used"
+    title: ClassVar[str] = "Salt used before"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "One of the salts was used before, so two requests could be linked.",
+            "The request was not accepted. Draw new random salts for each request, and repeat a request whose "
+            "answer was lost with its Idempotency-Key.",
+        )
+
+
+def queue_full(too_many: str) -> QueueFull:
+    """Return the error for a request with which `too_many` nodes would wait."""
+    return QueueFull(
+        f"{too_many} would be queued.",
+        f"Try again in {_RETRY_AFTER_SECONDS} seconds.",
+        retry_after=_RETRY_AFTER_SECONDS,
+    )
+
+
+def reused_key(request_id: UUID) -> Conflict:
+    """Return the error for an idempotency key that came with another body before."""
+    return Conflict(
+        f"This Idempotency-Key was used with a different body, for request {request_id}.",
+        "Use a new key for a new request, or send the first body again.",
+    )
+
+
+def shutting_down() -> Unavailable:
+    """Return the error for a request that comes too late for this process."""
+    return Unavailable("Lethe is shutting down.", "Try again in a few seconds, with the same Idempotency-Key.")
+
+
+def _is_text_error(error: Exception) -> bool:
+    """Tell whether the driver, or Postgres (SQLSTATE class 22), refused a value."""
+    original = getattr(error, "orig", None)
+    state = getattr(original, "sqlstate", None) or ""
+    return (
+        isinstance(error, UnicodeError)
+        or state.startswith("22")
+        or isinstance(getattr(original, "__cause__", None), ValueError)
+    )
+
+
+@dataclass(frozen=True)
+class IdempotencyKey:
+    """The `Idempotency-Key` of one API key."""
+
+    api_key_id: UUID
+    text: str
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """A request about to be inserted."""
+
+    id: UUID
+    model: str
+    kind: RequestKind
+    count: int
+    reference: str | None
+    ciphertext: bytes
+    key_slot: KeySlot
+    api_key_id: UUID
+    idempotency_key: str | None
+    body_digest: bytes | None
+    commitments: Commitments
+    voucher: bytes
+
+
+class Received(NamedTuple):
+    """When a request was received, and when it is due."""
+
+    at: datetime
+    due_at: datetime
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """A request found by its idempotency key."""
+
+    request: DeletionRequest
+    body_digest: bytes
+    ciphertext: bytes | None
+    key_slot: KeySlot | None
+
+
+async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
+    """Return the requests that were stored under `keys`."""
+    if not keys:
+        return {}
+    wanted = unnested(
+        "wanted",
+        api_key_id=(Uuid(), [key.api_key_id for key in keys]),
+        idempotency_key=(Text(), [key.text for key in keys]),
+    )
+    stored = (RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext)
+    query = select(*REQUEST_COLUMNS, *stored, RequestRow.key_file, RequestRow.key_place).where(
+        tuple_(RequestRow.api_key_id, RequestRow.idempotency_key).in_(select(*wanted.c))
+    )
+    found: dict[IdempotencyKey, StoredRequest] = {}
+    for row in await conn.execute(query):
+        key = IdempotencyKey(row.api_key_id, row.idempotency_key)
+        found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext, key_slot(row))
+    return found
+
+
+async def use_salts(conn: AsyncConnection, hashes: Collection[bytes]) -> int:
+    """Record salts that callers gave, and return how many of them were not recorded before.
+
+    In the order of their hashes, so that two processes with the same wait for each other instead of deadlocking.
+    """
+    if not hashes:
+        return 0
+    added = unnested("added", hash=(LargeBinary(), sorted(hashes)))
+    new = insert(UsedSaltRow).from_select(["hash"], select(*added.c)).on_conflict_do_nothing()
+    return len((await conn.execute(new.returning(UsedSaltRow.hash))).all())
+
+
+async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, Received]:
+    """Insert requests with their outbox rows, after `enter`, wake the relay, and return when each was received.
+
+    A row whose idempotency key is taken is left out. Rows go in by idempotency key, so that two processes inserting the
+    same keys wait for each other instead of deadlocking.
+    """
+    if not rows:
+        return {}
+    ordered = sorted(rows, key=lambda row: (row.api_key_id, row.idempotency_key or ""))
+    added = unnested(
+        "added",
+        id=(Uuid(), [row.id for row in ordered]),
+        model=(Text(), [row.model for row in ordered]),
+        kind=(Text(), [row.kind.value for row in ordered]),
+        count=(Integer(), [row.count for row in ordered]),
+        reference=(Text(), [row.reference for row in ordered]),
+        ciphertext=(LargeBinary(), [row.ciphertext for row in ordered]),
+        key_file=(SmallInteger(), [row.key_slot.file for row in ordered]),
+        key_place=(Integer(), [row.key_slot.place for row in ordered]),
+        api_key_id=(Uuid(), [row.api_key_id for row in ordered]),
+        idempotency_key=(Text(), [row.idempotency_key for row in ordered]),
+        body_digest=(LargeBinary(), [row.body_digest for row in ordered]),
+        subject_commitments=(LargeBinary(), [row.commitments.subjects for row in ordered]),
+        reference_commitment=(LargeBinary(), [row.commitments.reference for row in ordered]),
+        voucher=(LargeBinary(), [row.voucher for row in ordered]),
+    )
+    stored = (
+        insert(RequestRow)
+        .from_select([column.name for column in added.c], select(*added.c))
+        .on_conflict_do_nothing(
+            index_elements=[RequestRow.api_key_id, RequestRow.idempotency_key],
+            index_where=RequestRow.idempotency_key.is_not(None),
+        )
+        .returning(RequestRow.id, RequestRow.model, RequestRow.received_at, RequestRow.due_at)
+        .cte("stored")
+    )
+    listed = insert(OutboxRow).from_select(["request_id", "model"], select(stored.c.id, stored.c.model)).cte("listed")
+    notified = func.pg_notify(OUTBOX_CHANNEL, "")
+    query = select(stored.c.id, stored.c.received_at, stored.c.due_at, notified).add_cte(listed)
+    return {row.id: Received(row.received_at, row.due_at) for row in await conn.execute(query)}
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """What a caller asks for; `targets` carry the salts."""
+
+    model: str
+    kind: RequestKind
+    targets: Targets
+    reference: str | None
+    api_key_id: UUID
+    idempotency_key: str | None = None
+    #: `Keyring.body_digest` of the body, exactly when there is an idempotency key.
+    body_digest: bytes | None = None
+    #: What is recorded beside the request when it is a drill.
+    drill: NewDrill | None = None
+    #: `Keyring.salt_hash` of each salt that the caller gave.
+    salt_hashes: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that is in the database."""
+
+    request: DeletionRequest
+    #: What it names, with its salts; None for an earlier request that has been forgotten since.
+    targets: Targets | None
+    #: Whether an earlier request with the same idempotency key and body answered.
+    replayed: bool
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """One call of `accept`, with the id its request gets if it is new."""
+
+    new: NewRequest
+    id: UUID
+    answer: asyncio.Future[Accepted]
+
+    @property
+    def key(self) -> IdempotencyKey | None:
+        """Under what it is stored, so that its repetition is recognised."""
+        if self.new.idempotency_key is None:
+            return None
+        return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
+
+
+def request_of(waiting: PendingCall, received: Received) -> DeletionRequest:
+    """Return the request as it was stored."""
+    new = waiting.new
+    return DeletionRequest(
+        id=waiting.id,
+        model=new.model,
+        kind=new.kind,
+        status=RequestStatus.QUEUED,
+        count=new.targets.count,
+        reference=new.reference,
+        api_key_id=new.api_key_id,
+        received_at=received.at,
+        due_at=received.due_at,
+    )
+
+
+def answer(waiting: PendingCall, accepted: Accepted) -> None:
+    """Answer a caller, if it still waits."""
+    # A caller that has gone away has cancelled its future.
+    if not waiting.answer.done():
+        waiting.answer.set_result(accepted)
+
+
+def repeat(waiting: PendingCall, first_digest: bytes | None, accepted: Accepted) -> None:
+    """Answer a repeated idempotency key, if the body is the one it came with first."""
+    try:
+        check_body(accepted.request.id, first_digest, waiting.new.body_digest)
+    except Conflict as error:
+        refuse([waiting], error)
+    else:
+        answer(waiting, accepted)
+
+
+def check_body(first: UUID, first_digest: bytes | None, digest: bytes | None) -> None:
+    """Raise `Conflict` when an idempotency key came with another body before."""
+    if not hmac.compare_digest(first_digest or b"", digest or b""):
+        raise reused_key(first)
+
+
+def refuse(group: Iterable[PendingCall], error: Exception) -> None:
+    """Raise `error` for those of `group` that still wait."""
+    for waiting in group:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(error)
+
+
+#: How long (seconds) a count is used before it is read again.
+_FRESH_SECONDS = 0.25
+#: How many keys can fill their share of the queue.
+_KEYS = 4
+
+
+class QueueDepth:
+    """Decides which new requests fit under `limit` queued nodes and edges of one key, and `_KEYS` times as many of all.
+
+    So a key that fills its own share leaves room for the others. No limit (None) admits everything.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        #: By model: what is queued by key, and when that was read.
+        self._counts: dict[str, tuple[Counter[UUID], float]] = {}
+
+    async def refusal(self, conn: AsyncConnection, model: str, api_key_id: UUID, count: int) -> QueueFull | None:
+        """Count `count` more of a key if they fit, or say why they do not."""
+        if self._limit is None:
+            return None
+        queued, read_at = self._counts.get(model, (Counter[UUID](), float("-inf")))
+        if time.monotonic() - read_at > _FRESH_SECONDS:
+            queued = Counter(await RequestRepository(conn).queued_by_key(model))
+            self._counts[model] = queued, time.monotonic()
+        if queued[api_key_id] + count > self._limit:
+            return queue_full(f"More than {self._limit} nodes asked for with this API key")
+        if queued.total() + count > _KEYS * self._limit:
+            return queue_full(f"More than {_KEYS * self._limit} nodes, of all API keys together,")
+        queued[api_key_id] += count
+        return None
+
+    def read_again(self) -> None:
+        """Forget all counts: some of what they have in them may not have been stored."""
+        self._counts.clear()

@@ -1,0 +1,227 @@
+"""Requests that need a person: decisions on those that failed or are late, and what the unlearner does for them."""
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import structlog
+from sqlalchemy import func, literal, null, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.access.request_keys import RequestKeys, decrypt_targets
+from service.db.engine import Engine
+from service.db.notifications import listen
+from service.db.rows import QUEUED_COLUMNS, any_of, queued_request
+from service.db.tables import DecisionRow, RequestRow
+from service.db.transactions import transaction
+from service.domain.kinds import Part, Target, ends_of
+from service.domain.records import DeletionRequest, QueuedRequest
+from service.domain.states import EventType, RequestStatus
+from service.errors import Conflict, InvalidRequest, Unavailable
+from service.log.events import EventRepository, LogRepository
+from service.log.leaves import Decided
+from service.queue.outage import Outage, run_until
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves, permitted
+from service.requests.tombstones import TombstoneLookup
+
+#: Notified by every transaction that adds a decision.
+DECISIONS_CHANNEL = "lethe_decisions"
+#: Decisions written into the log in one transaction.
+_PAGE_OF_DECISIONS = 100
+
+
+class Decisions:
+    """The table `decisions` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def handle(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
+        """Settle a failed request for `reason`; what it names is then forgotten.
+
+        Raises `NotFound`, `Conflict` unless it has failed and is not handled, `InvalidRequest` for a reason that the
+        log must not contain, and `Unauthenticated` for a key without the right.
+        """
+        await self._require(request_id, reason)
+        is_handled = permitted(await self._conn.scalar(select(func.request_handle(request_id, api_key_id, reason))))
+        found = await self._require(request_id, reason)
+        if is_handled:
+            return found
+        if found.status is RequestStatus.FAILED:
+            raise Conflict(f"Request {request_id} is already handled.", "Nothing to do.")
+        raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be handled.")
+
+    async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
+        """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
+        await self._require(request_id, reason)
+        extending = select(func.request_extend(request_id, api_key_id, due_at, reason))
+        is_extended = permitted(await self._conn.scalar(extending))
+        found = await self._require(request_id, reason)
+        if is_extended:
+            return found
+        if found.ended_at is not None:
+            raise Conflict(f"Request {request_id} has ended.", "Only an open request can be extended.")
+        if found.late:
+            raise Conflict(f"Request {request_id} is past its deadline.", "Extend a request before its deadline.")
+        raise Conflict(
+            f"Request {request_id} is already due at {found.due_at:%Y-%m-%d %H:%M} UTC.", "Give a later time."
+        )
+
+    async def log(self) -> int:
+        """Write decisions into the log that are not there yet, the oldest first; returns how many."""
+        waiting = select(DecisionRow.__table__).where(DecisionRow.event_id.is_(None))
+        waiting = waiting.order_by(DecisionRow.id).limit(_PAGE_OF_DECISIONS)
+        if not (await self._conn.execute(waiting)).all():
+            return 0
+        # Others may write them too: asked for again once they are kept out.
+        await LogRepository(self._conn).take_turn()
+        rows = (await self._conn.execute(waiting)).all()
+        for row in rows:
+            content = Decided(row.reason, row.api_key_id, row.decided_at, row.due_at)
+            [event] = await EventRepository(self._conn).append_many(EventType(row.type), {row.request_id: content})
+            logged = update(DecisionRow).where(DecisionRow.id == row.id).values(event_id=event)
+            await self._conn.execute(logged)
+        return len(rows)
+
+    async def _require(self, request_id: UUID, reason: str) -> DeletionRequest:
+        request, _ = await RequestRepository(self._conn).require(request_id)
+        reference = re.escape(request.reference or "")
+        if reference and re.search(rf"(?<!\w){reference}(?!\w)", reason, re.IGNORECASE):
+            raise InvalidRequest(
+                "The reason contains the request's reference.",
+                "The log keeps reasons forever: do not name a person.",
+            )
+        return request
+
+
+#: Requests read at a time.
+_PAGE_OF_FAILED = 100
+
+
+class FailedRequests:
+    """Those of one model that are not handled; what it does bears to be repeated, also by two at a time."""
+
+    def __init__(self, engine: Engine, model: str, request_keys: RequestKeys, tombstones: TombstoneLookup) -> None:
+        self._engine = engine
+        self._model = model
+        self._keys = request_keys
+        self._tombstones = tombstones
+        #: When a request last ended or failed, as of the last look through all: nothing is new until another does.
+        self._seen: tuple[datetime | None, ...] | None = None
+
+    async def settle(self) -> int:
+        """Settle those that name nothing any more that is not deleted; returns how many. Raises `Unavailable`."""
+        async with transaction(self._engine) as connection:
+            of_model = RequestRow.model == self._model
+            ended = select(func.max(RequestRow.completed_at)).where(of_model).scalar_subquery()
+            failed = select(func.max(RequestRow.failed_at)).where(of_model).scalar_subquery()
+            newest = tuple((await connection.execute(select(ended, failed))).one())
+        if newest == self._seen:
+            return 0
+        settled, after = 0, None
+        while page := await self._page(after):
+            settled += await self._settle(page)
+            after = page[-1].id
+        self._seen = newest
+        return settled
+
+    async def forget(self, older_than: timedelta) -> int:
+        """Drop the encrypted ids of those that failed so long ago; returns of how many. Raises `Unavailable`."""
+        async with transaction(self._engine) as connection:
+            dropped = (
+                update(RequestRow)
+                .where(RequestRow.model == self._model, RequestRow.status == RequestStatus.FAILED)
+                .where(RequestRow.ciphertext.is_not(None), RequestRow.failed_at < func.now() - literal(older_than))
+                .values(ciphertext=null())
+            )
+            return (await connection.execute(dropped)).rowcount
+
+    async def _page(self, after: UUID | None) -> Sequence[QueuedRequest]:
+        query = select(*QUEUED_COLUMNS).where(RequestRow.model == self._model, RequestRow.ciphertext.is_not(None))
+        query = query.where(RequestRow.status == RequestStatus.FAILED).order_by(RequestRow.id).limit(_PAGE_OF_FAILED)
+        if after is not None:
+            query = query.where(RequestRow.id > after)
+        async with transaction(self._engine) as connection:
+            return [queued_request(row) for row in await connection.execute(query)]
+
+    async def _settle(self, page: Sequence[QueuedRequest]) -> int:
+        opened = await asyncio.to_thread(lambda: [(one, decrypt_targets(one, self._keys)) for one in page])
+        # Without its key nobody can tell what one named: somebody has to say what became of it.
+        named = [(one.id, one.kind.rules.removes, targets.named) for one, targets in opened if targets is not None]
+        deleted_by = {
+            part: await self._deleted_by(part, {target for _, of, targets in named if of is part for target in targets})
+            for part in Part
+        }
+        by = {
+            request_id: {deleted_by[part][target] for target in targets} - {None}
+            for request_id, part, targets in named
+            if all(target in deleted_by[part] for target in targets)
+        }
+        completed = await self._completed({one for ids in by.values() for one in ids if one is not None})
+        settled = 0
+        for request_id, ids in by.items():
+            if ids <= completed.keys():
+                last_first = sorted((one for one in completed if one in ids), key=completed.__getitem__, reverse=True)
+                async with transaction(self._engine) as connection:
+                    settled += await RequestMoves(connection).mark_handled(request_id, tuple(last_first))
+        return settled
+
+    async def _deleted_by(self, part: Part, named: Collection[Target]) -> Mapping[Target, UUID | None]:
+        """Those of `named` that are deleted, by themselves or with a node, and by which request."""
+        found = await self._tombstones.find(part, list(named))
+        others = {target: ends_of(target) for target in named if target not in found}
+        nodes = await self._tombstones.deleted_nodes(list({end for ends in others.values() for end in ends}))
+        with_node = {target: nodes[end] for target, ends in others.items() for end in ends if end in nodes}
+        return found | with_node
+
+    async def _completed(self, ids: Collection[UUID]) -> Mapping[UUID, datetime]:
+        """Those of `ids` that are completed, and when they were."""
+        query = select(RequestRow.id, RequestRow.completed_at).where(RequestRow.id == any_of(ids))
+        async with transaction(self._engine) as connection:
+            found = await connection.execute(query.where(RequestRow.completed_at.is_not(None)))
+            return {row.id: row.completed_at for row in found}
+
+
+#: Seconds between two looks, of which a decision need not wait for the next.
+_LOOK_S = 2.0
+
+
+class FollowUp:
+    """Any unlearner may do it, whether or not it holds the lease: all of it bears to be repeated."""
+
+    def __init__(self, engine: Engine, failed: FailedRequests, keep_failed: timedelta) -> None:
+        """`keep_failed` is how long the encrypted ids of a failed request are kept."""
+        self._engine = engine
+        self._failed = failed
+        self._keep_failed = keep_failed
+        self._outage = Outage("decisions and failed requests")
+        self._log = structlog.get_logger(__name__)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look again and again until `stop` is set, through any outage of Postgres."""
+        await run_until(stop, self._run())
+
+    async def look(self) -> None:
+        """Do what there is to do. Raises `Unavailable`."""
+        while True:
+            async with transaction(self._engine) as connection:
+                if not await Decisions(connection).log():
+                    break
+        if settled := await self._failed.settle():
+            self._log.info("failed.settled", requests=settled)
+        if forgotten := await self._failed.forget(self._keep_failed):
+            self._log.warning("failed.forgotten", requests=forgotten)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with listen(self._engine, DECISIONS_CHANNEL) as wakeup:
+                    while True:
+                        await self.look()
+                        self._outage.over()
+                        await wakeup.wait(_LOOK_S)
+            except (Unavailable, OSError) as error:
+                await self._outage.pause(error)

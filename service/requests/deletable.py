@@ -1,0 +1,157 @@
+"""What a deletion request names: whether it may all be deleted, and how much of that which key is told."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+from service.access.keyring import Keyring
+from service.access.limits import RateLimits
+from service.db.engine import Engine
+from service.domain.kinds import Names, Part, RequestKind, Target, ends_of
+from service.errors import Conflict, NotFound, UnknownEdges, UnknownNodes
+from service.observability.metrics import IntakeMetrics
+from service.predictions.reader import Found, Reader, offload
+from service.requests.intake import Intake
+from service.requests.tombstones import TombstoneLookup
+
+
+@dataclass(frozen=True)
+class Deletions:
+    """Made once by the composition root."""
+
+    #: Name of the model that is served; requests and tombstones belong to it.
+    model: str
+    engine: Engine
+    reader: Reader
+    tombstones: TombstoneLookup
+    keyring: Keyring
+    intake: Intake
+    limits: RateLimits
+    metrics: IntakeMetrics
+    #: Most targets of one request, and most nodes of one search.
+    most_targets: int
+
+    async def look_up(self, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Found | None:
+        """What the published version has of these; None where none can be read."""
+        return await offload(len(nodes), lambda: self.reader.look_up(nodes, edges))
+
+
+class PublicNodes(Conflict):
+    """The model's MLP was trained on what is named; `extra["public"]` or `extra["public_edges"]` lists all of it."""
+
+    slug: ClassVar[str] = "public-nodes"
+    title: ClassVar[str] = "Public nodes are never deleted"
+
+
+def is_public(public: Collection[str], subject: Target) -> bool:
+    """Whether this is one of the `public` nodes, or an edge between two of them.
+
+    An edge with one public end may be deleted: it is the other end's as well.
+    """
+    return all(end in public for end in ends_of(subject))
+
+
+def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[Target]) -> None:
+    """Raises PublicNodes when any of `subjects` is one of the nodes `named_public`, or an edge between two of them."""
+    public = [subject for subject in subjects if is_public(named_public, subject)]
+    nodes = [subject for subject in public if isinstance(subject, str)]
+    edges = [subject for subject in public if not isinstance(subject, str)]
+    reason = f"the MLP of the model {model} was trained on public nodes and can never forget them."
+    instead = "nothing was accepted. To forget them, train and import a model without them."
+    if nodes:
+        raise PublicNodes(
+            f"{len(nodes)} of the nodes are public: {reason}",
+            f"Remove the nodes listed in `public`; {instead}",
+            public=nodes,
+        )
+    if edges:
+        raise PublicNodes(
+            f"{len(edges)} of the edges join two public nodes: {reason}",
+            f"Remove the edges listed in `public_edges`; {instead}",
+            public_edges=edges,
+        )
+
+
+class UnknownTargets(NotFound):
+    """Something that is named is not in the model, or is never deleted; which, the key may not know."""
+
+    slug: ClassVar[str] = "unknown-targets"
+    title: ClassVar[str] = "Unknown targets"
+
+
+async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> None:
+    """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
+
+    For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
+    same is said. An edge that went with a node is unknown then: accepted, every pair with a deleted node would be, and
+    so tell it from the others. Where no version can be read, everything passes: the unlearner finds out.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
+    # First of all: what the reader no longer has by now has its tombstone already.
+    found = await deletions.look_up(nodes, edges)
+    if found is None:
+        return
+    deleted = await deletions.tombstones.deleted_nodes(nodes)
+    known: set[Target] = {*found.live, *deleted}
+    if kind.rules.names is Names.EDGES:
+        cut = await deletions.tombstones.find(kind.rules.removes, edges)
+        known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
+    if not known.issuperset(subjects) or any(is_public(found.public, subject) for subject in subjects):
+        raise UnknownTargets(
+            f"Some of these ids are not in the model {deletions.model} or may not be deleted.",
+            "Check the ids; keys with deletions:read see which. Nothing was accepted.",
+        )
+
+
+async def deleted_earlier(
+    deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]
+) -> dict[Target, UUID | None]:
+    """The subjects that are gone already, with the request that deleted each, None where the database has it not.
+
+    For keys that may know of deletions. Where no version can be read, nothing is refused: the unlearner finds out.
+    Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
+    """
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    ends = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
+    # First of all: what the reader no longer has by now has its tombstone already.
+    found = await deletions.look_up(ends, edges)
+    missing = [node for node in ends if found is None or node not in found.live]
+    deleted = await deletions.tombstones.deleted_nodes(missing)
+    earlier: dict[Target, UUID | None] = {}
+    if kind.rules.removes is not Part.NODES:
+        earlier = await deletions.tombstones.find(kind.rules.removes, subjects)
+    if found is not None:
+        gone = {*missing, *earlier}
+        absent = [
+            edge
+            for edge, is_present in zip(edges, found.edges, strict=True)
+            if not is_present and gone.isdisjoint((edge, *edge))
+        ]
+        unknown = [node for node in missing if node not in deleted]
+        _refuse_unknown(deletions.model, unknown, absent)
+        refuse_public(found.public, deletions.model, subjects)
+    for subject in subjects:
+        for node in ends_of(subject):
+            if node in deleted:
+                earlier.setdefault(subject, deleted[node])
+    return earlier
+
+
+def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
+    """Raises UnknownNodes, UnknownEdges."""
+    also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
+    if nodes:
+        raise UnknownNodes(
+            f"{len(nodes)} of the nodes are not in the model {model}.",
+            "Check the ids in `unknown`. Nothing was accepted.",
+            unknown=nodes,
+            **also,
+        )
+    if edges:
+        raise UnknownEdges(
+            f"{len(edges)} of the edges are not in the graph of the model {model}.",
+            "Check the pairs in `unknown_edges`. Nothing was accepted.",
+            **also,
+        )

@@ -1,0 +1,123 @@
+"""Drills: which requests delete cohorts of canaries. What came of them is kept with their requests, and not here."""
+
+import builtins
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    ForeignKey,
+    Identity,
+    Integer,
+    Row,
+    column,
+    exists,
+    func,
+    insert,
+    select,
+    table,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db import locks
+from service.db.locks import Lock
+from service.db.tables import Base, RequestRow
+from service.domain.drills import Drill, NewDrill
+from service.domain.states import RequestStatus
+from service.errors import Conflict
+
+_OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
+#: The view of drills with what became of them; when the model of one was replaced among it.
+_TOLD = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
+
+
+class DrillRow(Base):
+    """A request that deletes a cohort of canaries; rows are never changed."""
+
+    __tablename__ = "drills"
+
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
+    #: Their order, which a clock that is set back does not change.
+    number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    model: Mapped[str]
+    cohort: Mapped[int] = mapped_column(Integer)
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class DrillOpen(Conflict):
+    """A drill of the model is under way, or was asked for at the same moment."""
+
+    slug = "drill-open"
+    title = "A drill is under way"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A drill of this model is already running or was just started.",
+            "Wait until it is completed (see `GET /drills`), then start the next.",
+        )
+
+
+class DrillRepository:
+    """The table `drills` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take_turn(self) -> None:
+        """Keep others from recording drills until the caller's transaction ends."""
+        await locks.take(self._conn, Lock.DRILLS)
+
+    async def may_begin(self, model: str, new: NewDrill) -> bool:
+        """Whether no drill of the model is open, and none was recorded since the cohort was chosen.
+
+        For a caller that has taken its turn: otherwise two may both begin.
+        """
+        is_open = exists().where(
+            DrillRow.model == model, RequestRow.id == DrillRow.request_id, RequestRow.status.in_(_OPEN)
+        )
+        newest = select(DrillRow.request_id).where(DrillRow.model == model).order_by(DrillRow.number.desc()).limit(1)
+        found = (await self._conn.execute(select(is_open, newest.scalar_subquery()))).one()
+        return not found[0] and found[1] == new.after
+
+    async def record(self, request_id: UUID, model: str, new: NewDrill) -> None:
+        """Record that a request is a drill."""
+        await self._conn.execute(insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort))
+
+    async def get(self, request_id: UUID) -> Drill | None:
+        """Return the drill that a request is, None when it is none."""
+        return next(iter(await self._read(_TOLD.c.request_id == request_id, limit=1)), None)
+
+    async def newest(self, model: str) -> Drill | None:
+        """Return the drill of a model that was asked for last."""
+        return next(iter(await self.list(model, limit=1)), None)
+
+    async def list(self, model: str, *, limit: int) -> builtins.list[Drill]:
+        """Return up to `limit` drills of a model, newest first."""
+        return await self._read(_TOLD.c.model == model, limit=limit)
+
+    async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
+        """Return the newest drill whose request has one of `statuses` and that says something of the served model.
+
+        None when there is none: of one that an import has replaced since, drills say nothing any more.
+        """
+        served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
+        return next(iter(await self._read(*served, limit=1)), None)
+
+    async def between(self, model: str, since: datetime, until: datetime) -> builtins.list[Drill]:
+        """Return the drills of a model asked for from `since` on and before `until`, newest first."""
+        asked = (_TOLD.c.model == model, _TOLD.c.requested_at >= since, _TOLD.c.requested_at < until)
+        return await self._read(*asked, limit=None)
+
+    async def _read(self, *conditions: ColumnElement[bool], limit: int | None) -> builtins.list[Drill]:
+        query = select(*_TOLD.c).where(*conditions).order_by(_TOLD.c.number.desc()).limit(limit)
+        return [_drill(row) for row in await self._conn.execute(query)]
+
+
+def _drill(row: Row[*tuple[Any, ...]]) -> Drill:
+    values = {field.name: getattr(row, field.name) for field in fields(Drill)}
+    values["status"] = RequestStatus(row.status)
+    return Drill(**values)

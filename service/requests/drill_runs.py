@@ -1,0 +1,348 @@
+"""Starting a drill, which deletes the next cohort of canaries by the ordinary way, and what the drill routes give."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, ClassVar
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from projector.forgetting.canaries import Canaries
+from service.access.keyring import Keyring
+from service.db.engine import Engine
+from service.db.transactions import transaction
+from service.domain.drills import Drill, NewDrill
+from service.domain.kinds import Part, RequestKind
+from service.domain.records import ApiKey, Targets
+from service.domain.states import RequestStatus
+from service.errors import Conflict, LetheError
+from service.log.commitments import salted
+from service.observability.metrics import IntakeMetrics
+from service.requests.answers import Links, Salts, links_of
+from service.requests.drill_rows import DrillOpen, DrillRepository
+from service.requests.intake import Intake, NewRequest
+from service.requests.tombstones import TombstoneLookup
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """How many cohorts of canaries the served model has, and which are left."""
+
+    #: Cohorts at training, and nodes of each; 0 for a model without canaries.
+    total: int
+    nodes: int
+    #: Those of which nothing was deleted, in the order in which drills use them.
+    unused: tuple[int, ...]
+    #: Those of which a part was deleted by other requests, so that a drill would show less than it says.
+    partly_deleted: tuple[int, ...]
+
+
+class CohortSearch:
+    """Looks the canaries up in the graph and among the tombstones."""
+
+    def __init__(
+        self,
+        canaries: Callable[[], Canaries | None],
+        live: Callable[[Sequence[str]], Collection[str]],
+        tombstones: TombstoneLookup,
+    ) -> None:
+        """`canaries` are those of the served model, `live` says which of some ids are live nodes of it.
+
+        Either may raise Unavailable.
+        """
+        self.canaries = canaries
+        self._live = live
+        self._tombstones = tombstones
+
+    async def __call__(self) -> Cohorts:
+        """The cohorts of the served model. Raises Unavailable, also while no model is loaded yet."""
+        canaries = self.canaries()
+        if canaries is None:
+            return Cohorts(0, 0, (), ())
+        all_of_them = {cohort: canaries.cohort_ids(cohort) for cohort in range(1, canaries.cohorts + 1)}
+        left = frozenset(self._live([node for cohort_nodes in all_of_them.values() for node in cohort_nodes]))
+        live = {cohort: [node for node in nodes if node in left] for cohort, nodes in all_of_them.items()}
+        # A canary without its features has left the column, and is a node of the graph still.
+        nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
+        bare = await self._tombstones.find(Part.FEATURES, nodes)
+        whole = {cohort: sum(node not in bare for node in nodes) for cohort, nodes in live.items()}
+        return Cohorts(
+            canaries.cohorts,
+            canaries.nodes,
+            unused=tuple(cohort for cohort, count in whole.items() if count == canaries.nodes),
+            partly_deleted=tuple(cohort for cohort, nodes in live.items() if nodes and whole[cohort] < canaries.nodes),
+        )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers in words, runs of them as `3 to 7`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+#: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
+_BODY = b"POST /drills"
+
+
+class NoCanaries(Conflict):
+    """The served model was trained without canaries."""
+
+    slug: ClassVar[str] = "no-canaries"
+    title: ClassVar[str] = "No canaries"
+
+
+class CohortsUsedUp(Conflict):
+    """Every cohort of canaries was deleted, wholly or in part."""
+
+    slug: ClassVar[str] = "cohorts-used-up"
+    title: ClassVar[str] = "No cohort left"
+
+
+@dataclass(frozen=True)
+class StartedDrill:
+    """A drill that was accepted."""
+
+    drill: Drill
+    #: What its request names, with the salts; None once that is forgotten.
+    targets: Targets | None
+    #: The model's cohorts, that of the drill among them if it was started just now.
+    cohorts: Cohorts
+
+
+class Drills:
+    """The drills of one model."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: str,
+        intake: Intake,
+        keyring: Keyring,
+        cohorts: CohortSearch,
+        metrics: IntakeMetrics,
+    ) -> None:
+        self.engine = engine
+        self.model = model
+        #: Call it for what is left of the canaries.
+        self.cohorts = cohorts
+        self._intake = intake
+        self._keyring = keyring
+        self._metrics = metrics
+
+    async def newest(self) -> Drill | None:
+        """The drill of the model that was asked for last. Raises Unavailable."""
+        async with transaction(self.engine) as connection:
+            return await DrillRepository(connection).newest(self.model)
+
+    async def start(self, caller: ApiKey, *, newest: Drill | None, idempotency_key: str | None = None) -> StartedDrill:
+        """Ask for the deletion of the first cohort that is whole.
+
+        `newest` is the model's newest drill, read before this call: should there be another by now, nothing is started.
+        With an idempotency key that a drill was started with before, that drill is returned.
+
+        Raises:
+            NoCanaries, CohortsUsedUp: there is nothing to delete.
+            DrillOpen: a drill is under way.
+            Conflict: the idempotency key was used for something else.
+            QueueFull, Unavailable: it cannot be taken now; nothing is started.
+        """
+        if idempotency_key is not None:
+            digest = self._keyring.body_digest(_BODY)
+            earlier = await self._intake.find(caller.id, idempotency_key, digest)
+            if earlier is not None:
+                drill = await self._recorded(earlier.request.id)
+                return StartedDrill(drill, earlier.targets, await self.cohorts())
+        canaries = self.cohorts.canaries()
+        if canaries is None:
+            raise NoCanaries(
+                f"The model {self.model} has no canaries, so there is nothing to drill.",
+                "Train it with `./lethe train --canaries K`, and import it.",
+            )
+        if newest is not None and newest.is_open:
+            raise DrillOpen
+        cohorts = await self.cohorts()
+        if not cohorts.unused:
+            raise CohortsUsedUp(
+                _used_up(cohorts), "Train the model again with `./lethe train --canaries K`, and import it."
+            )
+        new = NewDrill(cohorts.unused[0], None if newest is None else newest.request_id)
+        return await self._ask(caller, canaries, cohorts, new, idempotency_key)
+
+    async def _ask(
+        self, caller: ApiKey, canaries: Canaries, cohorts: Cohorts, new: NewDrill, idempotency_key: str | None
+    ) -> StartedDrill:
+        reference = f"drill {new.cohort}"
+        accepted = await self._intake.accept(
+            NewRequest(
+                model=self.model,
+                kind=RequestKind.NODE,
+                # All of them are there, or were a moment ago: what goes meanwhile, the unlearner finds to be gone.
+                targets=salted(canaries.cohort_ids(new.cohort), reference, self._keyring.new_salt),
+                reference=reference,
+                api_key_id=caller.id,
+                idempotency_key=idempotency_key,
+                body_digest=None if idempotency_key is None else self._keyring.body_digest(_BODY),
+                drill=new,
+            )
+        )
+        if accepted.replayed:
+            return StartedDrill(await self._recorded(accepted.request.id), accepted.targets, cohorts)
+        self._metrics.received(RequestKind.NODE)
+        # Not read from the database: an outage now would be told as if nothing had been recorded.
+        drill = Drill(
+            request_id=accepted.request.id,
+            model=self.model,
+            cohort=new.cohort,
+            requested_at=accepted.request.received_at,
+            status=accepted.request.status,
+        )
+        return StartedDrill(drill, accepted.targets, cohorts)
+
+    async def _recorded(self, request_id: UUID) -> Drill:
+        async with transaction(self.engine) as connection:
+            drill = await DrillRepository(connection).get(request_id)
+        if drill is None:
+            raise LetheError(f"Request {request_id} is not a drill.", "See it under /deletions.")
+        return drill
+
+
+def _used_up(cohorts: Cohorts) -> str:
+    """What became of the cohorts, in a sentence that names those that were deleted in part."""
+    text = f"All {cohorts.total} cohorts of canaries are used."
+    if cohorts.partly_deleted:
+        text += f" No drill can use {ranges(cohorts.partly_deleted)}: other requests deleted some of their nodes."
+    return text
+
+
+_ID = "0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11"
+_ASKED: dict[str, Any] = {
+    "request_id": _ID,
+    "cohort": 3,
+    "requested_at": "2026-03-02T09:15:04.120000Z",
+    "links": {"self": f"/deletions/{_ID}"},
+}
+_OPEN: dict[str, Any] = _ASKED | {
+    "status": "queued",
+    "applied_at": None,
+    "completed_at": None,
+    "failed_at": None,
+    "channel_norm_before": None,
+    "channel_norm_after": None,
+    "passed": None,
+    "model_replaced_at": None,
+    "finding": "The canaries are being deleted.",
+}
+_DONE: dict[str, Any] = _ASKED | {
+    "status": "completed",
+    "applied_at": "2026-03-02T09:15:04.310000Z",
+    "completed_at": "2026-03-02T09:15:04.420000Z",
+    "failed_at": None,
+    "channel_norm_before": 4.125,
+    "channel_norm_after": 0.0,
+    "passed": True,
+    "model_replaced_at": None,
+    "finding": "The weight on the test column fell from 4.125 to 0.",
+}
+_COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_deleted": [2]}
+
+
+class DrillAnswer(BaseModel):
+    """The deletion of one cohort of canaries, and what was read from the weights."""
+
+    request_id: UUID = Field(description="The deletion request of the drill.")
+    cohort: int
+    requested_at: datetime
+    status: RequestStatus = Field(description="That of the request.")
+    applied_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    channel_norm_before: float | None = Field(description="Norm of the cohort's rows of the weights before.")
+    channel_norm_after: float | None = Field(description="The same after, read from the weights; should be 0.")
+    passed: bool | None = Field(description="Null while it is under way, and when it was cancelled.")
+    model_replaced_at: datetime | None = Field(
+        description="When an import replaced the drilled model; null while it is served."
+    )
+    finding: str = Field(description="The result in one sentence.")
+    links: Links
+
+
+class CohortsAnswer(BaseModel):
+    """The canaries of the served model."""
+
+    total: int = Field(description="Cohorts at training; 0 without canaries.")
+    nodes: int = Field(description="Nodes of each.")
+    remaining: int = Field(description="Complete cohorts that no running drill uses: the number of drills left.")
+    partly_deleted: list[int] = Field(
+        description="Cohorts that drills skip because other requests deleted some of their nodes."
+    )
+
+
+class AcceptedDrill(DrillAnswer):
+    """A drill that was accepted; what is done since is at `links.self`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                _OPEN
+                | {
+                    "cohorts": _COHORTS,
+                    "salts": {
+                        "nodes": {"lethe-canary-5f1d7a84-3-1": "5f1d7a84db00d2fce00b31a7fc73224f"},
+                        "reference": "c0535e4be2b79ffd93291305436bf889",
+                    },
+                }
+            ]
+        }
+    )
+
+    cohorts: CohortsAnswer
+    salts: Salts | None = Field(description="They link the receipt to the ids of the canaries; null once erased.")
+
+
+class DrillsAnswer(BaseModel):
+    """The drills of the served model, and what is left for more."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "cora", "cohorts": _COHORTS, "drills": [_DONE]}]}
+    )
+
+    model: str
+    cohorts: CohortsAnswer
+    drills: list[DrillAnswer] = Field(description="Newest first.")
+
+
+def drill_answer(drill: Drill, *, with_result: bool) -> DrillAnswer:
+    """What a drill looks like; `with_result` is whether what was read from the weights may be told."""
+    return DrillAnswer(**_fields(drill, with_result=with_result))
+
+
+def accepted_drill(started: StartedDrill, *, with_result: bool) -> AcceptedDrill:
+    """The 202 answer; see `drill_answer`."""
+    targets = started.targets
+    salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
+    told = _fields(started.drill, with_result=with_result)
+    return AcceptedDrill(**told, cohorts=cohorts_answer(started.cohorts, started.drill), salts=salts)
+
+
+def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
+    """What is left of the canaries; the cohort of a drill under way is not, though its nodes may still be there."""
+    taken = newest.cohort if newest is not None and newest.is_open else None
+    return CohortsAnswer(
+        total=cohorts.total,
+        nodes=cohorts.nodes,
+        remaining=sum(cohort != taken for cohort in cohorts.unused),
+        partly_deleted=[cohort for cohort in cohorts.partly_deleted if cohort != taken],
+    )
+
+
+def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
+    named = {name: getattr(drill, name) for name in DrillAnswer.model_fields if name != "links"}
+    if not with_result:
+        # Read in the batch, so there before the drill is completed.
+        named |= dict.fromkeys(("channel_norm_before", "channel_norm_after"))
+        if drill.status is RequestStatus.COMPLETED:
+            told = "The result requires the scope audit:read, since the weights are published with noise."
+            named |= {"passed": None, "finding": told}
+    return named | {"links": links_of(drill.request_id)}

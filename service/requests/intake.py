@@ -1,0 +1,362 @@
+"""Accepting deletion requests: concurrent callers share one sync of the key file and one transaction.
+
+Order of a group: look for earlier uses of the idempotency keys; enter the intake; make the keys of the new requests
+durable; insert requests and outbox rows; commit. So there is no row without its key. A key without its row is destroyed
+once the row is known to be absent: here when no commit was sent, or when it was answered; else by the unlearner, which
+is told of it and looks when no commit can be under way any more (`service.access.key_disposal`).
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from service import failure_points
+from service.access.key_disposal import RequestKeyRepository, enter
+from service.access.keyring import Keyring
+from service.access.own_slots import OwnSlots, ReservedKey
+from service.access.request_keys import NotDecrypted, RequestKeys, decrypt, encrypt
+from service.db.transactions import transaction
+from service.domain.records import DeletionRequest, Targets
+from service.errors import Conflict, LetheError, Unavailable
+from service.failure_points import FailurePoint
+from service.log.commitments import commit
+from service.requests import callers
+from service.requests.callers import (
+    Accepted,
+    IdempotencyKey,
+    NewRequest,
+    NewRow,
+    PendingCall,
+    QueueDepth,
+    Received,
+    SaltUsed,
+    StoredRequest,
+    answer,
+    check_body,
+    refusal,
+    refuse,
+    repeat,
+    request_of,
+    shutting_down,
+)
+from service.requests.drill_rows import DrillOpen, DrillRepository
+from service.requests.moves import SEND_ANEW, RequestMoves
+
+__all__ = ["Accepted", "Intake", "NewRequest"]
+
+#: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
+_GROUP_REQUESTS = 256
+_GROUP_TARGETS = 20_000
+
+
+@dataclass
+class _Group:
+    """What one transaction found and stored."""
+
+    earlier: dict[IdempotencyKey, StoredRequest]
+    #: Those for which a row was to be made.
+    new: list[PendingCall]
+    #: When each new request was received; those that lost their idempotency key to another process are missing.
+    received: dict[UUID, Received]
+
+
+class Intake:
+    """Stores requests for the API. One per process; it belongs to the event loop it is used in."""
+
+    def __init__(
+        self, engine: AsyncEngine, own_slots: OwnSlots, keyring: Keyring, *, max_queued_nodes: int | None
+    ) -> None:
+        self._engine = engine
+        self._keyring = keyring
+        self._slots = own_slots
+        #: Those of all processes, for repetitions and retries of what another accepted.
+        self._keys = RequestKeys(own_slots.folder)
+        self._depth = QueueDepth(max_queued_nodes)
+        self._pending: list[PendingCall] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+        #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
+        #: process begins, those that the one before it left.
+        self._has_orphans = True
+
+    async def accept(self, new: NewRequest) -> Accepted:
+        """Return once the request is committed, or the earlier one that its idempotency key stands for.
+
+        Raises `Conflict` (the idempotency key came with another body before; as `DrillOpen`, another drill is under
+        way; as `SaltUsed`, a salt was used before), `QueueFull`, `InvalidRequest` (text that cannot be stored),
+        `NotFound` (no such model) and `Unavailable`: nothing was stored, or, when it is a `CommitUnanswered`, repeating
+        the request with its idempotency key finds out.
+        """
+        if self._closed:
+            raise shutting_down()
+        waiting = PendingCall(new, uuid4(), asyncio.get_running_loop().create_future())
+        self._pending.append(waiting)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_groups(), name="intake")
+        return await waiting.answer
+
+    async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
+        """Return what was stored under an idempotency key, None when nothing was.
+
+        Raises `Conflict` (it came with another body), `NotDecrypted` and `Unavailable`.
+        """
+        key = IdempotencyKey(api_key_id, idempotency_key)
+        async with transaction(self._engine) as conn:
+            earlier = (await callers.find_earlier(conn, {key})).get(key)
+        if earlier is None:
+            return None
+        check_body(earlier.request.id, earlier.body_digest, body_digest)
+        return Accepted(earlier.request, self._targets(earlier), replayed=True)
+
+    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+        """Cancel a queued request as the holder of an API key; the unlearner then destroys the request's own key.
+
+        Raises `NotFound`, `Conflict`, `Unauthenticated`, `Unavailable`.
+        """
+        async with transaction(self._engine) as conn:
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only)
+        failure_points.reached(FailurePoint.CANCELLED)
+        return cancelled
+
+    async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
+        """Queue a failed request again, as the holder of an API key.
+
+        Raises `NotFound`, `Unauthenticated`, `Unavailable`, and `Conflict` when that is not possible.
+        """
+        async with transaction(self._engine) as conn:
+            request = await RequestMoves(conn).retry(request_id, api_key_id)
+            if not await self._has_key(conn, request_id):
+                raise Conflict(
+                    f"The ids that request {request_id} names cannot be read any more: their key is gone.",
+                    f"Restore the key folder. If the key is lost: {SEND_ANEW}",
+                )
+        return request
+
+    async def is_readable(self, request_id: UUID) -> bool:
+        """Whether the key to what a request names is still there. Raises `Unavailable`."""
+        async with transaction(self._engine) as conn:
+            return await self._has_key(conn, request_id)
+
+    async def _has_key(self, conn: AsyncConnection, request_id: UUID) -> bool:
+        return self._keys.get(request_id, await RequestKeyRepository(conn).slot(request_id)) is not None
+
+    async def close(self) -> None:
+        """Take no more requests, and wait for those under way."""
+        self._closed = True
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write_groups(self) -> None:
+        group: list[PendingCall] = []
+        try:
+            while self._pending:
+                group = self._take()
+                try:
+                    await self._write(group)
+                except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
+                    refuse(group, error)
+        finally:
+            # Only when this task was cancelled is anyone still waiting.
+            refuse([*group, *self._pending], shutting_down())
+            self._pending.clear()
+
+    def _take(self) -> list[PendingCall]:
+        """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
+        targets = 0
+        for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
+            targets += waiting.new.targets.count
+            if size and targets > _GROUP_TARGETS:
+                break
+        else:
+            size = _GROUP_REQUESTS
+        group = self._pending[:size]
+        del self._pending[:size]
+        return [waiting for waiting in group if not waiting.answer.done()]
+
+    async def _write(self, group: Sequence[PendingCall]) -> None:
+        """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
+        if not group:
+            return
+        try:
+            stored = await self._store(group)
+        except Unavailable as error:
+            refuse(group, error)
+        except (LetheError, DBAPIError, ValueError) as error:
+            if len(group) == 1:
+                refuse(group, refusal(error, group[0].new.model))
+                return
+            middle = len(group) // 2
+            await self._write(group[:middle])
+            await self._write(group[middle:])
+        else:
+            self._answer(group, stored)
+
+    async def _store(self, group: Sequence[PendingCall]) -> _Group:
+        """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
+        failure_points.reached(FailurePoint.ACCEPTING)
+        reserved: Mapping[UUID, ReservedKey] = {}
+        commit_sent = notified = False
+        try:
+            async with transaction(self._engine) as conn:
+                if any(waiting.new.drill for waiting in group):
+                    # Before anything is read: what drills of other processes stored is seen then.
+                    await DrillRepository(conn).take_turn()
+                asked = {waiting.key for waiting in group if waiting.key}
+                stored = _Group(await callers.find_earlier(conn, asked), [], {})
+                stored.new = await self._admit(conn, group, stored.earlier)
+                if stored.new:
+                    await enter(conn)
+                    reserved = await self._reserve(stored.new)
+                failure_points.reached(FailurePoint.KEYS_RESERVED)
+                rows = [self._encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
+                stored.received = await callers.insert_rows(conn, rows)
+                inserted = [each for each in stored.new if each.id in stored.received]
+                await _record_drills(conn, inserted)
+                await _use_salts(conn, inserted)
+                taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received}
+                stored.earlier |= await callers.find_earlier(conn, taken)
+                if self._has_orphans:
+                    await RequestKeyRepository(conn).notify_orphaned()
+                    notified = True
+                commit_sent = True
+        except BaseException:
+            self._depth.read_again()
+            if commit_sent:
+                self._has_orphans = True
+            else:
+                await self._destroy(reserved)
+            raise
+        failure_points.reached(FailurePoint.ACCEPTED)
+        if notified:
+            self._has_orphans = False
+        await self._destroy({one: key for one, key in reserved.items() if one not in stored.received})
+        return stored
+
+    async def _admit(
+        self, conn: AsyncConnection, group: Iterable[PendingCall], earlier: Collection[IdempotencyKey]
+    ) -> list[PendingCall]:
+        """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
+
+        Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
+        an `earlier` request, or of one that was admitted before it, is a repetition.
+        """
+        admitted: list[PendingCall] = []
+        used = set(earlier)
+        for waiting in group:
+            # Told already: by an earlier attempt, which another of its group has made fail.
+            if waiting.answer.done() or waiting.key in used:
+                continue
+            if not await _may_begin(conn, waiting, admitted):
+                refuse([waiting], DrillOpen())
+                continue
+            new = waiting.new
+            full = await self._depth.refusal(conn, new.model, new.api_key_id, new.targets.count)
+            if full is not None:
+                refuse([waiting], full)
+                continue
+            admitted.append(waiting)
+            if waiting.key is not None:
+                used.add(waiting.key)
+        return admitted
+
+    async def _reserve(self, new: Sequence[PendingCall]) -> Mapping[UUID, ReservedKey]:
+        """Make a durable key for each request."""
+        try:
+            return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
+        except asyncio.CancelledError:
+            # The thread goes on.
+            self._has_orphans = True
+            raise
+        except OSError as error:
+            # Some may be on the disk: zeroing them may have failed as well.
+            self._has_orphans = True
+            raise Unavailable(
+                f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was stored; try again."
+            ) from error
+
+    def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:
+        """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
+        for waiting in stored.new:
+            if waiting.id in stored.received:
+                request = request_of(waiting, stored.received[waiting.id])
+                answer(waiting, Accepted(request, waiting.new.targets, replayed=False))
+        firsts = {waiting.key: waiting for waiting in stored.new if waiting.key and waiting.id in stored.received}
+        for waiting in group:
+            if waiting.answer.done() or waiting.key is None:
+                continue
+            if waiting.key in stored.earlier:
+                self._replay(waiting, stored.earlier[waiting.key])
+            else:
+                first = firsts[waiting.key]
+                request = request_of(first, stored.received[first.id])
+                repeat(waiting, first.new.body_digest, Accepted(request, first.new.targets, replayed=True))
+
+    def _replay(self, waiting: PendingCall, earlier: StoredRequest) -> None:
+        try:
+            targets = self._targets(earlier)
+        except NotDecrypted as error:
+            refuse([waiting], error)
+            return
+        repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
+
+    def _targets(self, earlier: StoredRequest) -> Targets | None:
+        """What a stored request names; None once it is forgotten. Raises `NotDecrypted`."""
+        key = self._keys.get(earlier.request.id, earlier.key_slot)
+        if key is None or earlier.ciphertext is None:
+            return None
+        return decrypt(earlier.ciphertext, key, earlier.request.id)
+
+    def _encrypted(self, waiting: PendingCall, reserved: ReservedKey) -> NewRow:
+        """A request with its targets encrypted."""
+        new = waiting.new
+        return NewRow(
+            id=waiting.id,
+            model=new.model,
+            kind=new.kind,
+            count=new.targets.count,
+            reference=new.reference,
+            ciphertext=encrypt(new.targets, reserved.key, waiting.id),
+            key_slot=reserved.slot,
+            api_key_id=new.api_key_id,
+            idempotency_key=new.idempotency_key,
+            body_digest=new.body_digest,
+            commitments=commit(new.targets, new.reference),
+            voucher=self._keyring.voucher(waiting.id),
+        )
+
+    async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
+        """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
+        if not keys:
+            return
+        try:
+            await asyncio.to_thread(self._slots.destroy, {one: reserved.slot for one, reserved in keys.items()})
+        except OSError:
+            self._has_orphans = True
+
+
+async def _use_salts(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
+    """Record the salts that came with requests; raises `SaltUsed` when there was one of them before."""
+    hashes = [one for waiting in stored for one in waiting.new.salt_hashes]
+    if await callers.use_salts(conn, hashes) < len(hashes):
+        raise SaltUsed
+
+
+async def _may_begin(conn: AsyncConnection, waiting: PendingCall, before: Iterable[PendingCall]) -> bool:
+    """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
+    model, drill = waiting.new.model, waiting.new.drill
+    if drill is None:
+        return True
+    if any(other.new.drill is not None and other.new.model == model for other in before):
+        return False
+    return await DrillRepository(conn).may_begin(model, drill)
+
+
+async def _record_drills(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
+    """Record which of the requests that were stored are drills."""
+    for waiting in stored:
+        if waiting.new.drill is not None:
+            await DrillRepository(conn).record(waiting.id, waiting.new.model, waiting.new.drill)

@@ -1,0 +1,236 @@
+"""Deletion requests, moved from one state to the next."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Text, Uuid, func, null, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from projector.forgetting.status import RepairStatus
+from service.db.notifications import OUTBOX_CHANNEL
+from service.db.rows import any_of, unnested
+from service.db.tables import RequestRow
+from service.domain.records import DeletionRequest
+from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
+from service.errors import Conflict, Unauthenticated
+from service.log.events import EventRepository, LogRepository
+from service.log.leaves import AlreadyDeleted, Content, Failed, HandledByDeletion
+from service.requests.lookup import RequestRepository
+
+#: What to do about a failed request whose ids nobody can read: no later request is known to delete the same data.
+SEND_ANEW = "send a new request for the same data, then mark this one as handled. Lethe cannot match the two."
+
+
+@dataclass(frozen=True)
+class AppliedOutcome:
+    """What to record of one request when its batch is applied."""
+
+    request_id: UUID
+    guarantee: Guarantee
+    repair: RepairStatus
+    explanation: str
+    #: Of its `applied` event, and of the `repaired` one beside it where the batch's repair has converged.
+    content: Content
+
+
+def permitted(answer: bool | None) -> bool:
+    """The answer of a database function that acts for an API key; raises `Unauthenticated` if the key may not."""
+    if answer is None:
+        raise Unauthenticated("This API key was revoked or lacks a scope.", "Use another key.")
+    return answer
+
+
+class RequestMoves:
+    """Moves of requests in the caller's transaction.
+
+    Each `mark_*` writes the event that belongs to the move. Repeating one that was committed changes nothing and writes
+    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`. Those of requests that
+    somebody else may end at the same time take their turn at the log before they lock the request.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def take(self, ids: Collection[UUID]) -> set[UUID]:
+        """Keep those of `ids` that are still queued from being cancelled, and return them.
+
+        Lost with a crash of Postgres, at which nothing is lost: they are taken up again.
+        """
+        await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
+        taken = (
+            update(RequestRow)
+            .where(RequestRow.id == any_of(ids), RequestRow.status == RequestStatus.QUEUED)
+            .where(RequestRow.batch_id.is_(None))
+            .values(taken_at=func.now())
+        )
+        return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
+
+    async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
+        """Move requests of a batch to `applied`; returns those that were not there before.
+
+        Raises `Conflict` when one is neither queued in this batch nor past it.
+        """
+        rows = unnested(
+            "outcome",
+            request_id=(Uuid(), [outcome.request_id for outcome in outcomes]),
+            guarantee=(Text(), [outcome.guarantee.value for outcome in outcomes]),
+            repair=(Text(), [outcome.repair.value for outcome in outcomes]),
+            explanation=(Text(), [outcome.explanation for outcome in outcomes]),
+        )
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == rows.c.request_id, RequestRow.batch_id == batch_id)
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(
+                status=RequestStatus.APPLIED,
+                applied_at=func.now(),
+                guarantee=rows.c.guarantee,
+                repair=rows.c.repair,
+                explanation=rows.c.explanation,
+            )
+            .returning(RequestRow.id)
+        )
+        contents = {outcome.request_id: outcome.content for outcome in outcomes}
+        others = contents.keys() - moved
+        await self._require(others, RequestStatus.APPLIED, AUDITED, batch_id)
+        recorded = await self._record(EventType.APPLIED, contents, moved)
+        repaired = {one.request_id: one.content for one in outcomes if one.repair is RepairStatus.CONVERGED}
+        await self._record(EventType.REPAIRED, repaired, moved)
+        return recorded
+
+    async def mark_completed(self, contents: Mapping[UUID, Content]) -> list[UUID]:
+        """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.
+
+        After the commit the caller destroys their keys. Raises `Conflict` when one is neither applied nor completed.
+        """
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == any_of(contents), RequestRow.status == RequestStatus.APPLIED)
+            .values(status=RequestStatus.COMPLETED, completed_at=func.now(), ciphertext=null())
+            .returning(RequestRow.id)
+        )
+        await self._require(contents.keys() - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
+        return await self._record(EventType.COMPLETED, contents, moved)
+
+    async def mark_completed_without_work(self, request_id: UUID, content: AlreadyDeleted, explanation: str) -> bool:
+        """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
+
+        After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
+        """
+        await LogRepository(self._conn).take_turn()
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(
+                status=RequestStatus.COMPLETED,
+                completed_at=func.now(),
+                ciphertext=null(),
+                already_deleted_by=content.by[0] if content.by else None,
+                explanation=explanation,
+            )
+            .returning(RequestRow.id)
+        )
+        await self._require({request_id} - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
+        return bool(await self._record(EventType.COMPLETED, {request_id: content}, moved))
+
+    async def mark_failed(self, request_id: UUID, failure: str) -> bool:
+        """Fail a queued request for its own data, saying why; False when it had failed before.
+
+        Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
+        """
+        await LogRepository(self._conn).take_turn()
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED)
+            .values(status=RequestStatus.FAILED, failed_at=func.now(), failure=failure)
+            .returning(RequestRow.id)
+        )
+        await self._require({request_id} - moved, RequestStatus.FAILED, (RequestStatus.FAILED,))
+        return bool(await self._record(EventType.FAILED, {request_id: Failed()}, moved))
+
+    async def mark_handled(self, request_id: UUID, by: tuple[UUID, ...]) -> bool:
+        """Settle a failed request whose targets the requests `by`, the last to end first, have deleted.
+
+        False when it is settled, or tried again, since. After the commit the caller destroys its key.
+        """
+        await LogRepository(self._conn).take_turn()
+        moved = await self._moved(
+            update(RequestRow)
+            .where(RequestRow.id == request_id, RequestRow.status == RequestStatus.FAILED)
+            .where(RequestRow.handled_at.is_(None))
+            .values(handled_at=func.now(), handled_by=by[0] if by else None, ciphertext=null())
+            .returning(RequestRow.id)
+        )
+        return bool(await self._record(EventType.HANDLED, {request_id: HandledByDeletion(by)}, moved))
+
+    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+        """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
+
+        `own_only` is for an API key that sees only its own requests. Raises `NotFound` if the request is unknown or
+        hidden from the key, `Conflict` if it is too late, and `Unauthenticated` if the key may not cancel.
+        """
+        cancelled = permitted(await self._conn.scalar(select(func.request_cancel(request_id, api_key_id))))
+        found, _ = await RequestRepository(self._conn).require(request_id, api_key_id if own_only else None)
+        if cancelled:
+            return found
+        if found.status is RequestStatus.QUEUED:
+            raise Conflict(
+                f"Request {request_id} is being applied.", "It can no longer be cancelled; wait for it to complete."
+            )
+        raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be cancelled.")
+
+    async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
+        """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
+
+        Raises `NotFound` when it is unknown, `Conflict` when it has not failed, `Unauthenticated` when the key may not.
+        """
+        queued = permitted(await self._conn.scalar(select(func.request_retry(request_id, api_key_id))))
+        found, _ = await RequestRepository(self._conn).require(request_id)
+        if not queued and found.status is RequestStatus.FAILED:
+            raise Conflict(
+                f"The ids that request {request_id} names are no longer kept: it was handled, or failed too long ago.",
+                f"If it is still open: {SEND_ANEW}",
+            )
+        if not queued:
+            raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be retried.")
+        await self._conn.execute(select(func.pg_notify(OUTBOX_CHANNEL, "")))
+        return found
+
+    async def _moved(self, move: ReturningUpdate[Any]) -> set[UUID]:
+        return set((await self._conn.execute(move)).scalars())
+
+    async def _require(
+        self,
+        ids: Collection[UUID],
+        target: RequestStatus,
+        allowed: tuple[RequestStatus, ...],
+        batch_id: UUID | None = None,
+    ) -> None:
+        """Raise `Conflict` unless each of `ids` has an allowed status (and is in the batch, if one is given)."""
+        if not ids:
+            return
+        query = select(RequestRow.id, RequestRow.status, RequestRow.batch_id).where(RequestRow.id == any_of(ids))
+        found = {row.id: row for row in await self._conn.execute(query)}
+        for request_id in ids:
+            row = found.get(request_id)
+            if row is None:
+                raise Conflict(f"Unknown request {request_id}.", "Database and caller disagree; restart Lethe.")
+            if row.status not in allowed or (batch_id is not None and row.batch_id != batch_id):
+                raise Conflict(
+                    f"Request {request_id} is {row.status} (batch {row.batch_id}) and cannot become {target}.",
+                    "Read its state again.",
+                )
+
+    async def _record(
+        self, event_type: EventType, contents: Mapping[UUID, Content], moved: Collection[UUID]
+    ) -> list[UUID]:
+        """Append an event to each moved request, in the order of `contents`, and return them in that order."""
+        new = {request_id: content for request_id, content in contents.items() if request_id in moved}
+        if new:
+            await EventRepository(self._conn).append_many(event_type, new)
+        return list(new)

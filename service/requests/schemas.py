@@ -1,0 +1,147 @@
+"""What the deletion routes take."""
+
+import re
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+)
+
+from service.domain.fields import IS_SHOWN, SHOWN, Known, Moment, NodeIds, NodePair, Reference
+from service.domain.kinds import Names, RequestKind, Target, ordered
+from service.log.commitments import SALT_BYTES
+
+_UNIQUE: dict[str, Any] = {"uniqueItems": True}
+
+
+def _are_salts(value: object) -> object:
+    """Looks up to the first fault: each further one would cost time, and tell nothing new."""
+    if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
+        raise ValueError(f"salts must be {SALT_BYTES} bytes in lower-case hex")
+    return value
+
+
+_SALT = re.compile(f"[0-9a-f]{{{2 * SALT_BYTES}}}")
+#: A salt in hex.
+Salt = Annotated[str, StringConstraints(strict=True, pattern=f"^{_SALT.pattern}$")]
+
+
+class SaltsBody(Known):
+    """Salts that the caller has drawn itself, from a good source of randomness, and has never used before."""
+
+    nodes: Annotated[dict[str, Salt], BeforeValidator(_are_salts)] = Field(
+        description=f"{SALT_BYTES} random bytes, in hex, for each node and end of an edge."
+    )
+    reference: Salt | None = Field(None, description="The same for the reference, exactly when there is one.")
+
+
+class _Body(Known):
+    model_config = ConfigDict(strict=True)
+
+    reference: Reference | None = Field(
+        None, description="Your reference, such as the number of a data subject request."
+    )
+    salts: SaltsBody | None = Field(
+        None, description="Your own salts, so that a lost answer does not lose them; drawn by Lethe by default."
+    )
+    kind: str
+
+
+class NodesBody(_Body):
+    """A request that names nodes."""
+
+    example: ClassVar[dict[str, Any]] = {"nodes": ["12", "57"], "reference": "DSR-17"}
+    nodes: NodeIds = Field(description="Ids of nodes, each once.", json_schema_extra=_UNIQUE)
+
+    @property
+    def named(self) -> list[Target]:
+        """The nodes."""
+        return list(self.nodes)
+
+
+class EdgesBody(_Body):
+    """A request that names edges."""
+
+    example: ClassVar[dict[str, Any]] = {"edges": [["1", "2"]], "reference": "DSR-18"}
+    edges: list[NodePair] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="Pairs of ids, each pair once, in either order.",
+        json_schema_extra=_UNIQUE,
+    )
+
+    @property
+    def named(self) -> list[Target]:
+        """The edges with their ends in order."""
+        return [ordered(edge) for edge in self.edges]
+
+
+_BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
+
+#: The bodies that /docs offers to try.
+EXAMPLES: dict[str, Any] = {
+    kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
+    for kind in RequestKind
+}
+
+
+def _body_of(kind: RequestKind) -> type[_Body]:
+    only: Any = Literal[kind.value]
+    return create_model(
+        f"{kind.value.title()}Deletion",
+        __base__=_BODIES[kind.rules.names],
+        __doc__=kind.rules.purpose,
+        __cls_kwargs__={"json_schema_extra": {"examples": [EXAMPLES[kind.value]["value"]]}},
+        kind=(only, ...),
+    )
+
+
+if TYPE_CHECKING:
+    DeletionBody = NodesBody | EdgesBody
+else:
+    DeletionBody = Annotated[reduce(or_, map(_body_of, RequestKind)), Field(discriminator="kind")]
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+#: The reason for a decision: 1 to 500 characters, none invisible, and not only blanks.
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_not_blank)]
+
+
+class HandledBody(Known):
+    """That a failed request is handled otherwise."""
+
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"reason": "Sent again under a new key, and completed."}]}
+    )
+
+    reason: Reason = Field(
+        description="What was done about it. The log keeps this forever: do not name a person, node or reference."
+    )
+
+
+class ExtendedBody(Known):
+    """That a request is given more time."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"due_at": "2027-01-31T00:00:00Z", "reason": "It is one of 9,000 requests of one week."}]
+        },
+    )
+
+    due_at: Moment = Field(description="The new deadline, later than the present one.")
+    reason: Reason = Field(
+        description="Why it takes longer. The log keeps this forever: do not name a person, node or reference."
+    )

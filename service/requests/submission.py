@@ -1,0 +1,260 @@
+"""From the body of `POST /deletions` to an accepted request, or to a refusal that is recorded."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import ClassVar
+from uuid import UUID
+
+import orjson
+from sqlalchemy import BigInteger, ForeignKey, Identity, func, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.access.keyring import Keyring
+from service.access.limits import PROBES
+from service.db.tables import Base
+from service.db.transactions import transaction
+from service.domain.kinds import RequestKind, Target, ends_of
+from service.domain.records import ApiKey, DeletionRequest, Scope, Targets
+from service.domain.states import RequestStatus
+from service.errors import MOST_FAULTS, BodyTooLarge, InvalidRequest, QueueFull, UnknownEdges, UnknownNodes
+from service.log.commitments import GivenSalts, nodes_of, salted
+from service.requests.callers import SaltUsed
+from service.requests.deletable import Deletions, PublicNodes, UnknownTargets, deleted_earlier, require_deletable
+from service.requests.intake import Accepted, NewRequest
+from service.requests.schemas import DeletionBody
+
+
+class RefusedRequestRow(Base):
+    """One refusal; the view `audit_refusals` shows it with the key's name."""
+
+    __tablename__ = "refused_requests"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    model: Mapped[str]
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
+    kind: Mapped[str]
+    #: How many nodes or edges it named.
+    named: Mapped[int]
+    #: The slug of the problem that answered it.
+    reason: Mapped[str]
+    refused_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A refusal to be recorded."""
+
+    model: str
+    api_key_id: UUID
+    kind: RequestKind
+    named: int
+    #: The slug of the problem that answers it.
+    reason: str
+
+
+async def record(conn: AsyncConnection, refusal: Refusal) -> None:
+    """Record a refusal in the caller's transaction."""
+    await conn.execute(
+        insert(RefusedRequestRow).values(
+            model=refusal.model,
+            api_key_id=refusal.api_key_id,
+            kind=refusal.kind.value,
+            named=refusal.named,
+            reason=refusal.reason,
+        )
+    )
+
+
+class DuplicateTargets(InvalidRequest):
+    """A list names a node or edge more than once; `extra["duplicates"]` lists the first of them."""
+
+    slug: ClassVar[str] = "duplicate-targets"
+    title: ClassVar[str] = "Duplicates in the list"
+
+
+class SelfLoops(InvalidRequest):
+    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
+
+    slug: ClassVar[str] = "self-loops"
+    title: ClassVar[str] = "Edges from a node to itself"
+
+
+class UnfitSalts(InvalidRequest):
+    """Salts that are not one for each node named, and for the reference; `extra` lists the first of the nodes."""
+
+    slug: ClassVar[str] = "unfit-salts"
+    title: ClassVar[str] = "Salts do not fit"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What became of a body: the request, its targets while they are not forgotten, and what was gone already."""
+
+    request: DeletionRequest
+    #: None once the request is finished and its salts are erased.
+    targets: Targets | None
+    #: Node id, or `a|b` for an edge -> the earlier request that deleted it.
+    already_deleted: Mapping[str, UUID | None]
+    #: Whether the request is an earlier one with the same idempotency key.
+    replayed: bool = False
+
+
+async def submit(
+    deletions: Deletions,
+    body: DeletionBody,
+    caller: ApiKey,
+    idempotency_key: str | None,
+) -> Submission:
+    """Accept `body` for `caller`.
+
+    For a key with deletions:read, targets that an earlier request deleted are left out. When none is left they are
+    taken in like those of any other key: the unlearner alone says of a request that it is done, and when it comes to
+    this one, what it names is gone from the disk. Nothing tells another key what is gone already.
+
+    Raises:
+        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts: the body cannot be taken.
+        SaltUsed: a salt was used before; nothing is accepted.
+        UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
+        PublicNodes: it names what is never deleted; nothing is accepted.
+        UnknownTargets: in the place of these three, for a key without deletions:read.
+        Conflict: the idempotency key was used with another body.
+        TooManyAttempts: too many requests of a key without deletions:read were refused lately.
+        QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
+    """
+    kind = RequestKind(body.kind)
+    subjects = body.named
+    _check(deletions, subjects)
+    given = None if body.salts is None else GivenSalts(body.salts.nodes, body.salts.reference)
+    if given is not None:
+        _check_salts(subjects, body.reference, given)
+    may_know = Scope.DELETIONS_READ in caller.scopes
+    digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
+    if idempotency_key is not None and digest is not None:
+        # Before it is judged: what it named may be gone by now, by itself or by others.
+        first = await deletions.intake.find(caller.id, idempotency_key, digest)
+        if first is not None:
+            return await _replay(deletions, first, kind, subjects, may_know=may_know)
+    earlier: Mapping[Target, UUID | None] = {}
+    try:
+        if may_know:
+            earlier = await deleted_earlier(deletions, kind, subjects)
+        else:
+            async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
+                await require_deletable(deletions, kind, subjects)
+        rest = [subject for subject in subjects if subject not in earlier]
+        targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
+        accepted = await deletions.intake.accept(
+            NewRequest(
+                model=deletions.model,
+                kind=kind,
+                targets=targets,
+                reference=body.reference,
+                api_key_id=caller.id,
+                idempotency_key=idempotency_key,
+                body_digest=digest,
+                salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
+            )
+        )
+    except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
+        await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
+        raise
+    except (SaltUsed, QueueFull) as refusal:
+        # Only what is there gets that far: asked for with a used salt it is told, and nothing is at risk.
+        if not may_know:
+            await deletions.limits.failed(PROBES, str(caller.id))
+            await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
+        raise
+    if accepted.replayed:
+        # It was asked for twice at the same moment.
+        return await _replay(deletions, accepted, kind, subjects, may_know=may_know)
+    already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
+    return Submission(accepted.request, accepted.targets, already_deleted)
+
+
+async def _record(deletions: Deletions, refusal: Refusal) -> None:
+    """Record and count a refusal, before anybody is told of it. Raises Unavailable."""
+    async with transaction(deletions.engine) as connection:
+        await record(connection, refusal)
+    deletions.metrics.refused(refusal.kind)
+
+
+def _label(subject: Target) -> str:
+    return "|".join(ends_of(subject))
+
+
+def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
+    limit = deletions.most_targets
+    if len(subjects) > limit:
+        raise BodyTooLarge(
+            f"{len(subjects)} targets exceed the limit of {limit} per request.",
+            "Split the list into several requests.",
+            max_nodes=limit,
+        )
+    edges = [subject for subject in subjects if not isinstance(subject, str)]
+    loops = list(dict.fromkeys(first for first, second in edges if first == second))
+    if loops:
+        raise SelfLoops(
+            f"{len(loops)} of the edges join a node to itself; graphs have no self loops here.",
+            f"Remove these edges; `self_loops` lists the first {MOST_FAULTS} of their nodes. Nothing was accepted.",
+            self_loops=loops[:MOST_FAULTS],
+        )
+    duplicates = [subject for subject, times in Counter(subjects).items() if times > 1]
+    if duplicates:
+        raise DuplicateTargets(
+            f"{len(duplicates)} of the targets occur more than once.",
+            f"Give each once; `duplicates` lists the first {MOST_FAULTS} duplicates.",
+            duplicates=duplicates[:MOST_FAULTS],
+        )
+
+
+def _check_salts(subjects: Sequence[Target], reference: str | None, given: GivenSalts) -> None:
+    """Raises UnfitSalts unless there is a salt for each node and for the reference, each its own."""
+    named = set(nodes_of(subjects))
+    missing, unknown = sorted(named - given.nodes.keys()), sorted(given.nodes.keys() - named)
+    if missing or unknown:
+        raise UnfitSalts(
+            f"{len(missing)} of the nodes have no salt, and {len(unknown)} salts belong to other nodes.",
+            f"Give one for each; `without_salt` and `not_named` list the first {MOST_FAULTS}.",
+            without_salt=missing[:MOST_FAULTS],
+            not_named=unknown[:MOST_FAULTS],
+        )
+    if (reference is None) != (given.reference is None):
+        raise UnfitSalts("A reference and its salt must be given together.", "Give both, or neither.")
+    if len(set(given)) < len(list(given)):
+        raise UnfitSalts("Two of the salts are the same.", "Draw each salt independently.")
+
+
+def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:
+    """By what the salts that a caller gave are known again. Raises SaltUsed for one that Lethe itself gave out."""
+    used = list(GivenSalts(targets.node_salts or {}, targets.reference_salt))
+    if any(map(keyring.has_made, used)):
+        raise SaltUsed
+    return frozenset(map(keyring.salt_hash, used))
+
+
+def _canonical(body: DeletionBody) -> bytes:
+    """One encoding for all bodies that mean the same, whatever their white space or order of members."""
+    return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+
+
+async def _replay(
+    deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Target], *, may_know: bool
+) -> Submission:
+    """The answer of the first time: what this very request deleted is not `already_deleted`.
+
+    How far the request has come since, and what else is gone, is told to a key with deletions:read alone.
+    """
+    if not may_know:
+        asked = replace(accepted.request, status=RequestStatus.QUEUED)
+        return Submission(asked, accepted.targets, {}, replayed=True)
+    earlier = await deleted_earlier(deletions, kind, subjects)
+    own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
+    already_deleted = {
+        _label(subject): request_id
+        for subject, request_id in earlier.items()
+        if request_id != accepted.request.id and subject not in own
+    }
+    return Submission(accepted.request, accepted.targets, already_deleted, replayed=True)

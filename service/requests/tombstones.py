@@ -1,0 +1,115 @@
+"""What was deleted: the keyed hashes of it, looked up by external id, and which keys made them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.access.keyring import Keyring
+from service.db.engine import Engine
+from service.db.rows import any_of, unnested
+from service.db.tables import TombstoneKeyRow, TombstoneRow
+from service.db.transactions import transaction
+from service.domain.kinds import Part, RequestKind, Target, removing
+from service.domain.records import Tombstone
+from service.predictions.reader import offload
+
+_COLUMNS = (TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id)
+
+
+class TombstoneRepository:
+    """The tables `tombstones` and `tombstone_keys` in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+    async def insert(
+        self,
+        model: str,
+        tombstones: Sequence[Tombstone],
+        fingerprints: Mapping[int, bytes],
+        recovery: UUID | None = None,
+    ) -> None:
+        """Record what was deleted of a model; a hash that is there already keeps its earlier request.
+
+        `fingerprints` are those of the keyring; those of the keys used are registered. `recovery` is named by those
+        without a request.
+        """
+        used = {tombstone.key_number for tombstone in tombstones}
+        if not used:
+            return
+        keys = [{"number": number, "fingerprint": fingerprints[number]} for number in sorted(used)]
+        await self._conn.execute(insert(TombstoneKeyRow).values(keys).on_conflict_do_nothing())
+        rows = unnested(
+            "added",
+            hash=(LargeBinary(), [tombstone.hash for tombstone in tombstones]),
+            kind=(Text(), [tombstone.kind.value for tombstone in tombstones]),
+            key_number=(SmallInteger(), [tombstone.key_number for tombstone in tombstones]),
+            request_id=(Uuid(), [tombstone.request_id for tombstone in tombstones]),
+            recovery_id=(Uuid(), [None if tombstone.request_id else recovery for tombstone in tombstones]),
+        )
+        names = [*rows.c.keys(), "model"]
+        added = insert(TombstoneRow).from_select(names, select(*rows.c, literal(model, Text())))
+        await self._conn.execute(added.on_conflict_do_nothing())
+
+    async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID | None]:
+        """Return those of `hashes` that are recorded, with the request that deleted them first.
+
+        None stands for one that this database, restored from an older backup, does not have.
+        """
+        if not hashes:
+            return {}
+        query = select(TombstoneRow.hash, TombstoneRow.request_id)
+        query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
+        return {row.hash: row.request_id for row in await self._conn.execute(query)}
+
+    async def count(self, model: str, part: Part | None = None) -> int:
+        """Return of how many nodes or edges of a model one part was deleted, or any."""
+        kinds = tuple(RequestKind) if part is None else removing(part)
+        query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
+        return int(await self._conn.scalar(query) or 0)
+
+    async def of_model(self, model: str) -> list[Tombstone]:
+        """Return all that was deleted of a model."""
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.model == model)))
+
+    async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
+        """Return what these requests have deleted."""
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == any_of(ids))))
+
+    def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
+        return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id) for row in rows]
+
+    async def key_fingerprints(self) -> dict[int, bytes]:
+        """Return the fingerprints of the keys that recorded tombstones were made with, for `Keyring.check`."""
+        query = select(TombstoneKeyRow.number, TombstoneKeyRow.fingerprint)
+        return {row.number: row.fingerprint for row in await self._conn.execute(query)}
+
+
+class TombstoneLookup:
+    """What was deleted, and by which request: looked up by keyed hash, under every tombstone key."""
+
+    def __init__(self, engine: Engine, keyring: Keyring, model: str) -> None:
+        self._engine = engine
+        self._keyring = keyring
+        self._model = model
+
+    async def find(self, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
+        """Each of `targets` of which a request deleted this part, with that request. Raises Unavailable.
+
+        None stands for one that the database, restored from an older backup, does not have.
+        """
+        if not targets:
+            return {}
+        by_hash = await offload(len(targets), lambda: self._keyring.tombstone_hashes(self._model, part, targets))
+        async with transaction(self._engine) as connection:
+            found = await TombstoneRepository(connection).find(by_hash)
+        return {by_hash[digest]: request_id for digest, request_id in found.items()}
+
+    async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
+        """Each of `nodes` that was deleted, as `find`. Raises Unavailable."""
+        found = await self.find(Part.NODES, nodes)
+        return {node: request_id for node, request_id in found.items() if isinstance(node, str)}

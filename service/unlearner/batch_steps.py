@@ -1,0 +1,177 @@
+"""A batch of requests as a version: computed, and what is told of its requests on the way from commit to erasure."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import structlog
+
+from projector.forgetting.status import RepairStatus
+from service import failure_points
+from service.db.engine import Connection
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.figures import BatchDetails, RequestNorms
+from service.domain.records import BatchRecord, RequestAudit, Tombstone
+from service.domain.states import Cause, RequestStatus
+from service.domain.versions import Version, batch_record
+from service.failure_points import FailurePoint
+from service.log.leaves import AuditFigures
+from service.predictions.version_rows import Batch, BatchRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.committed import Prepared
+from service.unlearner.context import Context
+from service.unlearner.deleted_parts import for_store
+from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch
+from service.unlearner.outcomes import applied, ended
+from service.unlearner.pending_repairs import PendingRepairs
+from service.unlearner.resolve import Deletion
+from service.unlearner.version_writer import VersionWriter
+
+
+class BatchSteps(CauseSteps):
+    """What a batch adds to the steps of every version."""
+
+    cause = Cause.BATCH
+
+    def __init__(
+        self, context: Context, writer: VersionWriter, batch: Batch, tombstones: Sequence[Tombstone] = ()
+    ) -> None:
+        """`tombstones` are of what it deletes, to be laid in its commit."""
+        self._context = context
+        self._writer = writer
+        self._batch = batch
+        self._tombstones = tombstones
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """The requests join the batch, and tombstones are laid."""
+        await BatchRepository(connection).insert(version, self._batch.details, self._batch.norms)
+        fingerprints = self._context.keyring.fingerprints()
+        await TombstoneRepository(connection).insert(version.model, self._tombstones, fingerprints)
+
+    async def apply(self, version: Version) -> None:
+        """The requests are `applied`: what they name is out of graph, weights and every prediction.
+
+        A repair that ended in this batch has ended for all earlier requests that it concerns as well.
+        """
+        record, manifest = self._record_of(version), self._writer.manifest
+        outcomes = [applied(record, self._batch.norms[one.id], one, manifest) for one in self._batch.requests.values()]
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            await RequestMoves(connection).mark_applied(version.id, outcomes)
+            if version.repair in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED):
+                repairs = PendingRepairs(connection)
+                concerned = await repairs.concerned(version.model, version.repair)
+                await repairs.end([ended(one, version, manifest) for one in concerned])
+            failure_points.reached(FailurePoint.APPLYING, self.cause)
+        failure_points.reached(FailurePoint.APPLIED, self.cause)
+        async with transaction(self._context.engine) as connection:
+            tombstones = await TombstoneRepository(connection).of_requests(self._batch.requests)
+        await self._context.run(partial(self._writer.keep_tombstones, for_store(tombstones, self._context.keyring)))
+
+    async def complete(self, connection: Connection, version: Version) -> None:
+        """The requests are `completed`, and their ciphertexts dropped."""
+        record, norms = self._record_of(version), self._batch.norms
+        requests = self._batch.requests.values()
+        contents = {one.id: AuditFigures(one.kind, RequestAudit(record, norms[one.id])) for one in requests}
+        await RequestMoves(connection).mark_completed(contents)
+
+    async def done(self, version: Version) -> None:
+        """Their keys are destroyed, and the batch is counted."""
+        await self._context.unneeded_keys.destroy_dropped()
+        failure_points.reached(FailurePoint.KEYS_DESTROYED, self.cause)
+        async with transaction(self._context.engine) as connection:
+            ages = await RequestRepository(connection).ages_in_batch(version.id)
+        metrics = self._context.metrics
+        metrics.completed(self._record_of(version))
+        for to_applied, to_completed in ages:
+            metrics.reached(RequestStatus.APPLIED, to_applied)
+            metrics.reached(RequestStatus.COMPLETED, to_completed)
+
+    def _record_of(self, version: Version) -> BatchRecord:
+        end = version if version.repair_version == version.number else None
+        return batch_record(version, self._batch.details, end)
+
+
+class BatchPreparation:
+    """Computes batches on one model under one lease: step 4."""
+
+    def __init__(self, context: Context, writer: VersionWriter) -> None:
+        self._context = context
+        self._writer = writer
+        #: Why the last repair had no preconditioner; at the start the log says why there will be none.
+        self._without_preconditioner = writer.resident.preconditioner_cache.why_none
+        #: Whether the last repair that was tried within its batch ended there.
+        self._fitted = True
+        self._log = structlog.get_logger(__name__)
+
+    async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> tuple[NewVersion, BatchSteps]:
+        """The new state beside the old one; nothing visible changes."""
+        context, resident = self._context, self._writer.resident
+        removals = [deletion.removal for deletion in deletions]
+        # In a stream of batches whose repairs do not fit into the budget, none is delayed by the attempt.
+        hopeless = resident.repair_in_progress is not None and not self._fitted
+        prepare = partial(resident.prepare, removals, budget_s=0.0 if hopeless else context.repair_budget_s)
+        context.work.begin("Computing the model without what is deleted")
+        prepared = await watch.time("project", prepare, context.executor)
+        if not hopeless:
+            self._fitted = prepared.outcome.status is not RepairStatus.PENDING
+        if prepared.outcome.status is not RepairStatus.NONE:
+            watch.split("project", "repair", prepared.repair_s)
+        reason = prepared.outcome.without_preconditioner
+        if reason is not None and reason != self._without_preconditioner:
+            self._log.info("repair.without_preconditioner", reason=reason)
+        self._without_preconditioner = reason
+        failure_points.reached(FailurePoint.COMPUTED, Cause.BATCH)
+        new = NewVersion(
+            state=prepared.state,
+            edges=prepared.live_graph.edges,
+            outcome=prepared.outcome,
+            rebuilt=prepared.outcome.coefficients is not None,
+            requests=len(deletions),
+            deleted=(len(prepared.nodes), len(prepared.feature_rows), len(prepared.edges)),
+            deleted_edges=prepared.edges,
+            directions_removed=prepared.projection.directions_removed,
+            publication=prepared.publication,
+            snapshot=prepared.snapshot,
+            replace_state=lambda: resident.commit(prepared),
+        )
+        batch = self._batch(deletions, prepared)
+        return new, BatchSteps(context, self._writer, batch, self._dead(deletions))
+
+    def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
+        projection, at_start = prepared.projection, self._writer.resident.committed.certificate
+        unrepaired = prepared.outcome.status is RepairStatus.NONE
+        # None that was made before, and none that will be before the next.
+        no_preconditioner = (
+            self._writer.resident.preconditioner is None
+            and self._writer.resident.preconditioner_cache.why_none is not None
+        )
+        details = BatchDetails(
+            rank_before=self._writer.resident.committed.state.features.gram.rank,
+            weight_change=projection.weight_change,
+            coefficient_residual=projection.coefficient_residual,
+            lost_direction_norm_before=projection.lost_direction_norm_before,
+            lost_direction_norm_after=projection.lost_direction_norm_after,
+            factor_method=projection.factor_method.value,
+            distance_bound_start_relative=None if at_start is None else at_start.relative,
+            factor_age_s=None if unrepaired or no_preconditioner else self._context.placement.factor_age_s,
+        )
+        norms = {
+            deletion.claimed.request.id: RequestNorms(
+                deleted=len(deletion.targets),
+                injected_norm_before=norm.injected_before,
+                injected_norm_after=norm.injected_after,
+                channel_norm_before=norm.channel_before,
+                channel_norm_after=norm.channel_after,
+            )
+            for deletion, norm in zip(deletions, projection.norms, strict=True)
+        }
+        return Batch(details, {one.claimed.request.id: one.claimed.request for one in deletions}, norms)
+
+    def _dead(self, deletions: Sequence[Deletion]) -> list[Tombstone]:
+        return [
+            Tombstone(request.kind, digest, number, request.id)
+            for request, targets in ((deletion.claimed.request, deletion.targets) for deletion in deletions)
+            for target in targets
+            for number, digest in [self._context.keyring.tombstone_hash(self._context.model, request.kind, target)]
+        ]

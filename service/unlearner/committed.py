@@ -1,0 +1,288 @@
+"""The committed state of the model on the device, as stored and as held, and what is computed beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model_store.base.base import Base
+from model_store.gram_checkpoint import fits
+from model_store.manifest import Manifest
+from model_store.memory import available_bytes, require_memory, serving_needs
+from model_store.versions import SpanArrays, VersionState
+from model_store.work import Work
+from projector.certified.mechanism import shown
+from projector.certified.publication import Publication
+from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
+from projector.forgetting.certificate import Certificate, certifiable
+from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.live_graph import LiveGraph, label_gram
+from projector.forgetting.optimum import Coefficients, at_optimum, stacked
+from projector.forgetting.preconditioner import Preconditioner
+from projector.forgetting.projection import SpanState
+from projector.forgetting.repair import RepairOutcome, RepairRun
+from projector.forgetting.training_rows import TrainingRows
+from projector.forgetting.update import HeldModel, NotFinite, Updated, require_finite
+from projector.graph.external_ids import NodeIds
+from projector.network.blocks import by_block, side_by_side
+from projector.network.representation import Representation
+from projector.network.sizes import Sizes
+from projector.parallel.workers import Workers
+from projector.solvers.objective import Objective
+from service.domain.snapshot import Snapshot
+
+
+def version_state(state: ModelState, publication: Publication | None = None) -> VersionState:
+    """`state`, and how it is published, as it is stored."""
+    classes = state.classes
+    no_labels = SpanArrays.untouched(np.zeros((0, classes, classes)))
+    return VersionState(
+        features=_arrays(state.features, classes),
+        labels=no_labels if state.labels is None else _arrays(state.labels, classes),
+        live=state.live,
+        featured=state.features.in_span,
+        rank=state.features.gram.rank,
+        publication=publication,
+    )
+
+
+def span_state(arrays: SpanArrays, gram: Gram, in_span: NDArray[np.bool_], device: torch.device | str) -> SpanState:
+    """One input's weights and coefficients on the device, with the Gram factors of what is `in_span` (n,)."""
+    W, B, T = (side_by_side(on_device(part, device)) for part in (arrays.weights, arrays.B, arrays.T))
+    return SpanState(W, B, T, gram, in_span)
+
+
+def _arrays(span: SpanState, classes: int) -> SpanArrays:
+    return SpanArrays(*(by_block(part, classes).cpu().numpy() for part in (span.W, span.B, span.T)))
+
+
+def on_device(array: NDArray[np.float64], device: torch.device | str) -> Tensor:
+    """`array` as a tensor on the device."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared(Updated):
+    """A batch computed beside the committed state: what would be committed, and what was measured."""
+
+    #: How it would be published; None where it would be as it is.
+    publication: Publication | None
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRepair:
+    """A finished repair of the committed state, as the version that would follow it."""
+
+    state: ModelState
+    outcome: RepairOutcome
+    publication: Publication | None
+    snapshot: Snapshot
+    repair: RepairRun
+
+
+def snapshot_of(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:
+    """What `state` predicts; `logits` (n, C) where they are known."""
+    return Snapshot(state.version, live_graph.probabilities(state, logits), state.live, live_graph.propagator.edges)
+
+
+def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
+    """`snapshot`, once it and `state`, whose predictions it holds, are known to be finite; NotFinite otherwise."""
+    require_finite(state)
+    if not np.isfinite(snapshot.probabilities).all():
+        raise NotFinite("The batch would make predictions that are not finite; it was not applied.")
+    return snapshot
+
+
+@dataclass(eq=False)
+class Committed:
+    """The committed version of one model on one device; `forget` and `replace` make another the committed one."""
+
+    features: InputRows
+    #: None for a model without labels among its inputs.
+    labels: InputRows | None
+    state: ModelState
+    live_graph: LiveGraph
+    training_rows: TrainingRows
+    #: External ids, of live nodes only; its own.
+    node_ids: NodeIds
+    #: The nodes declared public, (n,): an MLP was trained on them, and they are never deleted.
+    public: NDArray[np.bool_]
+    #: Columns of the features whose rows of W are watched.
+    injected: Sequence[InjectedColumn]
+    #: lambda.
+    regularization: float
+    #: The version whose Gram factors were read from a checkpoint.
+    _checkpointed: int | None
+    #: How this version is published; None where it is as it is.
+    publication: Publication | None = None
+    _certificate: Certificate | None = None
+    #: Columns of the products with P that one sweep over all classes takes, where they are counted.
+    sweep_columns: int = 0
+
+    @classmethod
+    def load(
+        cls,
+        manifest: Manifest,
+        base: Base,
+        version: VersionState,
+        number: int,
+        device: torch.device | str,
+        *,
+        stale_coefficients: bool = False,
+        gram: Gram | None = None,
+        work: Work | None = None,
+    ) -> "Committed":
+        """Puts version `number` of a stored model on the device and factorises its Gram matrices.
+
+        `gram` are the factors of the features as a checkpoint of that very version kept them. They are used when they
+        fit the rows; otherwise, and for None, they are computed from the rows.
+        With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
+        must be an optimum. It is a step of `work`, which counts products from then on. Raises DeviceError, before any
+        work, when the device has less free memory than that and later batches need.
+        """
+        graph, live, work = base.graph, version.live, work or Work()
+        work.begin("Making operators and factors")
+        require_memory("Serving", serving_needs(manifest.spec, Sizes.of(graph), device), device)
+        live_graph = LiveGraph.of(
+            graph,
+            manifest.spec,
+            manifest.diffusion,
+            live=live,
+            featured=version.featured,
+            device=device,
+            count=work.count,
+        )
+        inputs = live_graph.inputs
+        features, labels = InputRows(inputs.features.rows, on_device(base.beta, device)), None
+        kept = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
+        if gram is None or not kept:
+            gram = factorise(
+                features.rows,
+                version.featured,
+                sigma_ref_squared=manifest.sigma_ref_squared,
+                rank_tolerance=manifest.rank_tolerance,
+            )
+        span = span_state(version.features, gram, version.featured, device)
+        state = ModelState(version=number, features=span, labels=None, live=live, classes=graph.num_classes)
+        if inputs.labels is not None:
+            labels = InputRows(inputs.labels.rows, on_device(base.label_beta, device))
+            gram, training = label_gram(graph, live, labels.rows)
+            state = replace(state, labels=span_state(version.labels, gram, training, device))
+        committed = cls(
+            features=features,
+            labels=labels,
+            state=state,
+            live_graph=live_graph,
+            training_rows=TrainingRows.of(live_graph),
+            node_ids=graph.node_ids.without(np.flatnonzero(~live)),
+            public=base.public,
+            injected=carried_columns(graph.features, manifest.injected_columns),
+            regularization=manifest.spec.regularization,
+            sweep_columns=max(manifest.spec.hops, manifest.spec.label_hops) * graph.num_classes,
+            publication=version.publication,
+            _checkpointed=number if kept else None,
+        )
+        if stale_coefficients:
+            objective = committed.objective
+            _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
+            committed.features, committed.labels = committed.inputs(coefficients)
+        return committed
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether the Gram factors were read from a checkpoint instead of computed."""
+        return self._checkpointed == self.state.version
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """How far the weights can be from those of retraining; None for a loss without certificate."""
+        if self._certificate is None:
+            self._certificate = self.held(None).certificate()
+        return self._certificate
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether `certificate` is there without sweeps over the graph."""
+        return self._certificate is not None or not certifiable(self.live_graph.loss, self.regularization)
+
+    @property
+    def bound_columns(self) -> int:
+        """The same of `certificate`: a sweep for the logits, one for the gradient, and a column of each input in each
+        direction for rounding.
+        """
+        return 2 * (self.sweep_columns + sum(each.operators.block_hops[-1] for each in self.live_graph.inputs))
+
+    @property
+    def objective(self) -> Objective:
+        """F^u, the objective of the live graph."""
+        return self.live_graph.objective(self.regularization)
+
+    @property
+    def representation(self) -> Representation:
+        """H through its factors."""
+        return self.live_graph.representation()
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Memory that can be allocated on its device; None where that is not known."""
+        return available_bytes(self.features.rows.device)
+
+    def predictions(self) -> Snapshot:
+        """The predictions of this version, as others see them."""
+        publication = self.publication
+        state = self.state if publication is None else shown(publication, self.state, None)
+        return snapshot_of(state, self.live_graph)
+
+    def coefficients(self) -> Coefficients:
+        """The span coefficients as they are stored, without the part that T holds."""
+        beta = self.features.beta.cpu().numpy()
+        if self.labels is None:
+            return Coefficients(beta, np.zeros((0, *beta.shape[1:])))
+        return Coefficients(beta, self.labels.beta.cpu().numpy())
+
+    def inputs(self, coefficients: Coefficients | None) -> tuple[InputRows, InputRows | None]:
+        """The rows of features and labels with these coefficients, or with those they have."""
+        features, labels, device = self.features, self.labels, self.features.beta.device
+        if coefficients is not None:
+            features = replace(features, beta=on_device(coefficients.beta, device))
+            if labels is not None:
+                labels = replace(labels, beta=on_device(coefficients.label_beta, device))
+        return features, labels
+
+    def held(self, preconditioner: Preconditioner | None) -> HeldModel:
+        """All that is needed to delete from it."""
+        return HeldModel(
+            self.state, self.features, self.labels, self.live_graph, self.regularization, self.training_rows,
+            self.injected, preconditioner,
+        )  # fmt: skip
+
+    def share(self, workers: Workers) -> None:
+        """Has `workers`, of whom each has made the same graph, compute on it together from here on."""
+        self.live_graph = self.live_graph.shared_by(workers)
+        self.training_rows = TrainingRows.of(self.live_graph)
+
+    def forget(self, prepared: Prepared) -> None:
+        """Makes a batch the committed version; the rows that it removed leave the memory."""
+        self.live_graph = prepared.live_graph
+        self.training_rows = prepared.training_rows
+        self.training_rows.forget()
+        self.live_graph.forget(prepared.nodes, prepared.feature_rows)
+        _overwrite(self.features.beta, np.concatenate([prepared.nodes, prepared.feature_rows]))
+        if self.labels is not None:
+            _overwrite(self.labels.beta, prepared.nodes)
+        self.node_ids.forget(prepared.nodes)
+        self.replace(prepared.state, prepared.outcome, prepared.publication)
+
+    def replace(self, state: ModelState, outcome: RepairOutcome, publication: Publication | None) -> None:
+        """Makes `state`, of the graph as it is, the committed version."""
+        self.state, self.publication = state, publication
+        self._certificate = outcome.after
+        self.features, self.labels = self.inputs(outcome.coefficients)
+
+
+def _overwrite(beta: torch.Tensor, rows: NDArray[np.int64]) -> None:
+    beta[:, torch.from_numpy(rows).to(beta.device)] = 0.0

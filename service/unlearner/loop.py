@@ -1,0 +1,371 @@
+"""The unlearner: waits for the lease, loads the committed version, and applies batches until told to stop."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+import structlog
+
+from model_store.manifest import Manifest
+from model_store.store import Store
+from projector.errors import ExplainedError, WorkersLost
+from service import failure_points
+from service.db import lease as leases
+from service.domain.lease_report import Check, Condition, LeaseReport, Phase
+from service.domain.records import Lease
+from service.domain.states import Cause, RepairPolicy
+from service.errors import LeaseLost, Unavailable
+from service.failure_points import FailurePoint
+from service.predictions.facts import VersionFacts
+from service.queue.outage import Outage, as_outage
+from service.queue.stream import DeletionStream
+from service.unlearner.agreement import steps_of_cause
+from service.unlearner.batcher import BatchLimits, Claims, Take
+from service.unlearner.context import Context
+from service.unlearner.importer import Importer
+from service.unlearner.lease_keeper import LeaseKeeper, give_back, holding
+from service.unlearner.loading import Checkpointer, Loader
+from service.unlearner.new_version import Stopwatch, committed_facts
+from service.unlearner.placement import NotPublishable
+from service.unlearner.processing import Processor
+from service.unlearner.repairer import Repairer
+from service.unlearner.resident import Resident
+from service.unlearner.staged import Candidate
+from service.unlearner.workers import Team
+
+#: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
+#: (seconds).
+_POLL_S = 0.5
+#: Seconds between two lines of the log on what takes long.
+_TELL_S = 10.0
+#: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
+_MAX_UNFORESEEN = 10
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What works on the committed model under one lease."""
+
+    processor: Processor
+    repairer: Repairer
+    checkpointer: Checkpointer
+
+
+class Unlearner:
+    """Writes one model. `run` returns when `stop` is set, after the batch under way."""
+
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        stream: DeletionStream,
+        team: Team,
+        *,
+        limits: BatchLimits,
+        lease_ttl_s: float,
+        home: str,
+        owns_database: bool = False,
+        after_failure: bool = False,
+    ) -> None:
+        """`home` is the id of the LETHE_HOME; `owns_database`: whether the database is a private one in it.
+
+        `after_failure`: whether this process was started because an earlier one ended unexpectedly.
+        """
+        self._context = context
+        self._team = team
+        self._lease_ttl_s = lease_ttl_s
+        self._home = home
+        self._owns_database = owns_database
+        self._consumer = f"unlearner-{uuid4().hex}"
+        self._claims = Claims(
+            engine=context.engine, stream=stream, model=context.model, consumer=self._consumer, limits=limits
+        )
+        self._log = structlog.get_logger(__name__)
+        self._importer = Importer(context)
+        self._loader = Loader(context, store, self._importer, team, home)
+        #: `time.monotonic()` from which the database is asked for an import again.
+        self._ask_at = 0.0
+        #: `time.monotonic()` from which the disk is tidied again.
+        self._tidy_at = 0.0
+        self._unforeseen = 0
+        #: Whether something has failed that the next lease is to count: no outage, which passes by itself.
+        self._after_failure = after_failure
+        #: The outage that makes batches fail, until one succeeds or no request waits.
+        self.carrying_out = Outage("batches")
+        #: The lease acquired last.
+        self._lease: Lease | None = None
+        #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
+        self.checks: tuple[Check, ...] = ()
+        self._condition = Condition()
+        #: Whether requests are carried out, or repairs for them. How far is for the log alone: whoever may only write
+        #: would learn from it whether there was something to delete.
+        self._is_deleting = False
+
+    @property
+    def condition(self) -> Condition:
+        """What it is doing and, when that does not go on, why."""
+        if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
+            return Condition(Phase.HELD_UP, self._context.outage.reason)
+        said = None if self._is_deleting else self._context.work.status
+        if self._condition.phase is Phase.SERVING and self.carrying_out.reason is not None:
+            return Condition(Phase.HELD_UP, self.carrying_out.reason)
+        if self._condition.phase is Phase.SERVING:
+            return Condition(Phase.SERVING, self._importer.reason or said)
+        if self._condition.phase is Phase.LOADING:
+            return Condition(Phase.LOADING, said)
+        return self._condition
+
+    @property
+    def report(self) -> LeaseReport:
+        """What other processes are told of it."""
+        resident = self.resident
+        repair = None if resident is None else resident.repair_in_progress
+        return LeaseReport(self.condition, repair, str(self._context.placement.device), self.checks)
+
+    @property
+    def claiming(self) -> Outage:
+        """What keeps requests from being claimed, while something does."""
+        return self._claims.outage
+
+    @property
+    def resident(self) -> Resident | None:
+        """The model on the device, once loaded."""
+        writer = self._loader.writer
+        return None if writer is None else writer.resident
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the model is that `resident` is of; an import changes it."""
+        return self._loader.manifest
+
+    @property
+    def served(self) -> VersionFacts | None:
+        """What is told of the committed version, once it is loaded.
+
+        None while its certificate is still computed, too, which is no work of a loop.
+        """
+        resident = self.resident
+        if resident is None or not resident.committed.has_certificate:
+            return None
+        return committed_facts(resident.committed, self._context.ledger)
+
+    def live(self, nodes: Sequence[str]) -> list[str]:
+        """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
+        resident = self.resident
+        if resident is None:
+            raise Unavailable("The model is loading.", "Try again in a moment.")
+        return [node for node in nodes if node in resident.committed.node_ids]
+
+    async def run(self) -> None:
+        """Serves sessions under the lease until it is to stop; outages, and what is lost, start a new session."""
+        beside = {
+            asyncio.create_task(self._watch_age(), name="factor-age"),
+            asyncio.create_task(self._log_work(), name="progress"),
+        }
+        try:
+            while not self._context.stop.is_set():
+                async with contextlib.AsyncExitStack() as held:
+                    await self._attempt(held)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            if self._lease is not None:
+                await give_back(self._context.engine, self._lease)
+        self._condition = Condition(Phase.STOPPED)
+
+    async def _watch_age(self) -> None:
+        """Whatever else is waited for, a factor that may not stay any longer leaves the memory."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            # On the executor no repair goes on meanwhile.
+            await self._context.run(self._drop_expired)
+
+    async def _log_work(self) -> None:
+        """What takes long is told to whoever reads the log."""
+        while True:
+            await asyncio.sleep(_TELL_S)
+            if said := self._context.work.status:
+                self._log.info("unlearner.working", step=said)
+
+    def _drop_expired(self) -> None:
+        resident = self.resident
+        if resident is not None:
+            resident.drop_expired()
+
+    async def _attempt(self, held: contextlib.AsyncExitStack) -> None:
+        """One session, and the wait after one that an outage ended.
+
+        Its lease is renewed in `held`, through that wait as well: nobody else takes it, and predictions go on.
+        """
+        try:
+            await self._session(held)
+            self._context.outage.over()
+        except LeaseLost as error:
+            self._log.warning("lease.lost", reason=error.detail)
+        except WorkersLost as error:
+            self._team.lost()
+            self._log.warning("workers.lost", reason=error.detail, remedy=error.remedy)
+        except (Unavailable, NotPublishable, OSError) as error:
+            # Without its frames, which hold what was computed: it is kept through the wait.
+            outage = as_outage(error).with_traceback(None)
+            self._condition = Condition(Phase.FAILED, str(outage))
+            await self._context.outage.pause(outage)
+        except ExplainedError as error:
+            # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
+            # the model not to be repaired: trying again changes nothing.
+            self._condition = Condition(Phase.FAILED, str(error))
+            self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
+            raise
+        except Exception as error:
+            # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
+            self._log.exception("unlearner.failed", attempt=self._unforeseen)
+            self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; check the log.")
+            self._after_failure = True
+            self._unforeseen += 1
+            if self._unforeseen > _MAX_UNFORESEEN:
+                raise
+            await self._context.outage.pause(Unavailable(str(self._condition.reason), "See the log."))
+
+    async def _session(self, held: contextlib.AsyncExitStack) -> None:
+        self._condition = Condition(Phase.WAITING_FOR_LEASE)
+        lease = await leases.acquire(
+            self._context.engine,
+            self._context.model,
+            self._consumer,
+            self._lease_ttl_s,
+            above=await self._context.run(self._context.publisher.highest_fencing),
+            after_failure=self._after_failure,
+            home=self._home,
+            take_over=self._owns_database,
+        )
+        if lease is None:
+            # Another process claims; what kept this one from it says nothing any more.
+            self._claims.outage.over()
+            self.carrying_out.over()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._context.stop.wait(), self._lease_ttl_s / 4)
+            return
+        self._lease, self._after_failure = lease, False
+        # Of the session before; what this one waits for is told from here on.
+        self._context.outage.reason = None
+        # What was made ready under an earlier one may be of a version that another holder has replaced.
+        self._importer.give_up()
+        keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.report))
+        failure_points.reached(FailurePoint.LEASED)
+        self._condition = Condition(Phase.LOADING)
+        try:
+            with keeper.blaming_loss():
+                # In no variable here: an import replaces it, and its model must leave the memory then.
+                await self._serve(await self._start(keeper), keeper)
+        finally:
+            self._context.work.end()
+            await self._context.run(self._team.close)
+
+    async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
+        """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
+        context = self._context
+        writer, unfinished = await self._loader.load(keeper, candidate)
+        session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
+        failure_points.reached(FailurePoint.LOADED)
+        if unfinished is None and writer.resident.keeps_promise:
+            await writer.show()
+            await context.run(writer.erase)
+        elif unfinished is not None:
+            steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
+            # It is committed and cannot be given up: again until it is done.
+            with self._deleting():
+                await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
+        # Only now store and database are known to belong together, an import that was amid its steps having ended.
+        await context.retry(context.unneeded_keys.begin)
+        await session.repairer.resume()
+        await session.repairer.keep_promise()
+        failure_points.reached(FailurePoint.RESUMED)
+        context.work.end()
+        policy = context.placement.policy
+        reason = await context.run(lambda: writer.resident.preconditioner_cache.why_none)
+        if policy is RepairPolicy.ALWAYS and reason is not None:
+            self._log.info("repair.without_preconditioner", reason=reason)
+        return session
+
+    async def _serve(self, session: _Session, keeper: LeaseKeeper) -> None:
+        self._condition = Condition(Phase.SERVING)
+        keeper.wake()
+        self._log.info("unlearner.serving", model=self._context.model)
+        claims, stop = self._claims, self._context.stop
+        claims.start_again()
+        while not stop.is_set():
+            keeper.check()
+            self._team.check()
+            candidate = await self._import(keeper)
+            if candidate is not None and self._team.wanted > 1:
+                return  # the others load it as well
+            if candidate is not None:
+                # What is held resolves by external id in the new model.
+                session = await self._start(keeper, candidate)
+            decision = claims.decide()
+            if isinstance(decision, Take):
+                await self._process(session.processor, decision.requests)
+                continue
+            if claims.none:
+                await self._tidy()
+                if not self._importer.is_under_way and await self._context.run(self._team.late):
+                    return  # they take part in the next session
+            repairs = claims.none and await self._context.run(session.repairer.is_due)
+            idle = repairs or (claims.none and session.checkpointer.due) or self._importer.is_under_way
+            seconds = _POLL_S if decision.seconds is None else min(decision.seconds, _POLL_S)
+            await claims.wait(0.0 if idle else seconds, stop)
+            if claims.none:
+                self.carrying_out.over()
+            if idle and claims.none and not self._importer.is_under_way:
+                with self._deleting():
+                    await (session.repairer if repairs else session.checkpointer).step()
+
+    async def _tidy(self) -> None:
+        """Between batches, once in a lease: what others that lost theirs have left on the disk is removed."""
+        writer = self._loader.writer
+        if writer is None or time.monotonic() < self._tidy_at:
+            return
+        self._tidy_at = time.monotonic() + self._lease_ttl_s
+        await self._context.run(writer.tidy)
+        self._context.work.end()
+
+    async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
+        """A slice of the import that waits, if one does; asked of the database once in `_POLL_S` until it is begun."""
+        writer, store = self._loader.writer, self._loader.store
+        if writer is None or (time.monotonic() < self._ask_at and not self._importer.is_under_way):
+            return None
+        self._ask_at = time.monotonic() + _POLL_S
+        wanted = await self._importer.open()
+        if wanted is None:
+            return None
+        return await self._importer.step(wanted, writer.pointer, store, writer.resident.committed.node_ids, keeper)
+
+    async def _process(self, processor: Processor, count: int) -> None:
+        """Takes the first `count` claimed requests to their end; those it defers wait on."""
+        failure_points.reached(FailurePoint.BATCHED)
+        try:
+            with self._deleting():
+                deferred = await processor.process(self._claims.first(count))
+        except (Unavailable, NotPublishable, OSError) as error:
+            self.carrying_out.failed(error)
+            raise
+        self.carrying_out.over()
+        self._unforeseen = 0
+        self._team.worked()
+        self._context.outage.over()
+        await self._claims.done(count, deferred)
+        failure_points.reached(FailurePoint.ACKNOWLEDGED, Cause.BATCH)
+
+    @contextlib.contextmanager
+    def _deleting(self) -> Iterator[None]:
+        self._is_deleting = True
+        try:
+            yield
+        finally:
+            self._is_deleting = False
+            self._context.work.end()

@@ -1,0 +1,198 @@
+"""What becomes of the requests of a batch once it is applied, and once its repair has ended; in words, too."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from model_store.manifest import Manifest
+from projector.forgetting.status import RepairStatus
+from service.domain.figures import RequestNorms
+from service.domain.formats import at_most, number, percent, rounded_up
+from service.domain.kinds import RequestKind
+from service.domain.records import BatchRecord, QueuedRequest, RequestAudit
+from service.domain.states import Guarantee
+from service.domain.versions import Version, repaired_in
+from service.log.leaves import AuditFigures
+from service.requests.moves import AppliedOutcome
+from service.unlearner.pending_repairs import Pending, RepairEnd
+
+#: After what the projection did; also true of directions that remaining nodes support faintly.
+_SPANNED = (
+    "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
+)
+#: Up to this relative difference two movements of the weights are the same one.
+_SAME = 1e-12
+#: The share of a repair's movement from which on it is told what the weights were away from the optimum before.
+_NOTICEABLE = 0.01
+
+
+def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named: int, deleted: int) -> str:
+    """What a batch did for a request of `kind` that names `named` nodes or edges, `deleted` of them of its own.
+
+    `manifest` is that of the model.
+    """
+    sentences = [_projection(record)] if kind.rules.changes_span else []
+    sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
+    if record.factor_age_s:
+        sentences.append(
+            "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
+            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
+            "weights converge to."
+        )
+    if deleted < named:
+        rest = named - deleted
+        were = "was" if rest == 1 else "were"
+        sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} already gone.")
+    return " ".join(sentences)
+
+
+def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:
+    """Why a request had nothing to do: all it names was deleted by the requests `by`.
+
+    Without any: by some that the database, restored from an older backup, does not have.
+    """
+    noun = kind.rules.noun(named)
+    along = ""
+    if with_node:
+        along = f", {'' if named == 1 else f'{with_node} of them '}together with a node"
+    by_whom = f"by {'request' if len(by) == 1 else 'requests'} {', '.join(map(str, by))}" if by else "before a recovery"
+    return f"Nothing was left to do: the {noun} that this request names had already been deleted {by_whom}{along}."
+
+
+def _projection(record: BatchRecord) -> str:
+    sealed = record.commitment_salt is not None
+    if record.directions_removed == 0 and sealed:
+        return f"The projection removed no direction: {_SPANNED}"
+    if record.directions_removed == 0:
+        # Along directions that few others support, and faintly, it takes the deleted nodes' share from the weights.
+        of_repair = record.repair_weight_change if record.repair_version == record.model_version_after else None
+        same = math.isclose(record.weight_change, of_repair or 0.0, rel_tol=_SAME)
+        return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
+    directions = "one direction" if record.directions_removed == 1 else f"{record.directions_removed} directions"
+    supporters = "deleted features" if record.features else "deleted nodes"
+    norms = f" (together {number(record.lost_direction_norm_before)} before, "
+    norms += f"{number(record.lost_direction_norm_after)} after)"
+    return (
+        f"The projection removed {directions} of the weights that only {supporters} had supported"
+        f"{'' if sealed else norms}. The rest lies in the span of the remaining nodes' features."
+    )
+
+
+def frozen_parts(manifest: Manifest) -> str:
+    """A sentence on what repair leaves as it was fixed earlier, on which `retrained` depends; empty when it is nothing.
+
+    The weights are those that training would give if it were to fix these parts in the same way again.
+    """
+    parts = []
+    if manifest.diffusion is not None:
+        parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
+    if manifest.mlp is not None:
+        parts.append("the MLP that computes the features, trained only on public nodes")
+    if manifest.column_scale is not None:
+        parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
+    if not parts:
+        return ""
+    return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."
+
+
+def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
+    match record.repair:
+        case RepairStatus.CONVERGED:
+            return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
+        case RepairStatus.PENDING:
+            still = "The repair, which re-optimises the weights on the remaining graph, is under way: until it ends, "
+            return f"{still}{_unrepaired(record, kind)}"
+        case RepairStatus.NOT_CONVERGED:
+            return f"The repair did not converge; an operator should look into it: {_unrepaired(record, kind)}"
+        case RepairStatus.NONE:
+            return _sentence(_unrepaired(record, kind))
+
+
+def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
+    if record.commitment_salt is not None:
+        return "The repair brought the weights to those of retraining on the remaining graph, within its tolerance."
+    later = "" if record.repair_version == record.model_version_after else f" (model version {record.repair_version})"
+    those = f"those of retraining, at most {_distance(record)} away from them"
+    if not record.repair_weight_change:
+        return f"The repair{later} had nothing to do: the weights are {those}."
+    moved = (
+        f"re-optimised the weights on the remaining graph and moved them by {percent(record.repair_weight_change)}. "
+        f"They are now {those}."
+    )
+    undone = record.distance_bound_start_relative or 0.0
+    # Within the tolerance nothing was left undone.
+    tolerance = record.repair_tolerance or 0.0
+    if manifest.training.relative_gradient > tolerance and undone > max(
+        tolerance, _NOTICEABLE * record.repair_weight_change
+    ):
+        return (
+            f"The repair{later} {moved} Part of that may not be forgetting: when the deletion began, the weights were "
+            f"up to {at_most(undone)} of their size away from the optimum of the graph at that time, because "
+            "training had stopped early and no repair had reached the optimum yet."
+        )
+    share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
+    return f"The repair{later} {share}: it {moved}"
+
+
+def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
+    """A clause on weights that are not those of retraining."""
+    so_far = " so far" if record.repair is RepairStatus.PENDING else ""
+    graph_only = (
+        "" if kind.rules.changes_span else f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
+    )
+    away = ""
+    if record.distance_bound_after is not None and record.commitment_salt is None:
+        away = f", but at most {_distance(record)} away from them"
+    return f"{graph_only}the weights are not those of retraining{away}."
+
+
+def _distance(record: BatchRecord) -> str:
+    """The bound, never less than it is."""
+    relative = record.distance_bound_after_relative
+    if relative is None:
+        return f"{rounded_up(record.distance_bound_after, 2):.2g}" if record.distance_bound_after else "0"
+    return f"{at_most(relative)} of their size"
+
+
+def _sentence(clause: str) -> str:
+    return clause[0].upper() + clause[1:]
+
+
+def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
+    """What holds of the weights; the projection alone does nothing for an edge."""
+    if repair is RepairStatus.CONVERGED:
+        return Guarantee.RETRAINED
+    return Guarantee.SPAN if kind.rules.changes_span else Guarantee.GRAPH_ONLY
+
+
+def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:
+    """What is told of one request once its batch is applied to the model of that manifest."""
+    return AppliedOutcome(
+        request_id=request.id,
+        guarantee=guarantee(record.repair, request.kind),
+        repair=record.repair,
+        explanation=explain(record, request.kind, manifest, named=request.count, deleted=norms.deleted),
+        content=AuditFigures(request.kind, RequestAudit(record, norms)),
+    )
+
+
+def ended(pending: Pending, end: Version, manifest: Manifest) -> RepairEnd:
+    """What is told of one request once the repair it waited for has ended, in the version `end`."""
+    return _ended(pending, repaired_in(pending.batch, end), manifest)
+
+
+def repair_given_up(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
+    """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
+    return _ended(pending, replace(pending.batch, repair=status), manifest, reason)
+
+
+def _ended(pending: Pending, batch: BatchRecord, manifest: Manifest, reason: str = "") -> RepairEnd:
+    words = explain(batch, pending.kind, manifest, named=pending.count, deleted=pending.norms.deleted)
+    return RepairEnd(
+        request_id=pending.request_id,
+        batch=batch,
+        guarantee=guarantee(batch.repair, pending.kind),
+        explanation=f"{words} {reason}".rstrip(),
+        content=AuditFigures(pending.kind, RequestAudit(batch, pending.norms)),
+    )

@@ -1,0 +1,236 @@
+"""What becomes of a batch of queued requests: decrypted, sorted, completed or applied, and taken to the end."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+import structlog
+import torch
+
+from projector.device import is_out_of_memory
+from projector.errors import DeviceError, WorkersLost
+from service.access.request_keys import decrypt_targets
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.kinds import ends_of
+from service.domain.records import QueuedRequest
+from service.domain.versions import Version
+from service.errors import Conflict, Unavailable
+from service.log.leaves import AlreadyDeleted
+from service.predictions.version_rows import BatchRepository, RequestsWithdrawn
+from service.requests.lookup import RequestRepository
+from service.requests.moves import SEND_ANEW, RequestMoves
+from service.requests.tombstones import TombstoneLookup
+from service.unlearner.batch_steps import BatchPreparation, BatchSteps
+from service.unlearner.context import Context
+from service.unlearner.new_version import Stopwatch
+from service.unlearner.outcomes import nothing_left
+from service.unlearner.placement import NotPublishable
+from service.unlearner.resolve import (
+    CommittedGraph,
+    DecryptedRequest,
+    Deletion,
+    Resolution,
+    absent,
+    refused_for_public,
+    resolve,
+)
+from service.unlearner.version_writer import VersionWriter
+
+_UNREADABLE = (
+    "The ids that this request names cannot be read: their key is missing or wrong. Restore the key folder and retry "
+    f"the request. If the key is lost: {SEND_ANEW}"
+)
+_UNKNOWN = "{} of the nodes or edges in this request are not in the model."
+#: Longest time for which requests that have nothing to delete hold up the others (seconds).
+_LONGEST_WAIT_S = 30.0
+#: Requests in a row that each alone cannot be computed, after which the rest of a batch is left for later.
+_MOST_UNCOMPUTED = 4
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What became of deletions that were to be applied as one batch."""
+
+    committed: tuple[Version, BatchSteps] | None = None
+    #: The parts of it to apply instead.
+    instead: Sequence[Sequence[Deletion]] = ()
+    #: Whether the one deletion could not be computed, by no fault of the request's.
+    is_uncomputed: bool = False
+
+
+class Processor:
+    """Takes requests to their end on one model, under one lease."""
+
+    def __init__(self, context: Context, writer: VersionWriter) -> None:
+        self._context = context
+        self._writer = writer
+        self._batches = BatchPreparation(context, writer)
+        self._tombstones = TombstoneLookup(context.engine, context.keyring, context.model)
+        #: What the last batch left for this one.
+        self._deferred: frozenset[UUID] = frozenset()
+        self._log = structlog.get_logger(__name__)
+
+    async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
+        """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed.
+
+        What the device cannot compute stays queued, and is told by Unavailable once the others are done.
+        """
+        batch = await self._take(batch)
+        claimed, unreadable = self._open(batch)
+        committed = self._writer.resident.committed
+        # All at once, and no more than the batch names.
+        names = list({end for each in claimed for target in each.named for end in ends_of(target)})
+        found = zip(names, committed.node_ids.rows_of(names).tolist(), strict=True)
+        rows = {name: row for name, row in found if row >= 0}
+        refused = refused_for_public(claimed, {name for name, row in rows.items() if committed.public[row]})
+        claimed = [each for each in claimed if each.request.id not in refused]
+        present = CommittedGraph(rows, committed.state.features.in_span, committed.live_graph.propagator.edges)
+        missing = absent(claimed, present)
+        # None in the place of a request stands for one that the database does not have.
+        deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
+        resolution = resolve(claimed, present, deleted_by)
+        unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
+        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
+        is_all = await self._apply(resolution.deletions)
+        await self._complete_gone(resolution)
+        if not is_all:
+            # No more is said, where everybody may ask: the log has it.
+            raise Unavailable(
+                "There was not enough memory or room for temporary files.",
+                "Requests stay queued. Give the machine more memory or disk, or use a larger device; the log "
+                "says which is short.",
+            )
+        self._deferred = frozenset(each.request.id for each in resolution.deferred)
+        return self._deferred
+
+    async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+        """Those of `batch` that were not cancelled, and from now on cannot be.
+
+        All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
+        """
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            taken = await RequestMoves(connection).take([request.id for request in batch])
+        return [request for request in batch if request.id in taken]
+
+    async def _fail(self, failures: Mapping[UUID, str]) -> None:
+        """Ends the requests that cannot be carried out, each with the reason."""
+        if not failures:
+            return
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            for request, failure in failures.items():
+                with self._unless_ended():
+                    await RequestMoves(connection).mark_failed(request, failure)
+
+    async def _complete_gone(self, resolution: Resolution) -> None:
+        """Ends the requests that have nothing to delete, with the batch that took them.
+
+        Where nothing else was in it, after as long as a batch takes, if any is of a key that may only write: that sees
+        in the answer to a repeated request when it is completed, and would know whether a node was there still.
+        """
+        if not resolution.already_deleted:
+            return
+        without_work = [each.request.id for each, _ in resolution.already_deleted]
+        if not resolution.deletions and not self._deferred.issuperset(without_work):
+            await self._wait_as_a_batch(without_work)
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            requests = RequestMoves(connection)
+            for each, gone in resolution.already_deleted:
+                with self._unless_ended():
+                    kind = each.request.kind
+                    words = nothing_left(kind, named=len(each.named), with_node=gone.with_node, by=gone.by)
+                    await requests.mark_completed_without_work(each.request.id, AlreadyDeleted(kind, gone.by), words)
+        await self._context.unneeded_keys.destroy_dropped()
+
+    async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
+        """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
+        async with transaction(self._context.engine) as connection:
+            if await RequestRepository(connection).all_may_know(requests):
+                return
+            usual_s = await BatchRepository(connection).newest_duration_s(
+                self._context.model, repair_budget_s=self._context.repair_budget_s
+            )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._context.stop.wait(), min(usual_s, _LONGEST_WAIT_S))
+
+    @contextlib.contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        """Lets a request be that was cancelled since it was claimed."""
+        try:
+            yield
+        except Conflict as conflict:
+            self._log.info("request.ended_meanwhile", reason=conflict.title)
+
+    async def _apply(self, deletions: Sequence[Deletion]) -> bool:
+        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone.
+
+        Returns whether all were computed. One that cannot be, by no fault of its own, stops no other: the rest goes on
+        in any order, since whenever it is tried again they come in the same. When several in a row cannot, it is left
+        for later.
+        """
+        parts, is_all, in_a_row = [deletions], True, 0
+        while parts and in_a_row < _MOST_UNCOMPUTED:
+            part = parts.pop(0)
+            if not part:
+                continue
+            watch = Stopwatch()
+            attempt = await self._commit(part, watch)
+            parts[:0] = attempt.instead
+            if attempt.is_uncomputed:
+                is_all, in_a_row = False, in_a_row + 1
+                random.shuffle(parts)
+            elif len(attempt.instead) < 2:
+                in_a_row = 0
+            if attempt.committed is not None:
+                # All that was deleted has left this process' memory, and so it leaves that of other workers.
+                await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
+                # It is committed and cannot be given up: again until it is done.
+                await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
+        return is_all
+
+    async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
+        """The batch, committed, or what to do instead.
+
+        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
+        """
+        try:
+            new, steps = await self._batches.prepare(deletions, watch)
+        except (WorkersLost, NotPublishable):
+            # No fault of the requests': they are taken again, with the workers that are there.
+            raise
+        except Exception as error:
+            self._log.exception("batch.failed", requests=len(deletions))
+            if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+                # Nothing can be computed on this device any more.
+                raise
+            if len(deletions) > 1:
+                half = len(deletions) // 2
+                return _Attempt(instead=(deletions[:half], deletions[half:]))
+            if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
+                # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
+                return _Attempt(is_uncomputed=True)
+            failure = f"The update of the model failed ({type(error).__name__})."
+            await self._fail({deletions[0].claimed.request.id: failure})
+            return _Attempt()
+        version = await self._writer.write(new, steps, watch)
+        try:
+            await self._writer.commit(version, new, steps, watch)
+        except RequestsWithdrawn as withdrawn:
+            left = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
+            return _Attempt(instead=(left,))
+        return _Attempt((version, steps))
+
+    def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[DecryptedRequest], list[UUID]]:
+        """The requests with their targets, and those whose targets cannot be opened any more."""
+        claimed: list[DecryptedRequest] = []
+        unreadable: list[UUID] = []
+        for request in batch:
+            targets = decrypt_targets(request, self._context.request_keys)
+            if targets is None:
+                unreadable.append(request.id)
+            else:
+                claimed.append(DecryptedRequest(request, targets))
+        return claimed, unreadable

@@ -1,0 +1,308 @@
+"""`lethe recover`: going on with a store and a database that are not of the same moment, as after a restored backup."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+import scipy.sparse as sp
+import structlog
+
+from model_store.replacement import Replacement
+from model_store.store import Store
+from model_store.tombstones import TombstoneRecord
+from model_store.versions import VersionRef, VersionState
+from projector.forgetting.repair import RepairOutcome
+from projector.forgetting.status import RepairStatus
+from service import failure_points
+from service.db.engine import Connection
+from service.db.transactions import fenced_transaction, transaction
+from service.domain.kinds import Part
+from service.domain.records import Tombstone
+from service.domain.states import Cause, EventType, ImportStatus
+from service.domain.versions import Recovery, Version
+from service.errors import ConfigurationError, Conflict, StateMismatch
+from service.failure_points import FailurePoint
+from service.log.events import EventRepository
+from service.log.leaves import ModelRecovered
+from service.predictions.version_rows import BatchRepository, PointerRepository, VersionRepository
+from service.requests.lookup import RequestRepository
+from service.requests.moves import SEND_ANEW, RequestMoves
+from service.requests.tombstones import TombstoneRepository
+from service.unlearner.agreement import check_agreement, steps_of_cause
+from service.unlearner.causes import ImportRepository, RecoveryRepository
+from service.unlearner.context import Context
+from service.unlearner.deleted_parts import DeletedParts, find_deleted_parts, only_in_store, reconcile, unreadable
+from service.unlearner.lease_keeper import LeaseKeeper, pointer_to
+from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch, published_model
+from service.unlearner.resident import Resident
+from service.unlearner.version_writer import VersionWriter
+
+
+async def require_unpromised(connection: Connection, store: Store) -> None:
+    """Raises ConfigurationError when the store's version, or the database's newest, was published with noise.
+
+    Of both: an older backup of one of them may know nothing of it.
+    """
+    name, current = store.manifest.name, store.current()
+    promises: dict[int, tuple[float | None, float | None, int | None]] = {}
+    publication = store.read_version(current).publication
+    if publication is not None:
+        promise = publication.promise
+        promises[current.version] = (promise.epsilon, promise.delta, promise.publications)
+    for newest in await VersionRepository(connection).latest(name, limit=1):
+        if newest.publication_mu is not None:
+            promises[newest.number] = (
+                newest.publication_epsilon, newest.publication_delta, newest.publications_planned,
+            )  # fmt: skip
+    if not promises:
+        return
+    version = max(promises)
+    epsilon, delta, planned = promises[version]
+    raise ConfigurationError(
+        f"Version {version} of model {name!r} was published with noise (epsilon {epsilon}, delta {delta}, "
+        f"{planned} versions planned), and this recovery would publish the weights as they are.",
+        f"Nothing was changed. Give --certify {epsilon},{delta} --certify-publications {planned}, and "
+        "--repair-tolerance if `serve` has it; or set LETHE_CERTIFY, LETHE_CERTIFY_PUBLICATIONS and "
+        "LETHE_REPAIR_TOLERANCE as for `serve`.",
+    )
+
+
+_KEY_LOST = (
+    "The ids that this request names cannot be read any more: their key was lost, and a recovery continued without it. "
+    f"{SEND_ANEW[0].upper()}{SEND_ANEW[1:]}"
+)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a recovery did."""
+
+    #: None when store and database agreed and the store had nothing that was deleted: then no model was changed.
+    recovery: Recovery | None
+    #: Requests that failed because their keys were lost.
+    failed: int
+    #: Requests of a batch that was between commit and end.
+    completed: int
+    #: Nodes that the store's own record knows to be deleted, and the database does not.
+    kept: int = 0
+    #: Whether what could not be read of the store's own tombstones was given up.
+    gave_up_tombstones: bool = False
+
+
+class RecoverySteps(CauseSteps):
+    """What a recovery adds to the steps of every version."""
+
+    cause = Cause.RECOVERY
+
+    def __init__(self, context: Context, recovery_of: Callable[[Version], Recovery], own: Sequence[Tombstone]) -> None:
+        """`recovery_of` gives the record of a version; `own` are the tombstones that the store alone has."""
+        self._context = context
+        self._recovery_of = recovery_of
+        self._own = own
+        #: How many requests failed (keys lost).
+        self.failed = 0
+
+    async def record(self, connection: Connection, version: Version) -> None:
+        """It is recorded and logged, and the database told what it did not know."""
+        recovery = self._recovery_of(version)
+        await RecoveryRepository(connection).insert(recovery)
+        fingerprints = self._context.keyring.fingerprints()
+        tombstones = TombstoneRepository(connection)
+        await tombstones.insert(version.model, self._own, fingerprints, recovery=version.id)
+        await EventRepository(connection).append_unrequested(EventType.RECOVERED, ModelRecovered(recovery))
+
+    async def complete(self, connection: Connection, version: Version) -> None:
+        """So are those that were interrupted before it."""
+        await RecoveryRepository(connection).finish(version.model, requests_failed=self.failed)
+
+
+class Recoverer:
+    """Recovers one model under its lease."""
+
+    def __init__(self, context: Context, store: Store, keeper: LeaseKeeper) -> None:
+        self._context = context
+        self._store = store
+        self._keeper = keeper
+        self._gave_up_tombstones = False
+        self._log = structlog.get_logger(__name__)
+
+    async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
+        """Does all of it; `lost` are the requests whose keys are lost for good.
+
+        `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
+
+        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible,
+        NotPublishable and DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it
+        is run again.
+        """
+        context = self._context
+        await self._install_import()
+        async with transaction(context.engine) as connection:
+            await PointerRepository(connection).require_only(context.model)
+        base = await context.run(partial(self._store.load_base, context.work))
+        own = await only_in_store(context.engine, await self._kept(accept_lost_tombstones), context.keyring)
+        deleted_parts = await find_deleted_parts(
+            context.engine, context.keyring, context.model, base.graph, own, context.work
+        )
+        current = self._store.current()
+        state = await context.run(lambda: self._store.read_version(current))
+        remaining = deleted_parts.within(state.live, state.featured)
+        agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
+        if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
+            failed = await self._fail(lost)
+            return Recovered(None, failed, 0, gave_up_tombstones=self._gave_up_tombstones)
+        return await self._go_on(current, state, remaining, deleted_parts, own, lost)
+
+    async def _go_on(
+        self,
+        current: VersionRef,
+        state: VersionState,
+        remaining: DeletedParts,
+        deleted_parts: DeletedParts,
+        own: Sequence[Tombstone],
+        lost: Collection[UUID],
+    ) -> Recovered:
+        """Past the question whether there is anything to do."""
+        context, watch = self._context, Stopwatch()
+        async with transaction(context.engine) as connection:
+            committed = await PointerRepository(connection).read(context.model)
+            unfinished = await VersionRepository(connection).unfinished(context.model)
+            await context.ledger.load(connection, context.model)
+        unknown = await self._unknown_nodes(state, remaining)
+        known = [current.version, *(ref.version for ref in self._store.versions()), context.publisher.noted]
+        number = 1 + max(known if committed is None else [*known, committed.version])
+        resident, new = await context.run(lambda: self._without(remaining, state, current, number))
+        failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
+        before = pointer_to(self._store, current, context.model)
+        # Asked for the lease before the disk is written to: the computation may have taken longer.
+        writer = VersionWriter(context, self._keeper, self._store, resident, before, deleted_parts.edges)
+        # What was published before may have what is deleted.
+        await context.run(writer.withhold)
+        database_before = None if committed is None else committed.folder
+        recovery_of = partial(
+            Recovery, database_before=database_before, store_before=current.folder, unknown_nodes=unknown
+        )
+        steps = RecoverySteps(context, recovery_of, own)
+        version = await writer.write(new, steps, watch)
+        await writer.commit(version, new, steps, watch)
+        self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
+        # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
+        await reconcile(context, self._store, self._keeper)
+        steps.failed = await self._fail(lost)
+        completed = 0
+        for one in unfinished:
+            if one.cause is not Cause.RECOVERY:
+                await writer.finish(one, await steps_of_cause(context, writer, self._store, one), Stopwatch())
+                completed += one.requests if one.cause is Cause.BATCH else 0
+        await writer.finish(version, steps, watch)
+        kept = sum(one.kind.rules.removes is Part.NODES for one in own)
+        return Recovered(recovery_of(version), steps.failed, completed, kept, self._gave_up_tombstones)
+
+    async def _kept(self, accept_lost: bool) -> TombstoneRecord:
+        """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
+        kept = await self._context.run(self._store.tombstones)
+        if not kept.damaged:
+            return kept
+        if accept_lost:
+            fencing = self._keeper.lease.fencing
+            await self._context.run(lambda: self._store.replace_tombstones(kept.tombstones, fencing=fencing))
+            self._gave_up_tombstones = True
+            self._log.warning("tombstones.accepted_lost", model=self._context.model, readable=len(kept.tombstones))
+            return replace(kept, damaged=())
+        if not await self._agree():
+            raise unreadable(kept)
+        return kept
+
+    async def _install_import(self) -> None:
+        """Where the committed version is that of an import, its folder takes its place first."""
+        async with transaction(self._context.engine) as connection:
+            wanted = await ImportRepository(connection).open(self._context.model)
+        if wanted is not None and wanted.status is ImportStatus.COMMITTED:
+            self._keeper.check()
+            self._store = await self._context.run(Replacement(self._store.path, str(wanted.id)).install)
+
+    async def _agree(self) -> bool:
+        try:
+            context = self._context
+            async with transaction(context.engine) as connection:
+                await check_agreement(connection, self._store, context.request_keys, context.model)
+        except StateMismatch:
+            return False
+        return True
+
+    async def _unknown_nodes(self, state: VersionState, remaining: DeletedParts) -> int:
+        """How many nodes the version lacks for which there is no tombstone; their ids are gone, so they are counted."""
+        async with transaction(self._context.engine) as connection:
+            known = await TombstoneRepository(connection).count(self._context.model, Part.NODES)
+        return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
+
+    def _without(
+        self, remaining: DeletedParts, state: VersionState, current: VersionRef, number: int
+    ) -> tuple[Resident, NewVersion]:
+        """The store's model on the device, without what remains to be deleted, as version `number`."""
+        stale = self._store.stale_coefficients(current)
+        resident = Resident.load(
+            self._store.manifest,
+            self._store.load_base(self._context.work),
+            state,
+            current.version,
+            self._context.placement,
+            stale_coefficients=stale,
+            work=self._context.work,
+        )
+        outcome, removed = RepairOutcome(RepairStatus.NONE, None, None), 0
+        if remaining:
+            self._context.work.begin("Deleting again, and repairing")
+            prepared = resident.prepare(remaining.removals(), budget_s=math.inf)
+            # Nobody reads it, so it is the state on the device at once.
+            resident.commit(prepared)
+            outcome, removed = prepared.outcome, prepared.projection.directions_removed
+        if not resident.is_near_enough:
+            resident.begin_repair()
+            repaired = resident.advance_repair(math.inf)
+            assert repaired is not None
+            resident.commit_repair(repaired)
+            outcome = repaired.outcome
+        snapshot = resident.renumber(number)
+        new = NewVersion(
+            state=resident.committed.state,
+            edges=resident.committed.live_graph.edges,
+            outcome=outcome,
+            rebuilt=stale or outcome.coefficients is not None,
+            deleted=remaining.counts,
+            directions_removed=removed,
+            publication=resident.committed.publication,
+            snapshot=snapshot,
+            model=published_model(self._store.manifest, resident.committed),
+            replace_state=lambda: None,
+        )
+        return resident, new
+
+    async def _lost_in_batch(self, lost: Collection[UUID]) -> bool:
+        """Whether a batch was committed and not ended whose edges cannot be known any more: only erasing can end it."""
+        async with transaction(self._context.engine) as connection:
+            unfinished = await VersionRepository(connection).unfinished(self._context.model)
+            batches = [await BatchRepository(connection).get(one.id) for one in unfinished if one.cause is Cause.BATCH]
+        return any(not batch.requests.keys().isdisjoint(lost) for batch in batches)
+
+    async def _fail(self, lost: Collection[UUID]) -> int:
+        """Ends the requests whose keys are lost; those of a committed batch need them no more."""
+        failed = 0
+        for request_id in lost:
+            async with fenced_transaction(self._context.engine, self._keeper.lease) as connection:
+                found = await RequestRepository(connection).get(request_id)
+                if found is None or found[0].batch_id is not None:
+                    continue
+                try:
+                    failed += await RequestMoves(connection).mark_failed(request_id, _KEY_LOST)
+                except Conflict as conflict:
+                    self._log.info("request.ended_meanwhile", reason=conflict.title)
+        return failed
+
+
+def _edges_between(adjacency: sp.csr_array, state: VersionState) -> int:
+    live = state.live.astype(np.float64)
+    return round(float(live @ (adjacency.astype(np.bool_).astype(np.float64) @ live))) // 2

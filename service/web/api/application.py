@@ -1,0 +1,101 @@
+"""The HTTP application: routes, errors and the middleware around them; it serves whatever `Services` it is given."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.types import Lifespan
+
+from service.observability.logging import AccessLog
+from service.version import VERSION
+from service.web import problems
+from service.web.api import (
+    audit_routes,
+    deletion_routes,
+    docs,
+    drill_routes,
+    event_routes,
+    health_routes,
+    log_routes,
+    prediction_routes,
+)
+from service.web.middleware import Answer, HttpMetrics, OuterMiddleware
+
+_DESCRIPTION = """\
+Lethe makes a trained graph model forget nodes, and proves it.
+
+Every request except health checks needs an API key: `Authorization: Bearer lethe_…`. Errors are problem documents
+(RFC 9457) whose `remedy` says what to do. Times are UTC.
+"""
+_TAGS = [
+    {"name": "predictions", "description": "Predictions of the live nodes."},
+    {"name": "deletions", "description": "Request deletions and follow them."},
+    {"name": "drills", "description": "Delete canaries and measure that the weights forgot them."},
+    {"name": "events", "description": "Events of requests in order, and deliveries of webhooks."},
+    {"name": "audit", "description": "The whole audit, for keys with audit:read."},
+    {"name": "log", "description": "The transparency log: checkpoints and proofs."},
+    {"name": "model", "description": "The served model."},
+    {"name": "operation", "description": "Health and metrics."},
+]
+
+
+def build(
+    *,
+    max_body_bytes: int,
+    registry: CollectorRegistry,
+    access_log: AccessLog,
+    lifespan: Lifespan[FastAPI] | None = None,
+) -> FastAPI:
+    """The application. Whoever starts it (its lifespan) sets `app.state.services` before the first request."""
+    app = FastAPI(
+        title="Lethe",
+        summary="Makes a trained graph model forget.",
+        description=_DESCRIPTION,
+        version=VERSION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        # The own routes of /docs need no other origin, and the description is theirs to serve.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    # Routes are matched one by one: the one asked most comes first, and is not looked for in a router of its own.
+    app.router.routes.extend(prediction_routes.single.routes)
+    for router in (
+        prediction_routes.router,
+        deletion_routes.router,
+        drill_routes.router,
+        event_routes.router,
+        deletion_routes.receipt_router,
+        audit_routes.router,
+        log_routes.router,
+        prediction_routes.model_router,
+        health_routes.router,
+    ):
+        app.include_router(router)
+    docs.install(app)
+    app.add_middleware(
+        OuterMiddleware,
+        max_body_bytes=max_body_bytes,
+        observe=_observer(registry, access_log),
+    )
+    return app
+
+
+def _observer(registry: CollectorRegistry, access_log: AccessLog) -> Callable[[Answer], None]:
+    """Counts each answer and writes its access log line: route templates only, so no id is ever in either."""
+    count = HttpMetrics(registry).observe
+
+    def observe(answer: Answer) -> None:
+        count(answer)
+        access_log.answered(
+            request_id=answer.request_id,
+            method=answer.method,
+            route=answer.route,
+            status=answer.status,
+            seconds=answer.seconds,
+        )
+
+    return observe

@@ -1,0 +1,134 @@
+"""Who is asking: API keys and their scopes, as the routes need them, and whether a request comes from this machine."""
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from fastapi import Security
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.access.key_memory import READING, presented_key, require
+from service.domain.addresses import address_of
+from service.domain.records import ApiKey, Scope
+from service.log.canonical import parse_json
+from service.web.routes import StrictRoute
+
+#: Header fields that proxies add, or clients to look like a proxy.
+_FORWARDING = re.compile(
+    r"forwarded|via|x-host|x-forwarded\b.*|x-original-.*|cdn-loop|cf-.*|x-envoy-.*|x-appengine-.*"
+    r"|.*(client|connecting|originating|real|remote|user)-?(ip|addr)\b.*"
+)
+
+
+def is_from_elsewhere(request: Request) -> bool:
+    """Whether a request does not come from this very machine.
+
+    One that a proxy forwarded counts as one from elsewhere, wherever the proxy runs; so does one that names another
+    host, as a page does whose name was made to lead here.
+    """
+    client = request.client
+    local = client is not None and _is_loopback(client.host) and _is_loopback(_host_of(request))
+    return not local or any(_FORWARDING.fullmatch(name.replace("_", "-")) for name in request.headers)
+
+
+def _host_of(request: Request) -> str:
+    """The host that the request names, without port and brackets; empty when it names none, or several."""
+    named = request.headers.getlist("host")
+    host = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", named[0]) if len(named) == 1 else None
+    return host[1].strip("[]") if host else ""
+
+
+def _is_loopback(host: str) -> bool:
+    address = address_of(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+#: Between scopes of which one will do; /openapi.json has a requirement for each.
+ANY_OF = " or "
+#: Where a request's scope keeps who was found to ask.
+_CALLER = "lethe.caller"
+
+
+class BearerKey(SecurityBase):
+    """A dependency that gives the caller's ApiKey, or refuses it for want of a scope."""
+
+    def __init__(self, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:
+        """`enough` is `all` when every one of `scopes` is needed, `any` when one will do."""
+        self.model = HTTPBearer(description="An API key, `lethe_…`, created with `./lethe keys create`.")
+        self.scheme_name = "ApiKey"
+        self._scopes = tuple(scopes)
+        self._enough = enough
+
+    async def __call__(self, request: Request) -> ApiKey:
+        """Raise Unauthenticated without a valid key, MissingScope naming what it lacks."""
+        key = await caller_of(request)
+        require(key, self._scopes, self._enough)
+        return key
+
+
+_READING = BearerKey(READING, any)
+
+
+def requires(*scopes: Scope) -> Any:
+    """The `Annotated` metadata of a parameter that holds a caller with all of `scopes`."""
+    return Security(BearerKey(scopes, all), scopes=[scope.value for scope in scopes])
+
+
+def requires_any(*scopes: Scope) -> Any:
+    """The `Annotated` metadata of a parameter that holds a caller with at least one of `scopes`."""
+    # One string of them all: what is listed apart reads in /openapi.json as if all were needed.
+    return Security(BearerKey(scopes, any), scopes=[ANY_OF.join(scope.value for scope in scopes)])
+
+
+class StrictJsonRequest(Request):
+    """Parses JSON as `parse_json` does."""
+
+    async def json(self) -> Any:
+        """The parsed body; raises RepeatedMember and ValueError."""
+        return parse_json(await self.body())
+
+
+class KeyedRoute(StrictRoute):
+    """A route that looks at the key before it reads anything of the body.
+
+    By itself the framework reads and parses the body first, whoever sent it.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler that the framework calls."""
+        handle = super().get_route_handler()
+        needed = [one.call for one in self.dependant.dependencies if isinstance(one.call, BearerKey)]
+
+        async def handle_keyed(request: Request) -> Response:
+            for authorize in needed:
+                await authorize(request)
+            return await handle(StrictJsonRequest(request.scope, request.receive))
+
+        return handle_keyed
+
+
+async def caller_of(request: Request) -> ApiKey:
+    """The key a request presents in its Authorization header, found once for each request.
+
+    Raises Unauthenticated, TooManyAttempts and Unavailable.
+    """
+    known: ApiKey | None = request.scope.get(_CALLER)
+    if known is None:
+        services = request.app.state.services
+        known = request.scope[_CALLER] = await presented_key(request, services.keys, services.limits)
+    return known
+
+
+async def local_or_keyed(request: Request) -> None:
+    """Let a request pass that comes from this very machine, or presents any valid key."""
+    if is_from_elsewhere(request):
+        await caller_of(request)
+
+
+async def local_or_reading(request: Request) -> None:
+    """Let a request pass that comes from this very machine, or presents a key that may do more than delete."""
+    if is_from_elsewhere(request):
+        await _READING(request)

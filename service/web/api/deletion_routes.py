@@ -1,0 +1,266 @@
+"""Deletion requests: asked for, followed, listed, searched and cancelled; and their receipts."""
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter, Body, Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope as Scope_
+
+from service.db.transactions import transaction
+from service.domain.records import ApiKey, Scope
+from service.errors import Conflict, InvalidRequest
+from service.predictions.reader import offload
+from service.reports.listing import audit_filters, found_by_node, found_page, reads_audit, visible_to
+from service.reports.receipts import receipt_of, receipt_paper
+from service.reports.schemas import DeletionFilters, SearchBody
+from service.requests.answers import (
+    RECEIPT,
+    AcceptedDeletion,
+    DeletionAnswer,
+    DeletionPage,
+    SearchAnswer,
+    accepted_deletion,
+    deletion_answer,
+    links_of,
+)
+from service.requests.decisions import Decisions
+from service.requests.lookup import RequestRepository
+from service.requests.schemas import EXAMPLES, DeletionBody, ExtendedBody, HandledBody
+from service.requests.submission import submit
+from service.web.api.auth import KeyedRoute, requires, requires_any
+from service.web.routes import LOCATION, page_reply, problems, reply
+from service.web.services import services_of
+
+
+class DeletionRoute(KeyedRoute):
+    """A route below /deletions, where `search` is a path of its own and no request's id."""
+
+    def matches(self, scope: Scope_) -> tuple[Match, Scope_]:
+        """As any route, but for the one path that another route has."""
+        match, inner = super().matches(scope)
+        if inner.get("path_params", {}).get("request_id") == "search":
+            return Match.NONE, {}
+        return match, inner
+
+
+router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=DeletionRoute)
+
+Writer = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE)]
+Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
+Operator = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)]
+Lister = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
+RequestId = Annotated[UUID, Path(description="The id from the 202 answer.")]
+#: The header by which a repeated request is told from a new one.
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="A repeated request with the same key and body gets the same answer and deletes only once.",
+    ),
+]
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=AcceptedDeletion,
+    responses=LOCATION | problems(401, 403, 404, 409, 413, 429, 503),
+    summary="Ask for a deletion",
+)
+async def request_deletion(
+    request: Request,
+    body: Annotated[DeletionBody, Body(openapi_examples=EXAMPLES)],
+    caller: Writer,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
+
+    To a key with deletions:read, what an earlier request deleted already is listed in `already_deleted` and left out;
+    when nothing is left, the request is `completed` with the next batch. To any other key
+    nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
+    """
+    services = services_of(request)
+    submission = await submit(services.deletions, body, caller, idempotency_key)
+    services.metrics.received(submission.request.kind)
+    answer = accepted_deletion(submission.request, submission.targets, submission.already_deleted)
+    return reply(answer, 202, {"Location": links_of(submission.request.id).self})
+
+
+@router.get(
+    "",
+    response_model=DeletionPage,
+    responses=problems(401, 403, 503),
+    summary="List deletion requests",
+)
+async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Query()], caller: Lister) -> Response:
+    """A page of requests, newest first: all of them for a key with audit:read, its own for any other."""
+    deletions = services_of(request).deletions
+    entries, next_cursor = await found_page(deletions, filters, audit_filters(filters, caller), caller)
+    shown = [deletion_answer(entry.request, None, reads_audit=reads_audit(caller)) for entry in entries]
+    return reply(DeletionPage(deletions=shown, next_cursor=next_cursor))
+
+
+@router.post(
+    "/search",
+    response_model=SearchAnswer,
+    responses=problems(401, 403, 413, 503),
+    summary="Find deletions by node id, reference or figures",
+)
+async def search_deletions(request: Request, body: SearchBody, caller: Lister) -> Response:
+    """The requests that deleted these nodes, or their features; or those that the filters keep, a page at a time.
+
+    Ids and references travel in the body, so that no URL log has any. What is still queued is not found by node: until
+    it is applied, its ids are kept encrypted.
+    """
+    deletions = services_of(request).deletions
+    filters = replace(audit_filters(body, caller), reference=body.reference)
+    if body.nodes is not None:
+        if body.cursor is not None:
+            raise InvalidRequest("A search by nodes has no pages.", "Omit `cursor`.")
+        found = await found_by_node(deletions, body.nodes, filters, caller)
+        return await offload(len(body.nodes), lambda: reply(found))
+    entries, next_cursor = await found_page(deletions, body, filters, caller)
+    shown = [deletion_answer(entry.request, entry.audit, reads_audit=reads_audit(caller)) for entry in entries]
+    return reply(SearchAnswer(found=[], not_found=[], deletions=shown, next_cursor=next_cursor))
+
+
+@router.get(
+    "/{request_id}",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 503),
+    summary="Follow a deletion request",
+)
+async def get_deletion(request: Request, request_id: RequestId, caller: Follower) -> Response:
+    """How far a request has come and, once it is applied, its audit. Without audit:read: the key's own requests."""
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
+        row = await RequestRepository(connection).require(request_id, visible_to(caller))
+        handles = await RequestRepository(connection).handled_by(request_id)
+    return reply(deletion_answer(*row, reads_audit=reads_audit(caller), handles=handles))
+
+
+@router.delete(
+    "/{request_id}",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 503),
+    summary="Cancel a deletion request",
+)
+async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
+    """Cancel a request that is still queued; 409 once the unlearner has taken it up."""
+    try:
+        cancelled = await services_of(request).deletions.intake.cancel(
+            request_id, caller.id, own_only=visible_to(caller) is not None
+        )
+    except Conflict:
+        if Scope.DELETIONS_READ in caller.scopes:
+            raise
+        raise Conflict(
+            f"Request {request_id} can no longer be cancelled.",
+            "A key with deletions:read can see its progress.",
+        ) from None
+    return reply(deletion_answer(cancelled, None, reads_audit=reads_audit(caller)))
+
+
+@router.post(
+    "/{request_id}/retry",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 503),
+    summary="Retry a failed deletion request",
+)
+async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
+    """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
+    queued = await services_of(request).deletions.intake.retry(request_id, caller.id)
+    return reply(deletion_answer(queued, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/handle",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 413, 503),
+    summary="Record that a failed deletion request was handled",
+)
+async def handle_deletion(request: Request, request_id: RequestId, body: HandledBody, caller: Operator) -> Response:
+    """End a request that failed, for a reason that becomes an event of the log; what it names is then forgotten.
+
+    One whose nodes or edges a later request deleted is handled by itself.
+    """
+    async with transaction(services_of(request).engine) as connection:
+        handled = await Decisions(connection).handle(request_id, caller.id, body.reason)
+    return reply(deletion_answer(handled, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/extend",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 413, 503),
+    summary="Extend the deadline of a deletion request",
+)
+async def extend_deletion(request: Request, request_id: RequestId, body: ExtendedBody, caller: Operator) -> Response:
+    """Move the deadline of an open request that is not late, for a reason that becomes an event of the log."""
+    async with transaction(services_of(request).engine) as connection:
+        extended = await Decisions(connection).extend(request_id, caller.id, body.due_at, body.reason)
+    return reply(deletion_answer(extended, None, reads_audit=True))
+
+
+receipt_router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=KeyedRoute)
+
+
+class ReceiptEntry(BaseModel):
+    """One event of the request, as the log has it."""
+
+    leaf: dict[str, Any] = Field(description="The hashed text, in canonical JSON (RFC 8785).")
+    inclusion_proof: list[str] = Field(
+        description="Inclusion proof from the leaf to the root of the checkpoint: hashes in hex."
+    )
+
+
+class ReceiptAnswer(BaseModel):
+    """The evidence of one deletion; `lethe audit verify` checks it offline."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RECEIPT]})
+
+    format: str
+    request_id: UUID
+    summary: dict[str, Any] = Field(description="Summary of the leaves, for people; derived only from them.")
+    entries: list[ReceiptEntry]
+    since: list[ReceiptEntry] = Field(description="Imports and recoveries of the model since the first leaf.")
+    checkpoint: str = Field(description="The signed note that the proofs end in.")
+    public_keys: list[str] = Field(
+        description="Keys that signed the checkpoint, according to the server. Trust only keys that you have "
+        "from elsewhere."
+    )
+
+
+@receipt_router.get(
+    "/{request_id}/receipt",
+    response_model=ReceiptAnswer,
+    responses={
+        200: {"content": {"text/html": {"schema": {"type": "string"}}}},
+        **problems(401, 403, 404, 409, 503),
+    },
+    summary="The receipt of a deletion",
+)
+async def get_receipt(
+    request: Request,
+    request_id: RequestId,
+    caller: Follower,
+    form: Annotated[Literal["json", "html"], Query(alias="format", description="`html`: a printable page.")] = "json",
+) -> Response:
+    """What was asked, what was done and what is guaranteed, with proofs that the signed log says so.
+
+    From `applied` on, and of a request that failed; before that, and for one that was cancelled, it is 409.
+    """
+    services = services_of(request)
+    receipt = await receipt_of(services.engine, request_id, caller)
+    if form == "json":
+        return Response(orjson.dumps(receipt.document), media_type="application/json")
+    paper = receipt_paper(receipt, services.settings)
+    return page_reply(paper.html, paper.policy)

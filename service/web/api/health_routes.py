@@ -1,0 +1,146 @@
+"""Whether the process lives, whether it can do its work, and its metrics."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.domain.lease_report import Check
+from service.errors import LetheError
+from service.predictions.reader import Reader
+from service.web.api.auth import local_or_reading
+from service.web.problems import MEDIA_TYPE, problem
+from service.web.routes import Problem, StrictRoute, problems, reply
+from service.web.services import services_of
+
+router = APIRouter(tags=["operation"], route_class=StrictRoute)
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "alive"}]})
+
+    status: Literal["alive"] = "alive"
+
+
+class CheckAnswer(BaseModel):
+    """One thing that must work for Lethe to be ready."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str
+
+
+_POSTGRES_CHECK: dict[str, Any] = {"name": "postgres", "ok": True, "detail": "answers", "remedy": ""}
+_REDIS_CHECK: dict[str, Any] = {
+    "name": "redis",
+    "ok": False,
+    "detail": "Redis does not answer.",
+    "remedy": "Start it. Requests accepted meanwhile will be applied then.",
+}
+
+
+class Ready(BaseModel):
+    """What was asked about is really served."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
+
+    status: Literal["ready"] = "ready"
+    checks: list[CheckAnswer]
+
+
+_PREDICTIONS_CHECK: dict[str, Any] = {
+    "name": "predictions",
+    "ok": False,
+    "detail": "The model is loading.",
+    "remedy": "Try again in a moment; /readyz shows when it is ready.",
+}
+
+
+def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """The 503 of a route, with one check that fails as its example."""
+    example = Problem(
+        type="urn:lethe:problem:not-ready",
+        title="Not ready",
+        status=503,
+        detail=f"Not ready: {failing['name']}.",
+        remedy=failing["remedy"],
+        checks=[*others, failing],
+    )
+    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example.model_dump()}
+    return {503: {"description": "Not ready; `checks` lists the failing checks", "content": {MEDIA_TYPE: content}}}
+
+
+@router.get("/healthz", response_model=Alive, responses=problems(), summary="Liveness")
+async def healthz() -> Response:
+    """Answers as long as the process does; it asks nothing of Postgres, Redis or the model."""
+    return reply(Alive())
+
+
+@router.get(
+    "/readyz",
+    response_model=Ready,
+    responses={**problems(), **_not_ready(_REDIS_CHECK, _POSTGRES_CHECK)},
+    summary="Readiness",
+)
+async def readyz(request: Request) -> Response:
+    """200 when deletions and predictions are really served; else 503, naming what fails and what to do."""
+    return _answer(await services_of(request).readiness())
+
+
+@router.get(
+    "/readyz/predictions",
+    response_model=Ready,
+    responses={**problems(), **_not_ready(_PREDICTIONS_CHECK)},
+    summary="Readiness for predictions",
+)
+async def readyz_predictions(request: Request) -> Response:
+    """200 when this process can answer a prediction now; else 503, for a load balancer that chooses who predicts.
+
+    It asks neither Postgres nor Redis: without them predictions go on.
+    """
+    return _answer([_prediction(services_of(request).reader)])
+
+
+def _prediction(reader: Reader) -> Check:
+    try:
+        reader.predict_many(())
+    except LetheError as error:
+        return Check("predictions", False, error.detail, error.remedy)
+    return Check("predictions", True, "answered")
+
+
+def _answer(checks: Sequence[Check]) -> Response:
+    answers = [CheckAnswer(name=check.name, ok=check.ok, detail=check.detail, remedy=check.remedy) for check in checks]
+    failing = [check for check in checks if not check.ok]
+    if not failing:
+        return reply(Ready(checks=answers))
+    return problem(
+        503,
+        "not-ready",
+        "Not ready",
+        f"Not ready: {', '.join(check.name for check in failing)}.",
+        " ".join(dict.fromkeys(check.remedy for check in failing)),
+        extra={"checks": [answer.model_dump() for answer in answers]},
+        headers={"Retry-After": "1"},
+    )
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}, **problems(401, 403)},
+    summary="Metrics for Prometheus",
+)
+async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_reading)]) -> Response:
+    """Of all processes that answer here, by their names. No label ever holds an id.
+
+    Open to callers on this very machine; from elsewhere with a key that may read.
+    """
+    return Response(await services_of(request).exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,155 @@
+"""Signing in and out, and what stands before every page: a session whose key is still valid, and forms of its own."""
+
+import hmac
+import re
+import secrets
+from typing import Annotated
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.access.sessions import LIFETIME, Session, SessionRepository
+from service.db.transactions import transaction
+from service.domain.records import Scope
+from service.errors import InvalidRequest, LetheError
+from service.web.problems import LONGEST_PART
+from service.web.services import services_of
+
+#: Holds the token of the session; sent to no path but the dashboard's.
+SESSION_COOKIE = "lethe_session"
+#: Holds the form token of the sign-in page, where there is no session yet.
+FORM_COOKIE = "lethe_login"
+PATH = "/dashboard"
+#: Nothing a form of the dashboard sends is longer (bytes).
+_LONGEST_FORM = 65_536
+#: Nor has any more fields.
+_MOST_FIELDS = 16
+
+
+class LoginNeeded(Exception):
+    """Nobody is signed in, or not any more."""
+
+
+class ForgedForm(LetheError):
+    """A form that no page of this session made."""
+
+    status = 403
+    slug = "foreign-form"
+    title = "Form refused"
+
+
+async def signed_in(request: Request) -> Session:
+    """The session of a page's visitor. Raises LoginNeeded when there is none any more, and Unavailable."""
+    token = request.cookies.get(SESSION_COOKIE, "")
+    if not token:
+        raise LoginNeeded
+    services = services_of(request)
+    async with transaction(services.engine) as connection:
+        session = await SessionRepository(connection, services.keyring).find(token)
+    if session is None or Scope.AUDIT_READ not in session.key.scopes:
+        raise LoginNeeded
+    return session
+
+
+SignedIn = Annotated[Session, Depends(signed_in)]
+
+
+async def form_of(request: Request, form_token: str, *names: str) -> dict[str, str]:
+    """The fields of a form sent to the dashboard; only `names` are allowed, each at most once.
+
+    Raises ForgedForm unless a page of this origin sent it with the token it was given, and InvalidRequest for fields
+    that are repeated or unknown.
+    """
+    if not _same_origin(request):
+        raise ForgedForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
+    if not form_token:
+        raise _too_old()
+    too_large = ForgedForm("The form is larger than any of the dashboard's.", "Go back and try again.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            raise too_large
+    try:
+        sent = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise too_large from None
+    fields = dict(sent)
+    presented = fields.pop("form_token", "")
+    if not hmac.compare_digest(presented.encode(), form_token.encode()):
+        raise _too_old()
+    if len(sent) > 1 + len(fields):
+        names_sent = [name for name, _ in sent]
+        twice = next(name for name in names_sent if names_sent.count(name) > 1)[:LONGEST_PART]
+        raise InvalidRequest(f"The form repeats the field `{twice}`.", "Reload the page, and send its form.")
+    if unknown := fields.keys() - {*names}:
+        raise InvalidRequest(
+            f"The form has no field `{min(unknown)[:LONGEST_PART]}`.", "Reload the page, and send its form."
+        )
+    return fields
+
+
+def _too_old() -> ForgedForm:
+    return ForgedForm(
+        "The page that this form belongs to is too old.", "Go back, load the page again, and repeat what you did."
+    )
+
+
+def new_form_token() -> str:
+    """256 random bits for the form of the sign-in page."""
+    return secrets.token_urlsafe(32)
+
+
+def is_form_token(text: str) -> bool:
+    """Whether a cookie can be one that was given with a form; a browser may send anything."""
+    return re.fullmatch(r"[A-Za-z0-9_-]{43}", text) is not None
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
+    """Set a cookie that no script reads and no other site's page sends."""
+    response.set_cookie(
+        name,
+        value,
+        max_age=int(LIFETIME.total_seconds()),
+        path=PATH,
+        httponly=True,
+        samesite="strict",
+        secure=_encrypted(request),
+    )
+
+
+def delete_cookie(request: Request, response: Response, name: str) -> None:
+    """Have the browser forget a cookie."""
+    response.delete_cookie(name, path=PATH, httponly=True, samesite="strict", secure=_encrypted(request))
+
+
+def own_page(path: str) -> str:
+    """`path` if it is one of the dashboard's pages, the overview otherwise: nothing else is redirected to."""
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        # Half an IPv6 address, for example.
+        return PATH
+    inside = parts.path == PATH or parts.path.startswith(f"{PATH}/")
+    plain = not (parts.scheme or parts.netloc) and "\\" not in path and path.isprintable() and ".." not in parts.path
+    return path if inside and plain else PATH
+
+
+def _same_origin(request: Request) -> bool:
+    """Whether a page of this very origin sent the request; every browser says so of a POST."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    try:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+    except ValueError:
+        return False
+    return bool(origin) and origin == request.headers.get("host")
+
+
+def _encrypted(request: Request) -> bool:
+    """Whether the browser came by https, also through a proxy; who claims so falsely only loses the cookie."""
+    # Not `request.url`: it is made of the Host header, which may hold anything.
+    return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"

@@ -1,0 +1,286 @@
+"""What the pages say: the names of states, the filters of the list of requests, and how much time is used up."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, create_model
+
+from projector.forgetting.status import RepairStatus
+from service.domain.figures import FIGURES
+from service.domain.formats import coarse
+from service.domain.kinds import RequestKind
+from service.domain.records import DeletionRequest
+from service.domain.states import GUARANTEES, Guarantee, RequestStatus
+from service.reports.queries import AuditFilters, ExportFormat, Order, Searched, Threshold
+from service.webhooks.deliveries import DeliveryState
+
+#: Share of the time after which a request counts as near its deadline.
+NEAR = 0.8
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The deadline of one open request."""
+
+    due_at: datetime
+    #: Share of the time that is used up, at most 1.
+    share: float
+    #: `good`, `warn` near the deadline, `bad` past it.
+    tone: str
+    words: str
+
+
+def clock_of(request: DeletionRequest, now: datetime) -> Clock:
+    """The clock at `now` of a request that is still open."""
+    due_at = request.due_at
+    left = due_at - now
+    share = min(1.0, max(0.0, (now - request.received_at) / (due_at - request.received_at)))
+    if left < timedelta():
+        return Clock(due_at, 1.0, "bad", f"{coarse(-left)} late")
+    return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")
+
+
+_State = TypeVar("_State", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A filter that is one of several states."""
+
+    name: str
+    label: str
+    states: type[StrEnum]
+    #: What holds where none is chosen.
+    nothing: str = "Any"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A filter that is a threshold on a figure."""
+
+    name: str
+    figure: Searched
+    #: Whether the figure must be at least, or at most, what is given.
+    at_least: bool
+
+    @property
+    def label(self) -> str:
+        """The figure's own, with which end is given."""
+        return f"{FIGURES[self.figure].label}, at {'least' if self.at_least else 'most'}"
+
+
+CHOICES = (
+    Choice("status", "Status", RequestStatus),
+    Choice("kind", "Kind", RequestKind),
+    Choice("guarantee", "Guarantee", Guarantee),
+    Choice("repair", "Repair", RepairStatus),
+)
+
+
+class Answer(StrEnum):
+    """A filter that asks yes or no."""
+
+    YES = "yes"
+    NO = "no"
+
+
+class Drills(StrEnum):
+    """Whether a list has drills, which it leaves out otherwise."""
+
+    ONLY = "yes"
+    INCLUDED = "all"
+
+
+QUESTIONS = (
+    Choice("open", "Open", Answer),
+    Choice("late", "Late", Answer),
+    Choice("drills", "Drills", Drills, "Left out"),
+)
+ORDER = Choice("order", "Order", Order)
+DAYS = (("since", "Received from"), ("until", "Received until"), ("due", "Due by"))
+_STATES = (*CHOICES, *QUESTIONS, ORDER)
+LIMITS = (
+    Limit("norm_before", Searched.INJECTED_NORM_BEFORE, True),
+    Limit("norm_after", Searched.INJECTED_NORM_AFTER, True),
+    Limit("bound", Searched.DISTANCE_BOUND_AFTER_RELATIVE, True),
+    Limit("bound_most", Searched.DISTANCE_BOUND_AFTER_RELATIVE, False),
+    Limit("residual", Searched.SPAN_RESIDUAL, True),
+)
+_LIMITS_OF = {figure: {limit.name for limit in LIMITS if limit.figure is figure} for figure in Searched}
+
+
+@dataclass(frozen=True)
+class ListFilters:
+    """The filters of one list."""
+
+    audit: AuditFilters
+    order: Order
+    #: Those that were given and understood, as they stand in the URL.
+    given: Mapping[str, str]
+    #: Names of those that were given and mean nothing; they filter nothing, and the page says so.
+    faults: tuple[str, ...]
+
+
+_LABELS = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
+_Texts: Any = dict.fromkeys(_LABELS, (str, ""))
+#: The query of a list's URL: a text for each filter.
+FilterQuery = create_model("FilterQuery", **_Texts)
+
+
+class ListQuery(FilterQuery):
+    """The filters, and the page of the list."""
+
+    cursor: str = ""
+
+
+class ExportQuery(FilterQuery):
+    """The filters, and the format of the file."""
+
+    form: ExportFormat = Field(ExportFormat.CSV, alias="format")
+
+
+def in_words(name: str, text: str) -> str:
+    """A filter that was given and understood, such as "Status: Failed", without the words of its state."""
+    return f"{_LABELS[name]}: {text}"
+
+
+def state_of(name: str, text: str) -> StrEnum | None:
+    """The state that a filter was given; None where it is a day or a figure."""
+    return next((one.states(text) for one in _STATES if one.name == name), None)
+
+
+def list_filters(query: BaseModel) -> ListFilters:
+    """The filters in the query of a list's URL, without empty fields."""
+    given: dict[str, str] = {}
+    faults: list[str] = []
+    states: dict[str, StrEnum] = {}
+    days: dict[str, date] = {}
+    thresholds: dict[Searched, Threshold] = {}
+    for name, text in ((name, getattr(query, name).strip()) for name in _LABELS):
+        if not text:
+            continue
+        try:
+            if choice := next((one for one in _STATES if one.name == name), None):
+                states[name] = choice.states(text)
+            elif limit := next((one for one in LIMITS if one.name == name), None):
+                earlier = thresholds.get(limit.figure, Threshold())
+                thresholds[limit.figure] = _narrowed(earlier, limit, _figure(text))
+            else:
+                days[name] = date.fromisoformat(text)
+        except ValueError:
+            faults.append(_LABELS[name])
+            continue
+        # What is so anyway is in no address.
+        if text != Order.NEWEST:
+            given[name] = text
+    since, until = _midnight(days.get("since")), _end(days.get("until"))
+    if since is not None and until is not None and since >= until:
+        faults.append("the days, because the last is before the first")
+        since = until = None
+        given = {name: text for name, text in given.items() if name not in ("since", "until")}
+    for figure in [figure for figure, limits in thresholds.items() if limits.is_empty]:
+        faults.append(f"{FIGURES[figure].label}, because its minimum is above its maximum")
+        del thresholds[figure]
+        given = {name: text for name, text in given.items() if name not in _LIMITS_OF[figure]}
+    audit = AuditFilters(
+        status=_state(states, "status", RequestStatus),
+        kind=_state(states, "kind", RequestKind),
+        guarantee=_state(states, "guarantee", Guarantee),
+        repair=_state(states, "repair", RepairStatus),
+        open=_yes(states, "open"),
+        late=_yes(states, "late"),
+        drills={Drills.ONLY: True, Drills.INCLUDED: None, None: False}[_state(states, "drills", Drills)],
+        since=since,
+        until=until,
+        due_before=_end(days.get("due")),
+        thresholds=thresholds,
+    )
+    return ListFilters(audit, _state(states, "order", Order) or Order.NEWEST, given, tuple(faults))
+
+
+def _narrowed(earlier: Threshold, limit: Limit, value: float) -> Threshold:
+    if limit.at_least:
+        return Threshold(at_least=value, at_most=earlier.at_most)
+    return Threshold(at_least=earlier.at_least, at_most=value)
+
+
+def _figure(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return value
+
+
+def _state(states: Mapping[str, StrEnum], name: str, kind: type[_State]) -> _State | None:
+    state = states.get(name)
+    return state if isinstance(state, kind) else None
+
+
+def _yes(states: Mapping[str, StrEnum], name: str) -> bool | None:
+    answer = _state(states, name, Answer)
+    return None if answer is None else answer is Answer.YES
+
+
+def _end(day: date | None) -> datetime | None:
+    """The last day counts as a whole."""
+    return _midnight(day + timedelta(days=1) if day is not None and day < date.max else day)
+
+
+def _midnight(day: date | None) -> datetime | None:
+    return None if day is None else datetime.combine(day, time(), UTC)
+
+
+@dataclass(frozen=True)
+class Word:
+    """How a state is shown."""
+
+    label: str
+    #: Class of the badge: `quiet`, `busy`, `good`, `warn` or `bad`.
+    tone: str
+    #: What it means.
+    meaning: str
+
+
+WORDS: dict[StrEnum, Word] = {
+    RequestStatus.QUEUED: Word("Queued", "busy", "Accepted and stored durably; work on it has not begun."),
+    RequestStatus.APPLIED: Word(
+        "Applied", "busy", "Out of the graph and every prediction; being erased from the disk."
+    ),
+    RequestStatus.COMPLETED: Word(
+        "Completed", "good", "Erased from the disk too, with every older version of the weights."
+    ),
+    RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; its page says why and what to do."),
+    RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn by the caller before work on it began."),
+    Answer.YES: Word("Yes", "quiet", "Only these."),
+    Answer.NO: Word("No", "quiet", "All but these."),
+    Drills.ONLY: Word("Only drills", "quiet", "Drills and nothing else."),
+    Drills.INCLUDED: Word("Included", "quiet", "Drills among all others."),
+    Order.NEWEST: Word("Newest first", "quiet", "Received last at the top."),
+    Order.OLDEST: Word("Oldest first", "quiet", "Received first at the top."),
+    Order.DUE: Word("Due first", "quiet", "Due first at the top."),
+    Order.DUE_LAST: Word("Due last", "quiet", "Due last at the top."),
+    **{kind: Word(kind.rules.label, "quiet", kind.rules.meaning) for kind in RequestKind},
+    Guarantee.SPAN: Word("Span", "warn", GUARANTEES[Guarantee.SPAN]),
+    Guarantee.RETRAINED: Word("Retrained", "good", GUARANTEES[Guarantee.RETRAINED]),
+    Guarantee.GRAPH_ONLY: Word("Graph only", "warn", GUARANTEES[Guarantee.GRAPH_ONLY]),
+    RepairStatus.NONE: Word("No repair", "quiet", "This model is not re-optimised after deletions."),
+    RepairStatus.PENDING: Word("Repair pending", "busy", "The weights are being brought to those of retraining."),
+    RepairStatus.CONVERGED: Word(
+        "Repair converged", "good", "The weights were brought to those of retraining, within the bound."
+    ),
+    RepairStatus.NOT_CONVERGED: Word(
+        "Repair not converged", "bad", "The weights are not those of retraining; an operator should look into it."
+    ),
+    DeliveryState.WAITING: Word("Waiting", "busy", "Will be sent at the next attempt."),
+    DeliveryState.DELIVERED: Word("Delivered", "good", "The receiver accepted it."),
+    DeliveryState.GIVEN_UP: Word("Given up", "bad", "Not accepted within three days, or the receiver was removed."),
+}
+
+
+def words_of(state: StrEnum) -> Word:
+    """How a state is shown."""
+    return WORDS[state]

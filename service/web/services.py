@@ -1,0 +1,47 @@
+"""What the routes work with, made once by the composition root and passed along on the application's state."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from service.access.key_memory import KeyMemory
+from service.access.keyring import Keyring
+from service.access.limits import NodeAllowance, RateLimits
+from service.db.engine import Engine
+from service.domain.lease_report import Check
+from service.observability.exposition import Exposition
+from service.observability.metrics import IntakeMetrics
+from service.predictions.reader import Reader
+from service.predictions.served_model import ModelInfo
+from service.requests.deletable import Deletions
+from service.requests.drill_runs import Drills
+from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything the routes reach."""
+
+    settings: Settings
+    #: Name of the model that is served; requests and tombstones belong to it.
+    model: str
+    engine: Engine
+    keyring: Keyring
+    keys: KeyMemory
+    limits: RateLimits
+    allowance: NodeAllowance
+    reader: Reader
+    model_info: Callable[[], Awaitable[ModelInfo]]
+    deletions: Deletions
+    drills: Drills
+    #: What was found of each thing that must work.
+    readiness: Callable[[], Awaitable[Sequence[Check]]]
+    exposition: Exposition
+    metrics: IntakeMetrics
+
+
+def services_of(request: Request) -> Services:
+    """The services of the application that serves `request`."""
+    services: Services = request.app.state.services
+    return services

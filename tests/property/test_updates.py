@@ -1,0 +1,103 @@
+"""After random updates the model is that of the graph as it should be: rank, coefficients, predictions, and the bound.
+
+`python -m pytest -m slow -k ten_thousand` goes on by hundreds of seeds: `-k "ten_thousand and 37"` is one of them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from model_store.datasets.load import load_dataset
+from projector import ModelSpec, fit, from_arrays
+from projector.network.spec import Combine
+from tests.support.everyday import everyday
+from tests.support.mathematics.living_models import check, random_case, sequence
+
+
+@pytest.mark.parametrize("seed", everyday(range(60), *range(20)))
+def test_random_updates_lead_to_the_model_of_the_graph_they_lead_to(seed: int) -> None:
+    sequence(seed, monitored=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(100))
+def test_ten_thousand_random_sequences_of_updates(hundred: int) -> None:
+    for seed in range(1_000_000 + 100 * hundred, 1_000_100 + 100 * hundred):
+        try:
+            check(*sequence(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_the_cases_have_every_option_in_them() -> None:
+    specs = [random_case(seed).spec for seed in range(400)]
+    for name in ("propagation", "combine", "loss", "label_hops", "diffusion", "hops", "solver"):
+        assert len({getattr(spec, name) for spec in specs}) >= 2, name
+
+
+@pytest.mark.parametrize("name", everyday(["cora", "citeseer", "pubmed", "amazon_photo"], "cora"))
+def test_a_real_graph_that_lives_is_the_model_of_a_fit_on_what_it_has_become(name: str) -> None:
+    """A quarter of the nodes join in batches, beside deletions, corrections and withdrawn labels."""
+    graph, rng = load_dataset(name, data_dirs=[]), np.random.default_rng(0)
+    n, spec = graph.nodes, ModelSpec(combine=Combine.LAST)
+    order = rng.permutation(n)
+    later = np.sort(order[: n // 4])
+    first = np.sort(order[n // 4 :])
+    place = np.empty(n, dtype=np.int64)
+    place[first], place[later] = np.arange(first.size), first.size + np.arange(later.size)
+    targets = np.where(graph.train_mask, graph.labels, -1)
+    whole = np.concatenate([first, later])
+    X, A, y = graph.features[whole], sp.csr_array(graph.adjacency[whole][:, whole]), targets[whole]
+    early = replace(
+        from_arrays(A[: first.size][:, : first.size], X[: first.size], y[: first.size]), class_names=graph.class_names
+    )
+    model = fit(early, spec)
+    upper = np.column_stack(sp.triu(A).nonzero()).astype(np.int64)
+    start, live, featured = first.size, np.ones(n, dtype=np.bool_), np.ones(n, dtype=np.bool_)
+    for end in (first.size + later.size // 2, n):
+        joined = upper[(upper[:, 1] >= start) & (upper[:, 1] < end)]
+        joined = joined[live[joined].all(axis=1)]
+        there = rng.permutation(np.flatnonzero(live[:start] & featured[:start]))
+        gone, silent = there[:10], [node for node in there[10:40] if y[node] >= 0][:5]
+        joined = joined[~np.isin(joined, gone).any(axis=1)]
+        relabelled, corrected = there[40:43].tolist(), there[43:46].tolist()
+        rows = {node: _dense(X, int(rng.integers(n))) for node in corrected}
+        classes = {node: int(rng.integers(graph.num_classes)) for node in relabelled}
+        model, report = model.update(
+            remove_nodes=gone, remove_labels=silent, add_nodes=X[start:end], add_labels=y[start:end], add_edges=joined,
+            set_features=rows, set_labels=classes,
+        )  # fmt: skip
+        assert report.bound_after is not None
+        assert report.bound_after.retrained
+        live[gone] = False
+        y[gone] = y[silent] = -1
+        for node, label in classes.items():
+            y[node] = label
+        for node, row in rows.items():
+            X = _with_row(X, node, row)
+        start = end
+    kept = np.flatnonzero(live)
+    expected = fit(replace(from_arrays(A[kept][:, kept], X[kept], y[kept]), class_names=graph.class_names), spec)
+    assert expected.certificate is not None
+    assert report.bound_after is not None
+    apart = float(np.linalg.norm(model.weights - expected.weights))
+    assert apart <= report.bound_after.bound + expected.certificate.bound
+    np.testing.assert_allclose(model.predict(kept), expected.predict(), atol=1e-6)
+    assert model._held.state.features.gram.rank == expected._held.state.features.gram.rank
+
+
+def _dense(X: sp.csr_array | np.ndarray, row: int) -> np.ndarray:
+    chosen = X[[row]]
+    return np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.toarray())[0]
+
+
+def _with_row(X: sp.csr_array | np.ndarray, node: int, row: np.ndarray) -> sp.csr_array | np.ndarray:
+    if isinstance(X, np.ndarray):
+        X = X.copy()
+        X[node] = row
+        return X
+    wide = X.tolil()
+    wide[node] = row
+    return sp.csr_array(wide)

@@ -1,0 +1,348 @@
+"""A graph that lives, kept with dense arrays: random updates of it, and the models that it must lead to.
+
+Nothing that is compared comes from the code under test: the graph is kept here, the representation is that of the
+oracle, the minimum that of another solver with gradients in extended precision, the rank that of an SVD of the rows.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from projector import Model, ModelSpec, Report, fit, from_arrays
+from projector.errors import GraphError, TrainingError
+from projector.forgetting.gram import RANK_TOLERANCE
+from projector.forgetting.optimum import stacked
+from projector.forgetting.projection import SpanState, coefficient_residual
+from projector.forgetting.status import RepairStatus
+from projector.graph.graph import Graph
+from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
+from tests.support.mathematics.oracle import Matrix, Oracle, Side
+from tests.support.mathematics.retraining import Problem
+
+KINDS = ("normal", "dependent", "duplicates", "zero rows", "binary", "faint", "uneven columns", "wide")
+
+
+@dataclass
+class Living:
+    """The graph as it should be after all updates so far."""
+
+    spec: ModelSpec
+    X: Matrix
+    adjacency: Matrix
+    #: -1 for nodes that are not trained on.
+    targets: NDArray[np.int64]
+    classes: int
+    live: NDArray[np.bool_] = field(init=False)
+    featured: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live, self.featured = (np.ones(len(self.X), dtype=np.bool_) for _ in range(2))
+
+    def apply(self, update: dict[str, Any]) -> None:
+        """What `Model.update` is asked to do: all leaves, then all joins."""
+        nodes = np.array(update.get("remove_nodes", ()), dtype=np.int64)
+        self.live[nodes] = False
+        self.targets[nodes] = -1
+        self.targets[np.array(update.get("remove_labels", ()), dtype=np.int64)] = -1
+        self.featured[np.array(update.get("remove_features", ()), dtype=np.int64)] = False
+        self._link(update.get("remove_edges", ()), 0.0)
+        added = np.array(update.get("add_nodes", np.empty((0, self.X.shape[1]))))
+        count, before = len(added), len(self.X)
+        self.X = np.vstack([self.X, added])
+        self.live, self.featured = (np.concatenate([mask, np.ones(count, bool)]) for mask in (self.live, self.featured))
+        self.targets = np.concatenate([self.targets, update.get("add_labels", np.full(count, -1))])
+        larger = np.zeros((before + count, before + count))
+        larger[:before, :before] = self.adjacency
+        self.adjacency = larger
+        self._link(update.get("add_edges", ()), 1.0)
+        for node, row in update.get("set_features", {}).items():
+            self.X[node], self.featured[node] = row, True
+        for node, label in update.get("set_labels", {}).items():
+            self.targets[node] = label
+
+    def _link(self, edges: Any, value: float) -> None:
+        pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
+        self.adjacency[pairs[:, 0], pairs[:, 1]] = self.adjacency[pairs[:, 1], pairs[:, 0]] = value
+
+    def in_span(self) -> NDArray[np.bool_]:
+        return self.live & self.featured
+
+    def representation(self, exponents: NDArray[np.int64] | None, sigmas: tuple[float, float] | None) -> Matrix:
+        """H of all nodes, (n, p), with columns of X multiplied as the model's were."""
+        X = self.X if exponents is None else self.X * np.exp2(exponents.astype(float))
+        n, blocks, spec = len(X), len(self.spec.block_hops), self.spec
+        training = self.live & (self.targets >= 0)
+        nothing = np.zeros((blocks, X.shape[1], self.classes))
+        features = Side(X, nothing, np.zeros((blocks, n, self.classes)), self.in_span(), 0.0)
+        Y = np.zeros((n, self.classes))
+        Y[training, self.targets[training]] = 1.0
+        labels = Side(Y, nothing, nothing, training, 0.0) if spec.label_hops else None
+        oracle = Oracle(spec, self.adjacency, np.maximum(self.targets, 0), training, features, labels, sigmas)
+        oracle.live = self.live
+        return oracle.H() * self.live[:, None]
+
+
+def sigmas_of(model: Model) -> tuple[float, float] | None:
+    sigmas = getattr(model._held.live_graph.inputs.features.operators, "sigmas", None)
+    return None if sigmas is None else (sigmas.sigma_h, sigmas.sigma_z)
+
+
+def check(model: Model, living: Living, report: Report | None) -> None:
+    """The model is that of the graph as it should be: rank, coefficients, predictions and, if it has one, bound."""
+    held = model._held
+    repaired = report is None or report.repair is not RepairStatus.NONE
+    assert np.array_equal(model.live, living.live)
+    H = living.representation(model.exponents, sigmas_of(model))
+    W = stacked(held.state).numpy()
+    np.testing.assert_allclose(model.predict(), probabilities(living.spec.loss, H @ W, living.live), atol=1e-8)
+    check_span(held.state.features, held.features, living, model.exponents, repaired)
+    if held.state.labels is not None:
+        assert held.labels is not None
+        trained = living.live & (living.targets >= 0)
+        assert held.state.labels.gram.rank == np.unique(living.targets[trained]).size
+        assert np.array_equal(held.state.labels.in_span, trained)
+        assert_identity(held.state.labels, repaired)
+    certificate = model.certificate
+    if certificate is None:
+        return
+    trained = living.live & (living.targets >= 0)
+    problem = Problem(H[trained], living.targets[trained], living.classes, living.spec.loss, living.spec.regularization)
+    best, error = problem.precise_minimum(W)
+    distance = float(np.linalg.norm(W - best))
+    slack = error + np.finfo(float).tiny ** 0.5
+    assert distance <= certificate.bound + slack
+    if report is not None and report.bound_after is not None:
+        assert distance <= report.bound_after.bound + slack
+
+
+def check_span(
+    span: SpanState, given: Any, living: Living, exponents: NDArray[np.int64] | None, repaired: bool
+) -> None:
+    """Rank, M and coefficients of the features, from the rows."""
+    assert np.array_equal(span.in_span, living.in_span())
+    X = living.X if exponents is None else living.X * np.exp2(exponents.astype(float))
+    X = X[living.in_span()]
+    sigma = np.linalg.svd(X, compute_uv=False)
+    cutoff = (RANK_TOLERANCE * span.gram.sigma_ref_squared) ** 0.5
+    # A direction that is at the cutoff to a thousandth may count or not.
+    assert (sigma > 1.001 * cutoff).sum() <= span.gram.rank <= (sigma > 0.999 * cutoff).sum()
+    scale = max(span.gram.sigma_ref_squared, 1e-300)
+    assert np.abs(span.gram.M.numpy() - X.T @ X).max(initial=0.0) <= 1e-11 * scale
+    assert_identity(span, repaired)
+    beta = given.beta.numpy()[:, living.in_span()]
+    size, T = float(np.linalg.norm(span.W)), span.T.numpy()
+    effective = np.hstack(list(beta)) + X @ T
+    missing = float(np.linalg.norm(span.W.numpy() - X.T @ effective))
+    terms = float(np.linalg.norm(X) * np.linalg.norm(effective))
+    assert missing <= 1e-9 * size + 1e-11 * terms + 1e-150
+    assert np.abs(given.beta.numpy()[:, ~living.in_span()]).max(initial=0.0) == 0.0
+
+
+def assert_identity(span: SpanState, repaired: bool) -> None:
+    """W = B + M T to 1e-11, or to the rounding of B where W all but vanishes.
+
+    Between repairs a direction that is barely supported makes T large, and M T rounds.
+    """
+    size, rounding = float(span.W.norm()), float(span.B.norm())
+    if not repaired:
+        rounding += float(span.gram.M.norm() * span.T.norm())
+    assert coefficient_residual(span) * size <= 1e-11 * size + 8 * np.finfo(float).eps * rounding
+
+
+def probabilities(loss: LossKind, logits: Matrix, live: NDArray[np.bool_]) -> Matrix:
+    """What the model answers for logits (n, C), zero rows where a node is not live."""
+    if loss is LossKind.OVR:
+        chances = np.exp(-np.logaddexp(0.0, -logits))
+    else:
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.where(live[:, None], chances / chances.sum(axis=1, keepdims=True), 0.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A seeded graph and specification, and how products and rows of H are come by."""
+
+    graph: Graph
+    X: Matrix
+    spec: ModelSpec
+    rng: np.random.Generator
+    #: Whether products are taken with H itself, and whether changed rows of it are computed alone whatever they cost.
+    dense: bool
+    partly: bool
+
+    @contextmanager
+    def ways(self) -> Iterator[None]:
+        """Models go these ways in here."""
+        with ExitStack() as stack:
+            stack.enter_context(patch("projector.forgetting.live_graph.keeps_dense", lambda *_: self.dense))
+            stack.enter_context(patch("projector.network.image_rows._WORTH", np.inf if self.partly else 0.5))
+            yield
+
+
+def random_case(seed: int) -> Case:
+    """A graph of at most 80 nodes and any specification, by its seed."""
+    rng = np.random.default_rng(seed)
+    n, d, classes = int(rng.integers(1, 61)), int(rng.integers(1, 9)), int(rng.integers(2, 4))
+    kind = KINDS[int(rng.integers(len(KINDS)))]
+    X = _features(rng, kind, n, d)
+    dtype = np.float32 if rng.random() < 0.3 else np.float64
+    X = X.astype(dtype)
+    labels = rng.integers(0, classes, n)
+    labels[: min(n, classes)] = np.arange(classes)[: min(n, classes)]
+    if n < classes:
+        classes = 2
+    training = rng.random(n) < 0.7
+    training[0] = True
+    upper = np.triu(rng.random((n, n)) < rng.uniform(0.0, 6.0 / n), 1)
+    spec = random_spec(rng)
+    stored = sp.csr_array(X) if rng.random() < 0.4 else X
+    graph = from_arrays(sp.csr_array((upper | upper.T).astype(float)), stored, labels, train_mask=training)
+    if graph.num_classes < classes:
+        graph = replace(graph, class_names=tuple(map(str, range(classes))))
+    dense, partly = (bool(chance < 0.5) for chance in rng.random(2))
+    return Case(graph, X.astype(np.float64), spec, rng, dense, partly)
+
+
+def random_spec(rng: np.random.Generator) -> ModelSpec:
+    plain = rng.random() < 0.05
+    loss = LossKind.PLAIN_HINGE if plain else (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE)[int(rng.integers(3))]
+    return ModelSpec(
+        propagation=list(PropagationKind)[int(rng.integers(2))],
+        self_loops=(0.0, 0.5, 1.0, 1.0, 2.0)[int(rng.integers(5))],
+        hops=int(rng.integers(1, 4)),
+        combine=list(Combine)[int(rng.integers(2))],
+        loss=loss,
+        label_hops=int(rng.integers(0, 3)) if rng.random() < 0.4 else 0,
+        diffusion=bool(rng.random() < 0.05),
+        gamma=0.7,
+        regularization=10.0 ** rng.uniform(-4, -2),
+        solver=SolverKind.SGD if plain else SolverKind.NEWTON,
+        epochs=20,
+    )
+
+
+def _features(rng: np.random.Generator, kind: str, n: int, d: int) -> Matrix:
+    X = rng.standard_normal((n, d))
+    match kind:
+        case "dependent":
+            X = X[:, :1] @ rng.standard_normal((1, d)) + (rng.random() < 0.5) * X[:, -1:] @ rng.standard_normal((1, d))
+        case "duplicates":
+            X = X[rng.integers(max(1, n // 3), size=n)]
+        case "zero rows":
+            X[rng.random(n) < 0.5] = 0.0
+        case "binary":
+            X = (rng.random((n, d)) < 0.3).astype(float)
+        case "faint":
+            X[:, -1] = 10.0 ** rng.uniform(-9, -4) * (rng.random(n) < 0.3)
+        case "uneven columns":
+            X = X * 10.0 ** rng.uniform(-4, 4, d)
+        case "wide":
+            X = np.hstack([X, rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.2)])
+    return X / np.sqrt(X.shape[1])
+
+
+def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: int = 80) -> dict[str, Any]:
+    """Some of all that an update can do, at once; `X` are rows that features are drawn from, and mixed of."""
+    update: dict[str, Any] = {}
+    free = rng.permutation(np.flatnonzero(living.live)).tolist()
+
+    def take(chance: float, largest: int = 3) -> list[int]:
+        if rng.random() >= chance:
+            return []
+        return [free.pop() for _ in range(min(int(rng.integers(1, largest + 1)), max(0, len(free) - 1)))]
+
+    def row() -> Matrix:
+        one = X[rng.integers(len(X))] * rng.choice([1.0, 1.0, -0.5, 3.0])
+        if rng.random() < 0.3:
+            one = one + np.eye(X.shape[1])[rng.integers(X.shape[1])] * 10.0 ** rng.uniform(-8, 0.5)
+        return np.asarray(one, dtype=np.float32).astype(np.float64) if rng.random() < 0.9 else np.zeros_like(one)
+
+    gone = take(0.4)
+    without = [node for node in take(0.2) if living.featured[node]]
+    silent = [node for node in take(0.2) if living.targets[node] >= 0]
+    update |= {"remove_nodes": gone, "remove_features": without, "remove_labels": silent}
+    if rng.random() < 0.25:
+        update["set_features"] = {node: row() for node in take(1.0)}
+    if rng.random() < 0.25:
+        update["set_labels"] = {node: int(rng.integers(living.classes)) for node in take(1.0)}
+    before, count = len(living.X), int(rng.integers(0, 4))
+    count = min(count, max(0, most - int(living.live.sum())))
+    if count:
+        update["add_nodes"] = np.array([row() for _ in range(count)])
+        update["add_labels"] = rng.integers(-1, living.classes, count)
+    alive = np.setdiff1d(np.flatnonzero(living.live), gone)
+    there = np.argwhere(np.triu(living.adjacency) * np.outer(living.live, living.live))
+    kept = there[~np.isin(there, gone).any(axis=1)]
+    if len(kept) and rng.random() < 0.4:
+        update["remove_edges"] = rng.permutation(kept)[: int(rng.integers(1, 4))]
+    ends = np.concatenate([alive, before + np.arange(count)])
+    pairs = np.sort(rng.choice(ends, (int(rng.integers(0, 3 + 2 * count)), 2)), axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    old = np.array([a < before and b < before and bool(living.adjacency[a, b]) for a, b in pairs], dtype=bool)
+    update["add_edges"] = pairs[~old]
+    return {name: value for name, value in update.items() if len(value)}
+
+
+def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report | None]:
+    """The model of a seed after 1 to 60 random updates, and its graph as it should be; `monitored` checks each."""
+    case = random_case(seed)
+    rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
+    targets = np.where(case.graph.train_mask, case.graph.labels, -1)
+    living = Living(case.spec, case.X, case.graph.adjacency.toarray(), targets, case.graph.num_classes)
+    report: Report | None = None
+    with case.ways(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Rounding limits the bound")
+        model = fitted(case)
+        living.spec = replace(case.spec, regularization=model._held.regularization)
+        updates = int(np.ceil(60 ** rng.random()))
+        for number in range(updates):
+            update = random_update(rng, living, case.X)
+            if not repaired:
+                update.pop("remove_labels", None)
+                update["set_labels"] = {
+                    node: label for node, label in update.get("set_labels", {}).items() if living.targets[node] < 0
+                }
+            if not any(len(each) for each in update.values()):
+                continue
+            relabelled = any(living.targets[node] >= 0 for node in update.get("set_labels", {}))
+            repair = repaired and (
+                "remove_labels" in update or relabelled or number == updates - 1 or rng.random() < 0.6
+            )
+            if too_long(model, update):
+                with pytest.raises(GraphError, match="times as long"):
+                    model.update(**update, repair=repair)
+                continue
+            model, report = model.update(**update, repair=repair)
+            living.apply(update)
+            if monitored:
+                check(model, living, report)
+    return model, living, report
+
+
+def fitted(case: Case) -> Model:
+    """The model of a case, with a larger lambda where rounding leaves no optimum of its own to be found."""
+    spec = case.spec
+    while True:
+        try:
+            return fit(case.graph, spec)
+        except TrainingError:
+            assert spec.regularization < 1e6
+            spec = replace(spec, regularization=100.0 * spec.regularization)
+
+
+def too_long(model: Model, update: dict[str, Any]) -> bool:
+    """Whether a row that is to join is more than 100 times as long as the largest singular value of those at import."""
+    rows = np.array([*update.get("add_nodes", ()), *update.get("set_features", {}).values()])
+    if not rows.size:
+        return False
+    scaled = rows if model.exponents is None else rows * np.exp2(model.exponents.astype(float))
+    reference = model._held.state.features.gram.sigma_ref_squared**0.5
+    return bool(reference and np.linalg.norm(scaled, axis=1).max() > 100.0 * reference)
