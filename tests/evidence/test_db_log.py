@@ -363,7 +363,7 @@ async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: 
         async with owner.begin() as conn:
             await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {UNLEARNER_ROLE}"))
         url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
-        with pytest.raises(ConfigurationError, match="no right to change it"):
+        with pytest.raises(ConfigurationError, match="may not change it"):
             await migrate.upgrade(url)
         await migrate.upgrade(database_url)
         await migrate.upgrade(url)
