@@ -65,6 +65,18 @@ async def test_an_edge_listed_twice_or_in_both_directions_is_named(api: Api, wri
     assert await api.count("requests") == 0
 
 
+async def test_edges_from_a_node_to_itself_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
+    response = await writer.post("/deletions", json=edge_body(("3", "3"), ("1", "2"), ("user/38", "user/38")))
+    assert refused(response, 422, "self-loops")["self_loops"] == ["3", "user/38"]
+    assert await api.count("requests") == 0
+
+
+async def test_all_edges_that_the_graph_does_not_have_are_named(api: Api, writer: httpx2.AsyncClient) -> None:
+    response = await writer.post("/deletions", json=edge_body(("1", "2"), ("9", "1"), ("0", "ålesund 39"), ("1", "3")))
+    assert refused(response, 404, "unknown-edges")["unknown_edges"] == [["1", "9"], ["1", "3"]]
+    assert await api.count("requests") == 0
+
+
 async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, writer: httpx2.AsyncClient) -> None:
     body = edge_body(("1", "2"), ("x", "1"), ("y", "x"), ("5", "9"))
     document = refused(await writer.post("/deletions", json=body), 404, "unknown-nodes")

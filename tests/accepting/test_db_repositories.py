@@ -17,7 +17,7 @@ from service.db.transactions import transaction
 from service.domain.kinds import Part, RequestKind
 from service.domain.records import Scope, Tombstone
 from service.domain.states import EventType
-from service.errors import KeyMissing, LeaseLost, StateMismatch
+from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.log.events import EventRepository
 from service.predictions.version_rows import PointerRepository
 from service.requests.delivery import OutboxRepository
@@ -56,6 +56,14 @@ async def test_of_two_writers_at_the_same_version_one_advances(db: Database) -> 
         return True
 
     assert sorted(await asyncio.gather(advance(1), advance(2))) == [False, True]
+
+
+async def test_a_model_is_created_once(db: Database) -> None:
+    async with transaction(db.engine) as conn:
+        with pytest.raises(Conflict):
+            await PointerRepository(conn).create(next_pointer(POINTER, 1))
+        assert await PointerRepository(conn).read(MODEL) == POINTER
+        assert await PointerRepository(conn).read("other") is None
 
 
 async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Database, tmp_path: Path) -> None:

@@ -154,6 +154,15 @@ async def test_searches_out_of_form_are_refused(auditor: httpx2.AsyncClient) -> 
         refused(await auditor.post("/deletions/search", json=bad), 422, "invalid-request")
 
 
+async def test_a_search_by_node_keeps_what_the_filters_keep(api: Api, auditor: httpx2.AsyncClient) -> None:
+    [completed] = (await searched(auditor, status="completed", limit=1))["deletions"]
+    await api.forget(["1"], completed["id"])
+    answer = await searched(auditor, nodes=["1"], status="completed")
+    assert [(one["node"], one["deletion"]["id"]) for one in answer["found"]] == [("1", completed["id"])]
+    assert (answer["deletions"], answer["next_cursor"]) == (None, None)
+    assert (await searched(auditor, nodes=["1"], status="failed"))["not_found"] == ["1"]
+
+
 async def test_who_may_not_audit_finds_no_completed_request_by_its_reference(api: Api) -> None:
     writer, auditor = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ), await api.client(Scope.AUDIT_READ)
     [earlier] = (await searched(auditor, status="completed", limit=1))["deletions"]

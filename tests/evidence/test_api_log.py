@@ -192,6 +192,20 @@ async def test_it_is_kept_who_has_checked_the_log_and_how_far(api: Api, unlearne
     assert (newest.size, rows) == (3, [2, 3])
 
 
+async def test_a_log_that_is_compared_with_itself_or_with_an_empty_one_is_not_checked(
+    api: Api, unlearner: Unlearner
+) -> None:
+    client = await api.client(*OWNER)
+    for node in ("12", "13"):
+        await unlearner.apply(UUID((await accepted(client, node))["id"]))
+    leaves = await texts(api)
+    empty, first, second = ({"size": size, "root": mth(leaves[:size]).hex()} for size in (0, 1, 2))
+    for body in (second, {**second, "against": second}, {**first, "against": second}, {**second, "against": empty}):
+        refused(await client.post("/log/checks", json=body), 422, "invalid-request")
+    async with transaction(api.engine) as connection:
+        assert await LogCheckRepository(connection).newest() is None
+
+
 async def test_a_receipt_is_for_whoever_asked_and_for_auditors(api: Api, unlearner: Unlearner) -> None:
     owner = await api.client(*OWNER)
     request_id = UUID((await accepted(owner, "12"))["id"])

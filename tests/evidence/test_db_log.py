@@ -16,19 +16,21 @@ from service.db.engine import create_engine
 from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
+from service.domain.records import Targets
 from service.domain.states import EventType
-from service.errors import KeyMissing
+from service.errors import ConfigurationError, KeyMissing
 from service.log.canonical import parse_canonical
 from service.log.checkpoints import Checkpoint, verify
-from service.log.commitments import commitment
+from service.log.commitments import commitment, holds
 from service.log.events import EventRepository, LogDamaged, LogRepository
 from service.log.leaves import AlreadyDeleted
 from service.log.merkle import EMPTY_ROOT, is_consistent, leaf_hash, root, root_by_inclusion
 from service.log.signed_checkpoints import CheckpointRepository, LogForked, LogSigner
 from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics
+from service.requests.callers import NewRequest
 from service.requests.moves import RequestMoves
-from tests.support.service.db_harness import Database, Said, open_database, until
+from tests.support.service.db_harness import MODEL, Database, Said, open_database, until
 
 LOG_TABLES = ("events", "leaves", "log_nodes", "checkpoints", "log_keys")
 
@@ -106,6 +108,19 @@ async def test_every_event_has_a_leaf_that_tells_it_and_names_nobody(db: Databas
     whole = b"".join(await leaves_of(db))
     for name in (b"alice", b"bob", b"DSR-17", *(salt.encode() for salt in salts.values())):
         assert name not in whole
+
+
+async def test_an_edge_is_committed_to_as_a_pair(db: Database) -> None:
+    targets = Targets(edges=(("b", "a"), ("a", "c")), node_salts={"a": "0a", "b": "0b", "c": "0c"}, reference_salt=None)
+    accepted = await db.intake.accept(NewRequest(MODEL, RequestKind.EDGE, targets, None, db.api_key_id))
+    async with transaction(db.engine) as conn:
+        await RequestMoves(conn).mark_failed(accepted.request.id, "x")
+    [leaf] = [json.loads(data) for data in await leaves_of(db)]
+    a, b, c = commitment("0a", "a"), commitment("0b", "b"), commitment("0c", "c")
+    assert leaf["subjects"] == [[a.hex(), b.hex()], [a.hex(), c.hex()]]
+    assert leaf["reference"] is None
+    assert holds(leaf["subjects"], b, a)
+    assert not holds(leaf["subjects"], b, c)
 
 
 async def test_a_request_that_had_nothing_left_to_do_is_committed_to_where_it_completes(db: Database) -> None:
@@ -337,3 +352,22 @@ async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
             await engine.dispose()
     finally:
         await db.rows(f"DROP ROLE {login}")
+
+
+async def test_that_login_is_told_to_have_the_owner_migrate(empty_database_url: str) -> None:
+    database_url = empty_database_url
+    parsed = make_url(database_url)
+    login = f"{parsed.database}_app"
+    owner = create_engine(database_url, pool_size=1)
+    try:
+        async with owner.begin() as conn:
+            await conn.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {UNLEARNER_ROLE}"))
+        url = parsed.set(username=login, password="secret").render_as_string(hide_password=False)
+        with pytest.raises(ConfigurationError, match="may not change it"):
+            await migrate.upgrade(url)
+        await migrate.upgrade(database_url)
+        await migrate.upgrade(url)
+    finally:
+        async with owner.begin() as conn:
+            await conn.execute(text(f"DROP ROLE {login}"))
+        await owner.dispose()

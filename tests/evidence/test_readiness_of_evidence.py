@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from projector.forgetting.status import RepairStatus
@@ -14,6 +15,7 @@ from service.db.transactions import transaction
 from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.lease_report import Check
 from service.domain.states import Cause
+from service.observability.metrics import UnlearningMetrics
 from service.predictions.reader import Reader
 from service.predictions.version_rows import VersionRepository
 from service.processes.readiness import Readiness, api_probes
@@ -104,3 +106,14 @@ async def test_a_clock_that_is_off_fails_readiness(
     monkeypatch.setattr(clock, "MOST_APART_S", -1.0)
     found = (await checks(db, tmp_path))["clock"]
     assert (found.ok, "NTP" in found.remedy) == (False, True)
+
+
+def test_residuals_above_rounding_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = UnlearningMetrics(registry)
+    for residual in (1e-15, 1e-3, 1e-9, 0.5):
+        metrics.measured(residual, RepairStatus.CONVERGED)
+    # What no repair has settled yet may be off by the square of the condition number.
+    metrics.measured(1e-7, RepairStatus.PENDING)
+    assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "span"}) == 2
+    assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "coefficient"}) == 0

@@ -46,7 +46,8 @@ def fresh_database(postgres_url: str, template: str | None = None) -> Iterator[s
 
 def _create(postgres_url: str, template: str | None = None) -> str:
     name = f"test_{uuid.uuid4().hex}"
-    _execute(postgres_url, f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+    # Without fsync a copy of files is less than half of the work of one through the log.
+    _execute(postgres_url, f"CREATE DATABASE {name} STRATEGY FILE_COPY" + (f" TEMPLATE {template}" if template else ""))
     return f"{postgres_url.rpartition('/')[0]}/{name}"
 
 

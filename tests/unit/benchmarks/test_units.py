@@ -33,6 +33,7 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
     assert left_out == {("closeness", name) for name in far}
 
 
+@pytest.mark.slow
 @pytest.mark.needs("git")
 def test_a_unit_is_one_file_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
     chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()

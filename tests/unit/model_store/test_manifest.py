@@ -16,6 +16,7 @@ from projector.forgetting.canaries import Canaries
 from projector.network.diffusion import Diffusion
 from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from projector.training.mlp import MlpRecord
+from tests.support.everyday import every_case
 
 MANIFEST = Manifest(
     name="cora",
@@ -102,7 +103,7 @@ def inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
+@every_case("path", ALL_MEMBERS)
 def test_a_missing_field_is_refused_by_name(read: Read, path: tuple[str, ...]) -> None:
     document = document_of(MANIFEST)
     del inside(document, path)[path[-1]]
@@ -117,7 +118,7 @@ def wrong_values(path: tuple[str, ...]) -> list[Any]:
     return [value for value in (True, -1.5, "x", {"x": 1}) if type(value) is not accepted] + [[None]]
 
 
-@pytest.mark.parametrize("path", ALL_MEMBERS, ids=".".join)
+@every_case("path", ALL_MEMBERS)
 def test_a_field_of_another_type_is_refused_by_name(read: Read, path: tuple[str, ...]) -> None:
     for value in wrong_values(path):
         document = document_of(MANIFEST)

@@ -7,13 +7,14 @@ import pytest
 from service.errors import ConfigurationError
 from service.settings import OTHER_VARIABLES, Settings, require_known_variables, variable_name
 from tests.support.clients.command_line import CommandLine
+from tests.support.everyday import every_case
 from tests.support.preloaded import ROOT
 
 NAMED = re.compile(r"(?<![\w])LETHE_[A-Z][A-Z_]*[A-Z]\b")
 SETTINGS = [variable_name(field) for field in Settings.model_fields]
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name.startswith("LETHE_")])
+@every_case("name", [name for name in SETTINGS if name.startswith("LETHE_")])
 def test_a_misspelled_setting_is_refused_with_its_right_name(name: str) -> None:
     letter = len("LETHE_") + (len(name) - len("LETHE_")) // 2
     for wrong in (name[:-1], name + "S", name[:letter] + name[letter + 1 :], name.lower() + "x"):

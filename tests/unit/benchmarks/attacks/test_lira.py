@@ -110,7 +110,8 @@ def area(told: Shadows, baseline: Baseline) -> tuple[Estimate, Estimate]:
     return attack(compared, told.members)["auc"], attack(unlearned, told.members)["auc"]
 
 
-@pytest.mark.parametrize("loss", [LossKind.OVR, pytest.param(LossKind.SOFTMAX, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [LossKind.OVR, LossKind.SOFTMAX])
 def test_it_finds_a_class_whose_weights_stayed_and_nothing_after_projection_and_repair(
     loss: LossKind,
 ) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from projector.forgetting import symmetric
 from projector.forgetting.symmetric import rank_update, symmetrise
+from tests.support.everyday import every_case
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 9, 30])
@@ -20,9 +21,9 @@ def test_every_tile_gets_its_symmetric_part(size: int, monkeypatch: pytest.Monke
     assert torch.equal(result.diagonal(), diagonal)
 
 
-@pytest.mark.parametrize("m", [0, 1, 15, 16, 40])
-@pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 30])
-@pytest.mark.parametrize("kind", ["random", "duplicated", "with zero rows", "over ten decades"])
+@every_case("m", [0, 1, 15, 16, 40])
+@every_case("size", [0, 1, 4, 5, 8, 30])
+@every_case("kind", ["random", "duplicated", "with zero rows", "over ten decades"])
 def test_a_rank_update_is_the_sum_and_leaves_the_matrix_alone(
     size: int, m: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from projector.errors import GraphError
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph, feature_rows, validate
+from tests.support.everyday import every_case
 from tests.support.models.small_graphs import GRAPHS, dense, dense_features, graph_of, isolated_nodes, sparse_features
 
 
@@ -180,7 +181,7 @@ BROKEN: dict[str, tuple[Callable[[Graph], Graph], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@every_case("case", BROKEN)
 def test_a_broken_graph_is_refused_with_what_is_wrong_and_what_to_do(case: str) -> None:
     change, named = BROKEN[case]
     with pytest.raises(GraphError) as refused:

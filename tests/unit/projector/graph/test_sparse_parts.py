@@ -10,6 +10,7 @@ import torch
 from projector.errors import GraphError
 from projector.graph.sparse_parts import from_compressed
 from projector.graph.tensors import from_torch_geometric
+from tests.support.everyday import every_case
 
 #: 4 x 6, of which every second block of 2 x 2 is empty.
 DENSE = torch.kron(torch.tensor([[1.0, 0, 2], [0, 3, 0]]), torch.tensor([[1.0, 2], [3, 4]]))
@@ -33,8 +34,8 @@ def test_features_of_every_layout_are_the_matrix_that_they_are(layout: str) -> N
     assert read(LAYOUTS[layout](DENSE)).tolist() == DENSE.tolist()
 
 
-@pytest.mark.parametrize("layout", ["CSR", "CSC", "BSR", "BSC"])
-@pytest.mark.parametrize(
+@every_case("layout", ["CSR", "CSC", "BSR", "BSC"])
+@every_case(
     "pointers",
     [
         lambda good: [0] + [10**9] * (len(good) - 1),

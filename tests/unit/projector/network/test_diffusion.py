@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.diffusion import Diffusion, DiffusionHops
+from tests.support.everyday import every_case
 
 Array = NDArray[np.float64]
 SIGMAS = Diffusion(sigma_h=0.4, sigma_z=0.7)
@@ -127,9 +128,9 @@ def agree(found: DiffusionHops, expected: DiffusionHops) -> None:
         assert np.abs(G.to_dense().numpy() - wanted.to_dense().numpy()).max(initial=0.0) <= 1e-12
 
 
-@pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("gamma", [1.0, 0.6])
+@every_case("name", WORLDS)
+@every_case("sparse", [False, True])
+@every_case("gamma", [1.0, 0.6])
 def test_operators_are_those_of_the_formula(name: str, sparse: bool, gamma: float) -> None:
     given = WORLDS[name]()
     found = given.build((3,), gamma=gamma, sparse=sparse).operators
@@ -137,8 +138,8 @@ def test_operators_are_those_of_the_formula(name: str, sparse: bool, gamma: floa
         assert np.abs(G.to_dense().numpy() - wanted).max() <= 1e-13
 
 
-@pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("block_hops", [(1,), (3,), (0, 1, 2), (0, 1, 2, 3)])
+@every_case("name", WORLDS)
+@every_case("block_hops", [(1,), (3,), (0, 1, 2), (0, 1, 2, 3)])
 def test_products_are_those_of_the_dense_operators(name: str, block_hops: tuple[int, ...]) -> None:
     given = WORLDS[name]()
     operators = given.build(block_hops)
@@ -171,8 +172,8 @@ def random_deletions(rng: np.random.Generator, given: World, steps: int) -> list
     return found
 
 
-@pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("seed", range(3))
+@every_case("name", WORLDS)
+@every_case("seed", range(3))
 def test_deletions_lead_to_what_is_built_from_what_remains(name: str, seed: int) -> None:
     given, rng = WORLDS[name](), np.random.default_rng(seed)
     operators = given.build((0, 1, 2, 3), gamma=0.8)

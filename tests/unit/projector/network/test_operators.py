@@ -10,6 +10,7 @@ import torch
 from projector.network.operators import FeatureHops, LabelHops, Operators, SharedSweep
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind
+from tests.support.everyday import every_case
 
 CLASSES = 3
 
@@ -43,10 +44,10 @@ def dense_blocks(operators: Operators, P: np.ndarray) -> list[np.ndarray]:
     return [power - np.diag(np.diag(power)) for power in powers]
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("kind", list(PropagationKind))
-@pytest.mark.parametrize("self_loops", [0.0, 1.0, 0.3])
-@pytest.mark.parametrize("deleted", [0, 3])
+@every_case("graph", GRAPHS)
+@every_case("kind", list(PropagationKind))
+@every_case("self_loops", [0.0, 1.0, 0.3])
+@every_case("deleted", [0, 3])
 def test_products_are_those_of_the_dense_operators(
     graph: Callable[[], sp.csr_array], kind: PropagationKind, self_loops: float, deleted: int
 ) -> None:
@@ -77,10 +78,10 @@ def test_products_are_those_of_the_dense_operators(
         assert (operators.row_entries.numpy() >= operators.block_hops[-1] * np.count_nonzero(P, axis=1)).all()
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("kind", list(PropagationKind))
-@pytest.mark.parametrize("block_hops", [(1,), (3,), (0, 1), (0, 1, 2, 3)])
-@pytest.mark.parametrize("label_hops", [1, 2, 3])
+@every_case("graph", GRAPHS)
+@every_case("kind", list(PropagationKind))
+@every_case("block_hops", [(1,), (3,), (0, 1), (0, 1, 2, 3)])
+@every_case("label_hops", [1, 2, 3])
 def test_one_sweep_for_features_and_labels_is_both_of_theirs(
     graph: Callable[[], sp.csr_array], kind: PropagationKind, block_hops: tuple[int, ...], label_hops: int
 ) -> None:

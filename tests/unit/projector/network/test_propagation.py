@@ -14,6 +14,7 @@ from projector.errors import DeviceError, GraphError
 from projector.graph.graph import Graph
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind
+from tests.support.everyday import every_case
 from tests.support.models.small_graphs import GRAPHS, dense_features, dense_propagation, isolated_nodes, sparse_features
 
 KINDS = list(PropagationKind)
@@ -23,9 +24,9 @@ def as_matrix(propagator: Propagator) -> np.ndarray:
     return propagator.apply(torch.eye(propagator.nodes, dtype=torch.float64)).numpy()
 
 
-@pytest.mark.parametrize("self_loops", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", GRAPHS)
+@every_case("self_loops", [0.0, 0.5, 1.0])
+@every_case("kind", KINDS)
+@every_case("make", GRAPHS)
 def test_p_is_the_normalised_adjacency(make: Callable[[], Graph], kind: PropagationKind, self_loops: float) -> None:
     graph = make()
     propagator = Propagator.build(graph.adjacency, kind, self_loops)

@@ -20,6 +20,7 @@ from projector.network.representation import DenseRepresentation, Representation
 from projector.network.spec import Combine, ModelSpec, PropagationKind, SolverKind
 from projector.solvers.objective import Objective
 from projector.training.fit import Trained, TrainingProgress, train
+from tests.support.everyday import every_case
 from tests.support.models.small_graphs import (
     GRAPHS,
     dense,
@@ -71,9 +72,9 @@ def relative_gradient(graph: Graph, spec: ModelSpec, weights: np.ndarray) -> flo
 # The representation and the objective
 
 
-@pytest.mark.parametrize("kind", [Representation, DenseRepresentation])
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("make", GRAPHS)
+@every_case("kind", [Representation, DenseRepresentation])
+@every_case("spec", SPECS)
+@every_case("make", GRAPHS)
 def test_products_with_h_are_those_of_the_dense_h(
     make: Callable[[], Graph], spec: ModelSpec, kind: type[Representation]
 ) -> None:
@@ -110,8 +111,8 @@ def test_value_gradient_and_hessian_are_those_of_automatic_differentiation(spec:
 # Newton
 
 
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("make", GRAPHS)
+@every_case("spec", SPECS)
+@every_case("make", GRAPHS)
 def test_newton_reaches_the_optimum_and_the_dual_variable_spans_its_weights(
     make: Callable[[], Graph], spec: ModelSpec
 ) -> None:

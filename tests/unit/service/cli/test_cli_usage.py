@@ -144,6 +144,13 @@ def test_an_address_that_nothing_is_sent_to_is_refused_when_it_is_added(
     assert told in ran.stderr
 
 
+def test_a_name_of_a_key_is_shown_as_it_is(lethe: CommandLine) -> None:
+    ran = lethe("keys", "create", "a\u202eb", "--scope", "audit:read")
+    assert ran.status == 2
+    assert "U+202E" in ran.stderr
+    assert "\u202e" not in ran.stderr
+
+
 def test_what_is_printed_writes_to_the_terminal_nothing_but_letters(capsys: pytest.CaptureFixture[str]) -> None:
     node = "a\x1b[2J\x9b\u202eb"
     print_result({"node": node}, False, f"node {node}", table(node, (node,), [(node,)]))

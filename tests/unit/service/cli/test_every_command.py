@@ -18,8 +18,10 @@ from service.cli.console import ExitStatus
 from service.cli.main import build as command_line
 from service.log.checkpoints import Checkpoint, Signer, sign
 from service.log.merkle import leaf_hash
+from service.version import VERSION
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub
+from tests.support.everyday import every_case
 from tests.support.evidence.rfc6962 import mth
 from tests.support.preloaded import ROOT
 
@@ -72,7 +74,7 @@ class Always(dict[tuple[str, str], Any]):
         return self._answer
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@every_case("name", COMMANDS)
 def test_a_command_and_each_of_its_options_is_explained_in_sentences(name: str) -> None:
     command = COMMANDS[name]
     first = command.help.partition("\n\n")[0]
@@ -85,7 +87,7 @@ def test_a_command_and_each_of_its_options_is_explained_in_sentences(name: str) 
         assert said.endswith("."), (one.name, one.help)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@every_case("name", COMMANDS)
 def test_a_command_that_reports_does_so_in_json_too(name: str) -> None:
     has_json = any("--json" in one.opts for one in COMMANDS[name].params)
     assert has_json != (name in WITHOUT_JSON)
@@ -240,6 +242,10 @@ def test_ctrl_c_while_training_says_that_there_is_no_model(
     assert (ran.status, ran.stdout) == (ExitStatus.INTERRUPTED, "")
     assert f"{tmp_path / 'm'} contains no model" in ran.stderr
     assert not (tmp_path / "m").exists()
+
+
+def test_the_version_is_told(lethe: CommandLine) -> None:
+    assert lethe("--version").stdout == f"lethe {VERSION}\n"
 
 
 @pytest.mark.parametrize(

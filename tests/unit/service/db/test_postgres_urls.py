@@ -8,6 +8,7 @@ import pytest
 from service.db import engine, postgres_urls
 from service.errors import ConfigurationError
 from service.settings import load_settings
+from tests.support.everyday import every_case
 from tests.support.service.certificates import Certificate
 
 #: "Parameter Key Words" in libpq's documentation (Postgres 18), with a value that each may have.
@@ -132,7 +133,7 @@ def with_files(text: str, files: dict[str, str]) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", LIBPQ)
+@every_case("name", LIBPQ)
 def test_each_parameter_of_libpq_is_used_or_refused_by_name(name: str, files: dict[str, str]) -> None:
     base = "postgresql:///" if name in ("host", "port", "dbname", "user", "password") else "postgresql://u@h/d"
     url = f"{base}?{name}={with_files(LIBPQ[name], files)}"
@@ -144,7 +145,7 @@ def test_each_parameter_of_libpq_is_used_or_refused_by_name(name: str, files: di
     assert vars(found) != vars(plain)
 
 
-@pytest.mark.parametrize("parameters", FROM_OUTSIDE)
+@every_case("parameters", FROM_OUTSIDE)
 @pytest.mark.parametrize("variable", ["DATABASE_URL", "LETHE_API_DATABASE_URL", "LETHE_UNLEARNER_DATABASE_URL"])
 def test_what_others_put_into_a_url_is_used_or_refused_by_name_of_setting_and_parameter(
     variable: str, parameters: str, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +162,7 @@ def test_what_others_put_into_a_url_is_used_or_refused_by_name_of_setting_and_pa
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", sorted(postgres_urls._KNOWN))
+@every_case("name", sorted(postgres_urls._KNOWN))
 def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
     for wrong in (name[:-1], f"{name}s", name.upper(), name.replace("_", "-")):
         if wrong not in postgres_urls._KNOWN:

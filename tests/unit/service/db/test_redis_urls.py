@@ -18,6 +18,7 @@ from service.errors import ConfigurationError
 from service.queue import redis_urls
 from service.queue.connection import connect
 from service.settings import load_settings
+from tests.support.everyday import every_case
 from tests.support.service.certificates import Certificate
 
 TAKING = (
@@ -95,7 +96,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"CERTIFICATE": str(made.certificate), "KEY": str(made.key), "FOLDER": str(folder)}
 
 
-@pytest.mark.parametrize("name", sorted(REDIS_PY | {*USED}))
+@every_case("name", sorted(REDIS_PY | {*USED}))
 def test_each_parameter_of_redis_py_is_used_or_refused_by_name(name: str, files: dict[str, str]) -> None:
     scheme = "rediss" if name.startswith("ssl_") else "redis"
     if name not in USED:
@@ -111,7 +112,7 @@ def test_each_parameter_of_redis_py_is_used_or_refused_by_name(name: str, files:
     with_it.make_connection()  # type: ignore[no-untyped-call]  # redis gives it no types
 
 
-@pytest.mark.parametrize("url", REFUSED)
+@every_case("url", REFUSED)
 def test_a_url_that_cannot_be_used_is_refused_by_the_name_of_the_setting_without_a_secret(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_settings(redis_url=url)
@@ -120,7 +121,7 @@ def test_a_url_that_cannot_be_used_is_refused_by_the_name_of_the_setting_without
     assert "ter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", sorted(redis_urls._KNOWN))
+@every_case("name", sorted(redis_urls._KNOWN))
 def test_a_misspelled_or_doubled_parameter_is_refused(name: str) -> None:
     for wrong in (name[:-1], f"{name}s", name.upper(), name.replace("_", "-")):
         if wrong not in redis_urls._KNOWN:

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.log.canonical import NotCanonical, canonical, parse_canonical
+from tests.support.everyday import every_case
 
 
 def test_the_example_of_the_rfc() -> None:
@@ -39,7 +40,7 @@ def test_members_are_sorted_by_utf_16_code_units() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("bits", "text"),
     [
         ("0000000000000000", "0"),

@@ -18,6 +18,7 @@ from service.log.merkle import (
     root_by_inclusion,
     subtrees,
 )
+from tests.support.everyday import every_case
 from tests.support.evidence.rfc6962 import mth, path, subproof
 
 #: The leaves, roots and proofs that Certificate Transparency's reference implementation is tested on.
@@ -121,7 +122,7 @@ def test_consistency_proofs_are_the_published_ones(old: int, new: int) -> None:
     assert [digest.hex() for digest in Tree(LEAVES).consistency(old, new)] == CONSISTENCY[old, new]
 
 
-@pytest.mark.parametrize("size", range(1, 34))
+@every_case("size", range(1, 34))
 def test_every_proof_of_small_trees_is_the_one_the_rfc_defines_and_verifies(size: int) -> None:
     leaves = numbered(size)
     tree = Tree(leaves)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from service.log.verification import WeightsChains
+from tests.support.everyday import every_case
 
 Leaf = dict[str, Any]
 
@@ -99,7 +100,7 @@ def test_an_honest_log_is_not_doubted(log: list[list[Leaf]]) -> None:
     assert breaks(*log) == []
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("log", "index", "what"),
     [
         ([batch(1), batch(2, before="x")], 2, "gives version 1 of m different weights"),
