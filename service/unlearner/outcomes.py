@@ -106,7 +106,7 @@ def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
             still = "The repair, which re-optimises the weights on the remaining graph, is under way: until it ends, "
             return f"{still}{_unrepaired(record, kind)}"
         case RepairStatus.NOT_CONVERGED:
-            return f"The repair did not converge; an operator should look into it: {_unrepaired(record, kind)}"
+            return f"The repair did not converge; an operator should investigate: {_unrepaired(record, kind)}"
         case RepairStatus.NONE:
             return _sentence(_unrepaired(record, kind))
 

@@ -292,7 +292,7 @@ async def test_the_page_says_the_same_and_loads_nothing(api: Api, unlearner: Unl
     assert "unsafe" not in policy
     page = response.text
     receipt = (await client.get(f"/deletions/{request_id}/receipt")).json()
-    for said in (str(request_id), receipt["summary"]["guarantee_in_words"].split("'")[0], "3.00 × 10⁻¹⁵", "one entry"):
+    for said in (str(request_id), receipt["summary"]["guarantee_in_words"].split("'")[0], "3.00 × 10⁻¹⁵", "one record"):
         assert said in page
     for line in receipt["checkpoint"].split("\n"):
         assert line.replace("+", "&#43;") in page or line in page

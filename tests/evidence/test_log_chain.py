@@ -93,5 +93,5 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     left = [line for line in leaves if line["index"] not in (9, 10, 12)]
     moved = [line | {"index": place, "leaf": moved_to(line, place)} for place, line in enumerate(left)]
     [hidden] = verified(again(moved, signer, [len(moved)]), signer).findings
-    assert (hidden.index, "no leaf tells what made that of version 4" in hidden.what) == (9, True)
+    assert (hidden.index, "no leaf explains how it followed version 4" in hidden.what) == (9, True)
     assert leaf_at(moved, 9)["event"]["type"] == "imported"

@@ -385,4 +385,4 @@ def test_what_is_changed_in_the_database_is_found_from_the_command_line(
     assert status == 1
     assert f"leaf {index}: " in told
     status, told = verified(exported("restored.ndjson"))
-    assert (status, told[:5]) == (0, "Good:"), told
+    assert (status, told[:6]) == (0, "Valid:"), told

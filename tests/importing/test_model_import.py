@@ -43,7 +43,7 @@ async def test_a_model_that_a_later_lease_has_written_to_is_refused_by_that(
         await until(lethe.is_ready)
         record = await ended(settings, await asked(settings, served.path))
         assert record.refusal is not None
-        assert "served elsewhere, under a lease of a higher number, 99," in record.refusal
+        assert "served elsewhere under a higher fencing number (99)" in record.refusal
         assert "as `./lethe train` wrote it" in record.refusal
         assert beside(settings) == []
 

@@ -216,7 +216,7 @@ def test_a_repair_that_goes_on_or_fell_short_states_the_bound() -> None:
         "is under way: until it ends, the weights are not those of retraining, but at most 20% of their size" in pending
     )
     short = said(replace(CONVERGED, repair=RepairStatus.NOT_CONVERGED, distance_bound_after_relative=0.01))
-    assert "The repair did not converge; an operator should look into it: the weights are not those of" in short
+    assert "The repair did not converge; an operator should investigate: the weights are not those of" in short
     assert "at most 1% of their size" in short
 
 
