@@ -40,8 +40,10 @@ def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", name="Measurements")).to_be_visible()
-    steps = [re.compile(name) for name in ("Received", "Applied", "Repaired", "Completed")]
-    expect(page.locator(".timeline li.done")).to_have_text(steps)
+    # A repair that takes longer than its budget ends after the completion.
+    expect(page.locator(".timeline li.done")).to_have_count(4)
+    for step in ("Received", "Applied", "Repaired", "Completed"):
+        expect(page.locator(".timeline li.done").filter(has_text=re.compile(f"^{step}"))).to_have_count(1)
     page.get_by_role("link", name="Receipt, to read").click()
     expect(page.get_by_role("heading", name="Receipt of a deletion")).to_be_visible()
 
