@@ -150,7 +150,7 @@ def test_a_folder_that_may_not_be_read_is_refused_by_name(model: Path, monkeypat
         return iterdir(path)
 
     monkeypatch.setattr(Path, "iterdir", refusing)
-    with pytest.raises(NotAStore, match=r"m/base cannot be looked into \(Permission denied\)"):
+    with pytest.raises(NotAStore, match=r"m/base cannot be read \(Permission denied\)"):
         check_store(model)
 
 
