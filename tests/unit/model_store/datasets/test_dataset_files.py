@@ -151,13 +151,13 @@ def test_a_truncated_file_is_refused_by_name(save: Callable[..., Path], suffix: 
 
 @pytest.mark.parametrize("source", ["nowhere/graph.npz", "nowhere/graph.pt"])
 def test_a_path_to_nothing_is_said_to_be_so(source: str) -> None:
-    with pytest.raises(DatasetNotFound, match="no file nowhere/graph"):
+    with pytest.raises(DatasetNotFound, match="The file nowhere/graph"):
         load_dataset(source, data_dirs=[])
 
 
 @pytest.mark.parametrize("source", ["g.parquet", "nowhere/cora", "."])
 def test_a_file_of_another_format_is_said_to_be_one(source: str, tmp_path: Path) -> None:
-    with pytest.raises(DatasetNotFound, match=r"ends in \.npz, \.pt, \.pth") as refused:
+    with pytest.raises(DatasetNotFound, match=r"ending in \.npz, \.pt, \.pth") as refused:
         load_dataset(source, data_dirs=[tmp_path])
     assert f"{source}.npz" not in str(refused.value)
 
