@@ -59,4 +59,4 @@ async def test_so_does_the_dashboard(api: Api) -> None:
         fields = {"form_token": form_token, "by": by, "text": text}
         found = await client.post("/dashboard/find", data=fields, headers=SAME_ORIGIN)
         assert found.status_code == 200
-        assert ("restored from an older backup, does not have" in found.text) == told
+        assert ("which was restored from an older backup" in found.text) == told

@@ -78,7 +78,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     ran = site.recover()
     assert ran.status == 0, ran.stderr
     assert "The store records 2 deletions missing from this database" in ran.stderr
-    assert "2 of them are in the store's own record" in ran.stderr
+    assert "2 of them are in the store's tombstones" in ran.stderr
     [recovery] = site.recoveries()
     assert (*deleted(recovery), recovery.unknown_nodes) == (0, 0, 0, 2)
     site.assert_forgotten()
@@ -154,13 +154,13 @@ def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_w
     # A new database and a new key folder fit each other, and the store's record fits neither.
     ran = site.recover()
     assert ran.status == 1
-    assert "1 of the tombstones that the model keeps were made with a key that is not in the key folder" in ran.stderr
+    assert "1 of the model's tombstones were made with a key that is not in the key folder" in ran.stderr
     assert site.recoveries() == []
     for path in site.tombstones():
         path.unlink()
     ran = site.recover()
     assert ran.status == 0, ran.stderr
-    assert "0 of them are in the store's own record" in ran.stderr
+    assert "0 of them are in the store's tombstones" in ran.stderr
 
 
 @pytest.mark.slow
