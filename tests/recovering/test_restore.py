@@ -126,7 +126,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
     # Nor do they come back with a newly trained model.
     imported = site.command("model", "import", site.world.folder)
     assert imported.status == 4
-    assert "contains what was deleted at users' requests: 4 nodes and 1 node whose features" in imported.stderr
+    assert "contains data that was deleted on request: 4 nodes and 1 node whose features" in imported.stderr
     assert site.command("model", "import", site.world.folder, "--exclude-deleted").status == 0
     site.serve(until_imported)
     site.assert_forgotten()
