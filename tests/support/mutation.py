@@ -42,7 +42,7 @@ _PROPERTY = "tests/property"
 _FORGETTING = ("tests/unit/projector/forgetting", _PROPERTY, "tests/unit/projector/certified")
 _NETWORK = ("tests/unit/projector/network", "tests/unit/projector")
 _STORE = ("tests/unit/model_store", "tests/erasing/test_kept_tombstones.py")
-_BATCHING = ("tests/unit/service/batches", "tests/batching", "tests/repairing")
+_BATCHING = ("tests/unit/service/unlearner", "tests/batching", "tests/repairing")
 _LOG = ("tests/unit/service/log", "tests/evidence")
 _ACCESS = ("tests/unit/service/access", "tests/access", "tests/accepting/test_write_only_keys.py")
 
