@@ -17,7 +17,7 @@ def table() -> str:
     for name, figure in FIGURES.items():
         if figure.in_answers:
             unit = "share" if figure.form is Form.PERCENT else figure.unit
-            limit = "" if figure.limit is None else f" More than {figure.limit:g} is no rounding."
+            limit = "" if figure.limit is None else f" More than {figure.limit:g} is not rounding."
             lines.append(f"| `{name}` | {unit} | {figure.description}{limit} |")
     return "\n".join(lines) + "\n"
 
