@@ -15,7 +15,7 @@ from lethe_client.errors import InvalidAccess, ProblemError, ServerUnreachable
 #: Answers that say "not now" and nothing about the request itself.
 TRANSIENT = frozenset({429, 502, 503, 504})
 #: What a connection fails with.
-NO_ANSWER = (httpx2.TransportError, httpx2.InvalidURL)
+NO_ANSWER = (httpx2.RequestError, httpx2.InvalidURL)
 _LONGEST_PAUSE_S = 10.0
 
 _T = TypeVar("_T")

@@ -65,7 +65,7 @@ def checked(
     )
     joining = _joining(model, exponents, arriving, removal)
     if joining is None and not any(part.size for part in vars(removal).values()):
-        raise GraphError("Nothing is named to be changed.", "Give nodes, edges, features or labels.")
+        raise GraphError("The update is empty.", "Give nodes, edges, features or labels.")
     return removal, joining
 
 
@@ -87,7 +87,7 @@ def newcomers(
 
 def live_rows(model: HeldModel, nodes: ArrayLike) -> NDArray[np.int64]:
     """`nodes` (m,) as rows; raises GraphError for one that was deleted, or never was, or is named twice."""
-    rows = np.atleast_1d(np.asarray(nodes))
+    rows = np.atleast_1d(_read("nodes", nodes))
     if rows.size == 0:
         return np.empty(0, dtype=np.int64)
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
@@ -111,21 +111,21 @@ def _check_named_once(
     relabelled: NDArray[np.int64],
 ) -> None:
     if np.isin(features, nodes).any():
-        raise GraphError("A node is named whole and for its features.", "Name it once.")
+        raise GraphError("A node is in both remove_nodes and remove_features.", "Name it in one of them.")
     if np.isin(labels, nodes).any():
-        raise GraphError("A node is named whole and for its label.", "Name it once.")
+        raise GraphError("A node is in both remove_nodes and remove_labels.", "Name it in one of them.")
     if np.isin(np.concatenate([replaced, relabelled]), nodes).any():
-        raise GraphError("A node that leaves is to get features or a label.", "Leave one of the two out.")
+        raise GraphError("A removed node cannot get features or a label.", "Omit one of the two.")
     if np.isin(replaced, features).any() or np.isin(relabelled, labels).any():
         raise GraphError(
-            "Features or a label that leave are to be replaced as well.",
-            "Give the new ones alone: those of before leave with them.",
+            "A node has its features or label both removed and replaced.",
+            "Only give the new ones: they replace the old.",
         )
 
 
 def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
     """`edges` as (k, 2) rows below `nodes`, each once."""
-    pairs = np.asarray(edges)
+    pairs = _read("edges", edges)
     if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
         raise GraphError(
             f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): an edge a row."
@@ -270,9 +270,7 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
     old = (pairs < before).all(axis=1)
     there = np.zeros(len(pairs), dtype=np.bool_)
     there[old] = propagator.edges.contain(pairs[old])
-    leaving = np.sort(removal.edges, axis=1)
-    again = (np.sort(pairs, axis=1)[:, None] == leaving[None]).all(axis=2).any(axis=1)
-    there &= ~again
+    there &= ~np.isin(*(np.sort(each, axis=1) @ [before + new, 1] for each in (pairs, removal.edges)))
     if there.any():
         raise GraphError(f"There is an edge {some(map(tuple, pairs[there].tolist()))} already.", "Leave it out.")
     return pairs

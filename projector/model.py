@@ -139,7 +139,7 @@ class Model:
     def predict(self, nodes: ArrayLike | None = None) -> NDArray[np.float64]:
         """Class probabilities, or real-valued targets, (m, C) float64, of `nodes` (m,), or of all (0 for deleted ones).
 
-        Raises GraphError for a node that was deleted, or never was.
+        Raises GraphError for a node that was deleted, never existed, or is named twice.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
         return probabilities if nodes is None else probabilities[live_rows(self._held, nodes)]
@@ -215,7 +215,7 @@ class Model:
         if repair and self._held.live_graph.loss.largest_curvature == 0:
             raise TrainingError("The plain hinge has kinks, so no repair can be certified.", "Use repair=False.")
         if removal.labels.size and not repair:
-            raise TrainingError("Labels leave the weights by the repair alone.", "Use repair=True.")
+            raise TrainingError("Removing labels needs the repair.", "Use repair=True.")
         done = update(self._held, [removal], RepairPlan(progress=progress) if repair else None, joining)
         report = _report(removal, joining, done, time.perf_counter() - began)
         return Model(self._after(done, removal), self._exponents), report

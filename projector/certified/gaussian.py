@@ -35,7 +35,8 @@ def largest_mu(epsilon: float, delta: float) -> float:
     """
     if not (0 <= epsilon < math.inf and 0 < delta < 1):
         raise PromiseError(
-            f"Epsilon {epsilon:g} with delta {delta:g} is no promise.", "Epsilon is at least 0, delta between 0 and 1."
+            f"Epsilon {epsilon:g} with delta {delta:g} is not a valid promise.",
+            "Epsilon is at least 0, delta between 0 and 1.",
         )
     if not delta_at(epsilon, _SMALLEST_MU) < delta < delta_at(epsilon, _LARGEST_MU):
         raise PromiseError(f"No noise gives epsilon {epsilon:g} with delta {delta:g}.", "Choose others.")

@@ -38,7 +38,8 @@ def radius(loss: Loss, classes: int, regularization: float, largest_target: floa
     """
     if not certifiable(loss, regularization):
         raise PromiseError(
-            "Of this objective no distance to retraining is known.", "Use a positive lambda and not the plain hinge."
+            "The distance to retraining cannot be bounded for this objective.",
+            "Use a positive lambda and not the plain hinge.",
         )
     zeros = torch.zeros((1, classes), dtype=torch.float64)
     if isinstance(loss, Regression):
@@ -67,7 +68,7 @@ def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mec
     (1 + e^epsilon) tau. Raises PromiseError where nothing of delta is left, or float64 cannot carry the grid.
     """
     if promise.publications < 1 or weights < 1:
-        raise PromiseError("At least one publication of one number is to be planned.", "Plan more.")
+        raise PromiseError("At least one publication of at least one number is required.", "Plan more.")
     # Larger epsilons than 100 leave nothing of delta.
     error = (1 + math.exp(min(promise.epsilon, 100.0))) * promise.publications * weights * ERROR
     if error >= promise.delta:

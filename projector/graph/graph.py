@@ -140,7 +140,7 @@ def _check_names(ids: NodeIds) -> None:
     refused = [row for row, name in zip(doubtful, ids.take(doubtful), strict=True) if not is_allowed(name)]
     if refused:
         raise GraphError(
-            f"{len(refused)} node id(s) are none that a request could name, such as those in rows {some(refused)}.",
+            f"{len(refused)} node id(s) cannot be used in requests, such as those in rows {some(refused)}.",
             f"Give every node an id of {RULE}, in valid Unicode.",
         )
 

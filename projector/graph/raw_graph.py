@@ -155,7 +155,7 @@ def _masks(origin: str, masks: tuple[NDArray[np.generic] | None, ...], nodes: in
         return None
     if len(given) < len(masks):
         raise GraphError(
-            f"{origin}: only some of train_mask, val_mask and test_mask are there.", "Give all three, or none."
+            f"{origin}: only some of train_mask, val_mask and test_mask are present.", "Give all three, or none."
         )
     flat = [mask.reshape(-1) if mask.shape == (nodes, 1) else mask for mask in given]
     for mask in flat:

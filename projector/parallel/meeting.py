@@ -172,7 +172,7 @@ def _group(store: Store, rank: int, count: int, timeout_s: float, device: torch.
             workers = Distributed(timeout_s, device)
         except (RuntimeError, OSError) as error:
             raise WorkersLost(
-                f"The group of {count} workers did not come about: {str(error).splitlines()[0]}",
+                f"The group of {count} workers could not be formed: {str(error).splitlines()[0]}",
                 "See that each can reach the others at their addresses, on any port.",
             ) from error
         yield workers

@@ -289,7 +289,8 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "factor_age_s": _distance(
         "Factor kept in memory",
-        "How long a factor of the loss' curvature made before the deletion may stay in memory, never on disk, to speed "
+        "How long a factor of the loss's curvature made before the deletion may stay in memory, never on disk, "
+        "to speed "
         "up repairs. It does not influence what the weights converge to.",
         60.0,
         unit="s",

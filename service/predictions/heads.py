@@ -99,10 +99,10 @@ class Heads:
         for folder in self._all_boots.iterdir():
             if folder != path.parent:
                 shutil.rmtree(folder, ignore_errors=True)
-        if (newest := self.newest()) != head:
+        if self.newest() != head:
             raise LeaseLost(
-                f"The entry {path.name} is not the head, but {newest}: a later session of the unlearner publishes.",
-                "Nothing is answered from what this one wrote; it starts again with a new lease.",
+                f"Another session of the unlearner publishes: the entry {path.name} is not the head.",
+                "No prediction comes from what this session wrote. It starts again with a new lease.",
             )
 
     def _path(self, head: Head) -> Path:

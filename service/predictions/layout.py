@@ -19,6 +19,7 @@ begins with a dot.
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -39,6 +40,8 @@ MANIFEST = "manifest.json"
 #: Held shared while anything of the home publishes or reads, and alone by the last one, which removes all of it.
 _LOCK = Path("run") / "publication.lock"
 _LINKS = Path("run") / "publications"
+#: Of a link: fencing number and random part. Other files in that folder are ignored.
+_NAME = re.compile(r"\d+-[0-9a-f]+")
 _PREFIX = "lethe-"
 _OWNER = "home"
 _MEMORY = Path("/dev/shm")
@@ -119,7 +122,7 @@ class Layout:
             other = Layout(_target(link), link)
             if other.link.name == self.link.name or other.fencing > self.fencing:
                 continue
-            if other._is_of(home):
+            if other._is_ours(home):
                 other.remove()
             else:
                 # It is gone, or the home of which this one is a copy still has it.
@@ -139,7 +142,11 @@ class Layout:
         self.link.unlink(missing_ok=True)
 
     def _is_of(self, home: Path) -> bool:
-        """Whether it belongs to this home, not to one of which this is a copy, nor to another user.
+        """Whether it belongs to this home, and only this user can read or write it. Raises OSError."""
+        return self._is_ours(home) and stat.S_IMODE(self.path.lstat().st_mode) == 0o700
+
+    def _is_ours(self, home: Path) -> bool:
+        """Whether it belongs to this home, not to one of which this is a copy, nor to another user. Raises OSError.
 
         A home is known by its id, also after it was moved. One that was restored in the place of another has a new id;
         what its predecessor published from there belongs to it.
@@ -147,14 +154,10 @@ class Layout:
         try:
             found = self.path.lstat()
             owner, _, path = (self.path / _OWNER).read_text().partition("\n")
-        except (FileNotFoundError, PermissionError):
+        except FileNotFoundError:
             return False
-        return (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and stat.S_IMODE(found.st_mode) == 0o700
-            and (owner == known_id(home) or path == str(home.resolve()))
-        )
+        is_own_folder = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return is_own_folder and (owner == known_id(home) or path == str(home.resolve()))
 
 
 @contextlib.contextmanager
@@ -186,7 +189,7 @@ def in_use(home: Path) -> Iterator[Callable[[], bool]]:
 
 def _links(home: Path) -> list[Path]:
     try:
-        return list((home / _LINKS).iterdir())
+        return [path for path in (home / _LINKS).iterdir() if path.is_symlink() and _NAME.fullmatch(path.name)]
     except FileNotFoundError:
         return []
 

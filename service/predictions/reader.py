@@ -80,8 +80,8 @@ class Reader:
         self._view: View | None = None
         #: Held while a version is opened.
         self._opening = threading.Lock()
-        #: The last unreadable folder and its error, so that it is not read again for each question.
-        self._unreadable: tuple[Path, PublicationDamaged | OtherPublicationFormat] | None = None
+        #: The last unreadable folder, its fault and the remedy, so that it is not read again for each question.
+        self._unreadable: tuple[Path, str, str] | None = None
         #: The lowest version that may be answered from.
         self._lowest: int | None = None
         self._refusal = _suspension(_UNREAD)
@@ -220,14 +220,17 @@ class Reader:
             try:
                 path = self._heads.folder(head)
                 if self._unreadable is not None and self._unreadable[0] == path:
-                    raise self._unreadable[1]
+                    raise _suspended(*self._unreadable[1:])
                 self._view = open_view(head, path, before)
             except FileNotFoundError:
                 if self._newest() == head:
                     raise _suspended(_UNPUBLISHED) from None
             except (PublicationDamaged, OtherPublicationFormat) as error:
-                self._unreadable = (path, error)
-                raise _suspended(error.detail.rstrip("."), error.remedy) from None
+                if self._newest() != head:
+                    # It may have been overwritten while it was read, which only happens to outranked versions.
+                    continue
+                self._unreadable = (path, error.detail.rstrip("."), error.remedy)
+                raise _suspended(*self._unreadable[1:]) from None
             except OSError as error:
                 raise _suspended(str(error)) from None
             else:

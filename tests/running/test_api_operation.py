@@ -207,5 +207,5 @@ async def test_every_route_is_described_with_examples_and_its_problems(api: Api)
 def has_example(content: dict[str, Any], schemas: dict[str, Any]) -> bool:
     if "example" in content or "examples" in content:
         return True
-    schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
-    return bool(schema.get("examples"))
+    kinds = content["schema"].get("anyOf", [content["schema"]])
+    return all(schemas[kind["$ref"].rpartition("/")[2]].get("examples") for kind in kinds)

@@ -50,7 +50,10 @@ class NodeScores(BaseModel):
 class ScoresAnswer(NodeScores):
     """The predicted targets of one node, by one model version, of a regression."""
 
-    model_config = ConfigDict(protected_namespaces=())
+    model_config = ConfigDict(
+        protected_namespaces=(),
+        json_schema_extra={"examples": [{"node": "12", "scores": {"income": 3.21}, "model_version": 7}]},
+    )
 
     model_version: int
 

@@ -194,7 +194,7 @@ def test_labels_leave_by_the_repair_alone() -> None:
     model, node = fit(graph, SPEC), int(np.flatnonzero(graph.train_mask)[0])
     withdrawn: list[dict[str, Any]] = [{"remove_labels": [node]}, {"set_labels": {node: 1}}]
     for update in withdrawn:
-        with pytest.raises(TrainingError, match="by the repair alone"):
+        with pytest.raises(TrainingError, match="needs the repair"):
             model.update(**update, repair=False)
 
 
@@ -353,12 +353,12 @@ def test_a_model_on_an_mlp_takes_its_outputs_of_new_nodes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({}, "Nothing is named"),
+        ({}, "update is empty"),
         ({"remove_nodes": [40]}, "no node 40"),
         ({"remove_labels": [1, 1]}, "twice"),
-        ({"remove_nodes": [1], "remove_labels": [1]}, "whole and for its label"),
-        ({"remove_nodes": [1], "set_labels": {1: 0}}, "that leaves is to get"),
-        ({"remove_features": [1], "set_features": {1: np.ones(6)}}, "to be replaced"),
+        ({"remove_nodes": [1], "remove_labels": [1]}, "both remove_nodes and remove_labels"),
+        ({"remove_nodes": [1], "set_labels": {1: 0}}, "removed node cannot get"),
+        ({"remove_features": [1], "set_features": {1: np.ones(6)}}, "both removed and replaced"),
         ({"set_features": {99: np.ones(6)}}, "no node 99"),
         ({"set_features": {1: np.ones(5)}}, "6 columns"),
         ({"set_features": {1: np.ones((2, 6))}}, "one row"),

@@ -152,9 +152,9 @@ def test_an_objective_that_bounds_no_distance_is_refused() -> None:
     [
         (replace(PROMISE, delta=1e-13), 10_031, TOLERANCE, "the noise of 10000 publications is drawn to"),
         (replace(PROMISE, epsilon=90.0), 10_031, TOLERANCE, "is drawn to"),
-        (replace(PROMISE, epsilon=math.nan), 10_031, TOLERANCE, "is no promise"),
-        (replace(PROMISE, epsilon=-1.0), 10_031, TOLERANCE, "is no promise"),
-        (replace(PROMISE, delta=1.5), 10_031, TOLERANCE, "is no promise"),
+        (replace(PROMISE, epsilon=math.nan), 10_031, TOLERANCE, "is not a valid promise"),
+        (replace(PROMISE, epsilon=-1.0), 10_031, TOLERANCE, "is not a valid promise"),
+        (replace(PROMISE, delta=1.5), 10_031, TOLERANCE, "is not a valid promise"),
         (replace(PROMISE, publications=0), 10_031, TOLERANCE, "at least one publication"),
         (PROMISE, 0, TOLERANCE, "at least one publication"),
         (replace(PROMISE, publications=1), 10_000_000, 1e-12, "too small for weights"),

@@ -102,7 +102,7 @@ def test_one_that_dies_before_the_group_is_formed_is_missed_within_the_time_give
         until_ready(meeting, 1)
         members = meeting.settle("same", 1)
     visits.clear()
-    with pytest.raises(WorkersLost, match="group of 2 workers did not come about"), meeting.group(members, "cpu"):
+    with pytest.raises(WorkersLost, match="group of 2 workers could not be formed"), meeting.group(members, "cpu"):
         pytest.fail("there is nobody")
 
 

@@ -301,8 +301,20 @@ def test_what_was_published_from_a_home_in_whose_place_another_is_restored_is_re
 
 
 def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher, tmp_path: Path) -> None:
-    place(publisher).path.chmod(0o770)
+    before = place(publisher).path
+    before.chmod(0o770)
     assert Layout.all_of(tmp_path) == []
+    # The next session erases it all the same.
+    load(publisher, 1, fencing=2)
+    publisher.remove_older(REF)
+    assert not before.exists()
+
+
+def test_other_files_beside_the_links_are_ignored(publisher: Publisher, tmp_path: Path) -> None:
+    for name in (".DS_Store", "2-notes~", "notes"):
+        (place(publisher).link.parent / name).write_text("not a link")
+    assert Layout.highest_fencing(tmp_path) == 1
+    assert [one.path for one in Layout.all_of(tmp_path)] == [place(publisher).path]
 
 
 @pytest.mark.parametrize("folder", ["model", "versions"])
