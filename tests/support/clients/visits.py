@@ -43,6 +43,8 @@ class Visit:
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("button", name="Sign out").wait_for()
+        # Scripts run after the page is parsed: keys pressed before are lost.
+        page.wait_for_load_state()
         return page
 
     def close(self) -> None:
