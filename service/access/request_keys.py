@@ -121,7 +121,7 @@ _PAGE = 10_000
 
 
 class RequestKeys:
-    """The key files in `keys/requests`. Holds nothing in memory; methods block on the disk and may run in any thread."""
+    """The key files in `keys/requests`. Holds nothing in memory; methods block on the disk, in any thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
