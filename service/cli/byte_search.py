@@ -113,7 +113,7 @@ class Search:
         return len(self._patterns)
 
     def file(self, path: Path, work: Work | None = None) -> Iterator[Trace]:
-        """Every place where a pattern begins; `work` counts bytes. Raises OSError for a file not read to its end."""
+        """Yield every place where a pattern begins; `work` counts bytes. Raises OSError if a read fails."""
         with path.open("rb") as file:
             kept, start, work = b"", 0, work or Work()
             while block := file.read(_BLOCK):
