@@ -119,8 +119,8 @@ class FirstKey:
 async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> FirstKey | None:
     """Ensure that a key with all scopes exists; return it only if this call generated it.
 
-    If LETHE_ADMIN_KEY is set, that key becomes valid and replaces the key from its previous value. If it is unset and
-    the database has no valid key, a key is generated.
+    If LETHE_ADMIN_KEY is set, that key becomes valid and replaces the one set before. If it is unset and the database
+    has no valid key, a key is generated.
 
     Raises:
         ConfigurationError: LETHE_ADMIN_KEY is a revoked key. Or other machines can reach the service, and the first key

@@ -129,7 +129,7 @@ def compared(pointer: Pointer, recorded: "ServedFigures | None", measured: "Meas
         measured.weights_sha256,
         pointer.weights_sha256 == measured.weights_sha256,
     )
-    # An early import's event has no rank. The rank in the version's own files does not replace a record.
+    # Events of imports by early software versions have no rank. The version's own claim does not replace a record.
     rank = None if recorded is None else recorded.rank
     is_as_written = measured.rank == measured.rank_written
     same = None if rank is None and is_as_written else is_as_written and rank == measured.rank

@@ -81,7 +81,7 @@ def patterns_of_ids(ids: Sequence[str]) -> Patterns:
 def patterns_of_rows(rows: NDArray[Any] | sp.csr_array) -> Patterns:
     """Return runs of values of each row (k, d) as float32 and float64 and, for sparse rows, runs of column numbers.
 
-    If an erasure or page boundary cuts a run, another run still finds the row, unless the rest is shorter than two
+    If an erasure or page boundary cuts a run, another run still finds the row, unless the row is shorter than two
     runs.
     """
     patterns: list[Pattern] = []

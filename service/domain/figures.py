@@ -41,7 +41,7 @@ class PublicationFigures:
     publication_delta: float | None = None
     #: K.
     publications_planned: int | None = None
-    #: Share of this version alone; the squares of all versions add up.
+    #: Of this version alone; squares of mu add up over versions.
     publication_mu: float | None = None
     #: Hex.
     commitment_salt: str | None = None

@@ -33,7 +33,7 @@ class Member(Protocol):
     transport: asyncio.Transport
 
     def look(self, now: float) -> None:
-        """Close it if its client has been too slow. While no deadline applies, move it on by `SWEEP_S`."""
+        """Close it if its client has been too slow. While the client waits, defer its deadline by `SWEEP_S`."""
 
 
 class Connections:

@@ -47,7 +47,7 @@ _REDIS_CHECK: dict[str, Any] = {
 
 
 class Ready(BaseModel):
-    """The service works as requested."""
+    """Every check passed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
 
