@@ -153,7 +153,7 @@ class Claims:
         """Claim entries from the stream, waiting at most `seconds` and until `stop` is set.
 
         Keeps entries whose requests are still queued. All others are duplicates and leave the stream. A request
-        received during a batch counts its wait from then.
+        received during a batch has waited since its receipt.
         """
         in_hand = {each.entry.entry_id for each in self._held}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]

@@ -176,7 +176,7 @@ class Importer:
         except ExplainedError as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
-        except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on
+        except Exception as error:  # noqa: BLE001 - no fault of an imported model may stop the served one
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 self._rest(error)
                 return None

@@ -69,7 +69,7 @@ class LeaseKeeper:
     def blaming_loss(self) -> Iterator[None]:
         """Raise LeaseLost instead of an apparent damage or disk outage if the lease has been lost.
 
-        The same holds for an unexpected version or key. A successor caused these since.
+        Does the same for an unexpected version or key. A successor has caused these since.
         """
         try:
             yield

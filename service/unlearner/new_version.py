@@ -43,7 +43,7 @@ class NewVersion:
     #: Whether its span coefficients belong to its own weights and are not on the disk yet.
     rebuilt: bool
     requests: int = 0
-    #: Deleted nodes, nodes that lost only their features, and edges deleted by themselves.
+    #: Numbers of deleted nodes, of nodes that lost only their features, and of edges deleted by themselves.
     deleted: tuple[int, int, int] = (0, 0, 0)
     #: The deleted edges, (k, 2), that are still in the graph on the disk.
     deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)

@@ -46,7 +46,7 @@ class NotPublishable(ProjectorError):
 
 
 class RepairImpossible(ProjectorError):
-    """The policy is `always`, but the model's loss cannot prove that retrained weights are reached."""
+    """The policy is `always`, but nothing can verify that repair reaches this model's retrained weights."""
 
 
 def require_repairable(spec: ModelSpec) -> None:

@@ -7,8 +7,8 @@
     9  erase      write the coefficients of the weights; erase deleted data and all other versions from the disk
     10 complete   measure the span residual from disk; one fenced transaction finishes the row
 
-`write` does the first. `commit` does the next two except for the predictions. `finish` does the rest. Each part of it
-is idempotent: after a crash or an outage the row alone shows what is left, and all of that is done again.
+`write` does the first. `commit` does the next two except for the predictions. `finish` does the rest. Each part of
+`finish` is idempotent: after a crash or an outage the row alone shows what is left, and all of that is done again.
 """
 
 from collections.abc import Iterator, Sequence

@@ -156,7 +156,7 @@ class Team:
             self._meeting.begin(msgspec.json.encode(task).decode())
 
     def gather(self, digest: str, share: Callable[[Workers], None]) -> None:
-        """Wait for the others, at most for the timeout or this process's own loading time, and begin with them.
+        """Wait for the others, at most for the timeout or this process's loading time if longer, and begin with them.
 
         Takes the workers that hold the model of that `digest` by then, possibly none. `share` shares this process's
         model with them. Raises WorkersLost if one is lost meanwhile.
