@@ -48,7 +48,7 @@ class RequestKeyRepository:
         return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
 
     async def slot(self, request_id: UUID) -> KeySlot | None:
-        """Return the slot of a request's key; None if it has no key, or has none any more."""
+        """Return the slot of a request's key; None if it has none (any more)."""
         row = (await self._conn.execute(_slots().where(RequestRow.id == request_id))).one_or_none()
         return None if row is None else key_slot(row)
 

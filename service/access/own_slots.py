@@ -47,7 +47,7 @@ class OwnSlots:
     def open(cls, folder: Path, number: int | None = None) -> "OwnSlots":
         """Open or create file `number` of `folder`, by default the first without an owner, and lock it.
 
-        Raises `AlreadyRunning` when another process owns the file, and `KeyMissing` when it is no key file.
+        Raises `AlreadyRunning` when another process owns the file, and `KeyMissing` when it is not a key file.
         """
         private_files.secure_folder(folder.parent, create=True)
         private_files.secure_folder(folder, create=True)

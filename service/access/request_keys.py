@@ -138,7 +138,7 @@ class RequestKeys:
                 raise KeyMissing(f"{path} is not a file of request keys.", "Restore it from the backup of LETHE_HOME.")
 
     def get(self, request_id: UUID, slot: KeySlot | None) -> bytes | None:
-        """Return the key of a request from its slot; None if it is not there, or is not there any more."""
+        """Return the key of a request from its slot; None if it is not there (any more)."""
         if slot is None:
             return None
         with self._opened(slot.file) as descriptor:
@@ -268,7 +268,7 @@ def decrypt(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
 
 
 def decrypt_targets(request: QueuedRequest, request_keys: RequestKeys) -> Targets | None:
-    """Return the targets of a request; None when its key is missing or wrong, so that they are lost."""
+    """Return the targets of a request; None when its key is missing or wrong: they are then lost."""
     key = request_keys.get(request.id, request.key_slot)
     if key is None or request.ciphertext is None:
         return None

@@ -164,7 +164,7 @@ def verify(
 
 
 def read_keys(text: str) -> list[VerifierKey]:
-    """Return the public keys in the file named `text` or, if there is none, the key that `text` spells.
+    """Return the public keys in the file named `text` or, if there is no such file, the key in `text` itself.
 
     Raises ConfigurationError.
     """

@@ -87,7 +87,7 @@ def _do(
 
 @contextlib.contextmanager
 def _kept_running() -> Iterator[None]:
-    """Exit with a status that makes the supervisor restart after failures that may pass: outages and unforeseen errors.
+    """Exit with `MAY_PASS` after failures that a restart may avoid: outages and unforeseen errors.
 
     Errors with a remedy for the user pass through to the caller's report, because no restart succeeds before it is
     applied.

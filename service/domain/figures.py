@@ -82,8 +82,7 @@ class BatchDetails:
     lost_direction_norm_after: float | None
     #: Method for M+: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
     factor_method: str
-    #: Relative bound on the distance between the weights at the start of the batch and the optimum of the graph before
-    #: it.
+    #: Relative bound on the distance from the weights at the start of the batch to the optimum of the graph before it.
     distance_bound_start_relative: float | None = None
     #: Seconds; None without repair.
     factor_age_s: float | None = None

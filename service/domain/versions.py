@@ -91,7 +91,7 @@ class Recovery:
 
 
 def batch_record(version: Version, details: BatchDetails, end: Version | None) -> BatchRecord:
-    """Return the record of a batch; `end` is the version in which its repair ended, None while or if there is none."""
+    """Return the record of a batch; `end` is the version in which its repair ended, None if not (yet) repaired."""
     record = BatchRecord(
         id=version.id,
         model=version.model,

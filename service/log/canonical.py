@@ -54,7 +54,7 @@ def _ordered(value: Any) -> Any:
         return [_ordered(each) for each in value]
     if isinstance(value, float):
         return orjson.Fragment(_number(value))
-    # Postgres returns a whole float as an integer, whatever its size.
+    # Postgres returns whole floats of any size as integers.
     if isinstance(value, int) and abs(value) > _LARGEST and Decimal(float.__repr__(float(value))) == value:
         return orjson.Fragment(_number(float(value)))
     if value is None or isinstance(value, str | int):

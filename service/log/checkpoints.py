@@ -106,20 +106,20 @@ def sign(checkpoint: Checkpoint, signers: Sequence[Signer]) -> str:
 
 
 def read(note: str) -> Checkpoint:
-    """Parse a note without verifying signatures. Raises NotVerified if it is no checkpoint."""
+    """Parse a note without verifying signatures. Raises NotVerified if it is not a checkpoint."""
     return _read(_parts(note)[0])
 
 
 def signers_of(note: str) -> frozenset[bytes]:
-    """Return the ids of the keys that a note claims as signers. Raises NotVerified if it is no note."""
+    """Return the ids of the keys that a note claims as signers. Raises NotVerified if it is not a note."""
     return frozenset(signature[:4] for _, signature in _parts(note)[1])
 
 
 def verify(note: str, keys: Collection[VerifierKey]) -> Checkpoint:
     """Return the checkpoint in a note after verifying a signature by one of `keys`.
 
-    Raises NotVerified if it is no checkpoint, if none of `keys` signed it, or if a signature in the name of one of them
-    is invalid.
+    Raises NotVerified if it is not a checkpoint, if none of `keys` signed it, or if a signature in the name of one of
+    them is invalid.
     """
     text, signatures = _parts(note)
     checkpoint = _read(text)
@@ -180,7 +180,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes | None:
-    """Decode base64 strictly; None for any other text, also one with stray bits at its end."""
+    """Decode base64 strictly; None for invalid text, including stray bits at its end."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -184,7 +184,7 @@ class LogRepository:
             root=(LargeBinary(), roots),
         )
         added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
-        # One call per row, of which Postgres makes one notification.
+        # One call per row; Postgres merges them into one notification.
         await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
         if not nodes:
             return
