@@ -1,4 +1,4 @@
-"""Results of a verification: its report, events without a request, and whether weights follow from weights."""
+"""Results of a verification: its report, events without a request, and whether successive weights fit together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -47,7 +47,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
 
     Each line has a field `process`: the process name as in `ps` and in metrics.
 
-    Start uvicorn with `log_config=None, access_log=False`: its own lines then arrive here, and `log_answer` replaces
+    Start uvicorn with `log_config=None, access_log=False`: its own lines then arrive here, and `AccessLog` replaces
     its access log, which contains paths.
     """
     shared: list[Processor] = [

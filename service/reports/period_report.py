@@ -59,8 +59,8 @@ class Failures:
     """Number of failed requests, by how they ended."""
 
     all: int
-    #: Superseded: a later request deleted the same. Marked: somebody marked it as handled. Retried: retried and
-    #: completed.
+    #: Superseded: a later request deleted the same. Marked: somebody marked it as handled. Retried: retried, then
+    #: completed. Cancelled: retried, then cancelled.
     superseded: int
     marked: int
     retried: int
