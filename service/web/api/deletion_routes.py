@@ -81,7 +81,7 @@ async def request_deletion(
     caller: Writer,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Accept a deletion request. After the 202 response it is durable; follow it at `links.self`.
+    """Accept a deletion request. Once this returns 202, the request is durable; follow it at `links.self`.
 
     For a key with deletions:read, `already_deleted` lists targets that an earlier request deleted; they are left out.
     If nothing is left, the request is `completed` with the next batch. For any other key, responses do not distinguish
