@@ -19,7 +19,8 @@ from service.db.engine import Engine
 from service.db.tables import ApiKeyRow
 from service.db.transactions import transaction
 from service.domain.addresses import is_loopback
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Conflict
 from service.settings import Settings
 

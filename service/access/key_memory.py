@@ -14,7 +14,8 @@ from service.access.keyring import Keyring
 from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
 
 #: Seconds between two reads of the key table, and so how long a revoked key may still be accepted.

@@ -11,7 +11,8 @@ import typer
 from service.cli.console import Json, note, print_result, table
 from service.cli.database import opened, with_database
 from service.cli.server import Home
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
 from service.settings import Settings
 from service.text import fault_of

@@ -1,27 +1,16 @@
-"""Records passed between layers, and the scopes of API keys. All times are UTC, from Postgres' clock."""
+"""Records passed between layers. All times are UTC, from Postgres' clock."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
 from service.domain.figures import EXACT, FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
+from service.domain.scopes import Scope
 from service.domain.states import Guarantee, RequestStatus
-
-
-class Scope(StrEnum):
-    """What an API key may do."""
-
-    DELETIONS_WRITE = "deletions:write"
-    DELETIONS_READ = "deletions:read"
-    PREDICTIONS_READ = "predictions:read"
-    #: Full probabilities. Requires `PREDICTIONS_READ`.
-    PREDICTIONS_EXACT = "predictions:exact"
-    AUDIT_READ = "audit:read"
 
 
 @dataclass(frozen=True)

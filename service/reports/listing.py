@@ -8,7 +8,8 @@ from uuid import UUID
 from service.access.cursors import decode, encode
 from service.db.transactions import transaction
 from service.domain.kinds import Names, Target, parts_of
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import BodyTooLarge
 from service.predictions.reader import offload
 from service.reports.queries import AuditEntry, AuditFilters

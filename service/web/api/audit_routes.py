@@ -10,7 +10,8 @@ from starlette.responses import Response, StreamingResponse
 
 from service.db.transactions import transaction
 from service.domain.fields import Day, Known, Moment, Window
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.reports.listing import audit_filters
 from service.reports.queries import MEDIA_TYPES, ExportFormat, written

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from service.access.key_memory import READING, presented_key, require
 from service.domain.addresses import address_of
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.log.canonical import parse_json
 from service.web.routes import StrictRoute
 

@@ -13,7 +13,8 @@ from starlette.routing import Match
 from starlette.types import Scope as Scope_
 
 from service.db.transactions import transaction
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import Conflict, InvalidRequest
 from service.predictions.reader import offload
 from service.reports.listing import audit_filters, found_by_node, found_page, reads_audit, visible_to

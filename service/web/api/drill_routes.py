@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.requests.answers import links_of
 from service.requests.drill_rows import DrillRepository
 from service.requests.drill_runs import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from service.access.cursors import decode, encode
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.reports.listing import reads_audit, visible_to
 from service.web.api.auth import KeyedRoute, requires, requires_any
 from service.web.routes import problems, reply

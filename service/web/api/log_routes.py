@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest, NotFound
 from service.log.checkpoints import read
 from service.log.events import LogRepository

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from projector.forgetting.status import RepairStatus
 from service.domain.fields import Known, NodeIds
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.domain.states import Guarantee, noise_in_words
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.predictions.reader import Prediction, Scores, offload

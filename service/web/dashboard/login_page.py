@@ -11,7 +11,7 @@ from service.access.key_memory import valid_key
 from service.access.sessions import SessionRepository
 from service.db.transactions import transaction
 from service.domain.formats import duration
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import TooManyAttempts, Unauthenticated
 from service.web.dashboard.pages import Page, public_page
 from service.web.dashboard.signing_in import (

@@ -11,7 +11,7 @@ from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.drills import Drill
 from service.domain.formats import ago, days, plural
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.errors import LetheError, MissingScope, Unavailable
 from service.log.checkpoints import read

@@ -19,7 +19,8 @@ from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.domain.figures import answers, timed_steps
 from service.domain.formats import moment
-from service.domain.records import DeletionRequest, Scope
+from service.domain.records import DeletionRequest
+from service.domain.scopes import Scope
 from service.domain.states import EventType, RequestStatus, noise_in_a_sentence
 from service.errors import InvalidRequest, MissingScope, NotFound
 from service.log.canonical import parse_canonical

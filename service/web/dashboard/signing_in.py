@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from service.access.sessions import LIFETIME, Session, SessionRepository
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest, LetheError
 from service.web.problems import LONGEST_PART
 from service.web.services import services_of
