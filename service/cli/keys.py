@@ -1,4 +1,4 @@
-"""`lethe keys`: make, list and revoke API keys."""
+"""`lethe keys`: create, list and revoke API keys."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -89,14 +89,14 @@ def revoke(
 
 
 def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], Awaitable[_T]]") -> _T:
-    """Runs `work(repository, settings)` in one transaction on the database of `home`, which may still be empty."""
+    """Run `work(repository, settings)` in one transaction on the database of `home`, which may be empty."""
     from service.access.api_keys import ApiKeyRepository
 
     return with_database(home, lambda connection, settings: work(ApiKeyRepository(connection), settings))
 
 
 def _facts(key: ApiKey) -> dict[str, object]:
-    """What JSON says of a key."""
+    """Return the JSON members of a key."""
     return asdict(key) | {"scopes": sorted(key.scopes)}
 
 

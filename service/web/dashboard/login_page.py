@@ -1,4 +1,4 @@
-"""Signing in with an API key, and out."""
+"""Sign-in with an API key, and sign-out."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 @router.get("/login")
 async def login_page(request: Request, after: Annotated[str, Query(alias="next")] = PATH) -> Response:
-    """The form that asks for an API key."""
+    """The form for an API key."""
     return _form(request, after)
 
 
