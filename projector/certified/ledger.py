@@ -80,8 +80,7 @@ class Ledger:
         self.record(version, mechanism.mu)
 
     def record(self, version: int, mu: float) -> None:
-        """Record a publication that was already counted, without checking any promise; newer than all recorded so far.
-        """
+        """Record an already counted publication, newer than all recorded so far, without checking any promise."""
         # Append the version last: other threads call `since` concurrently.
         self._costs.append(_cost(mu))
         self._before.append(self._before[-1] + self._costs[-1])
