@@ -230,7 +230,7 @@ class RepairRun:
             yield False
 
     def _settled(self) -> Objective:
-        """Return the objective with H, by normal equations unless their drift could keep the bound from its tolerance."""
+        """Return the objective with H, by normal equations unless their drift endangers the tolerance of the bound."""
         regularization, size = self._objective.regularization, float(torch.linalg.norm(stacked(self._state)))
         objective = self._rows.objective(regularization)
         if isinstance(objective, NormalObjective) and drifted_too_far(objective, size, self._tolerance):
@@ -260,8 +260,8 @@ class RepairRun:
 
         That happens if no training node remains, none sees a feature, or equally many of each class see the same. Then
         no relative gradient except 0 is small. F^u is strongly convex, so a minimum at 0 needs a slope along W of at
-        least lambda |W|^2, up to the rounding of this gradient and, for which half of it is left, that of the gradient
-        at 0. Other points skip evaluating the gradient at 0.
+        least lambda |W|^2. The first test allows for rounding in this gradient and leaves half of lambda |W|^2 for that
+        of the gradient at 0, which is evaluated only if the test passes.
         """
         start, regularization = self._start, self._objective.regularization
         slope, size = float((start.gradient * start.W).sum()), float(torch.linalg.norm(start.W))
