@@ -198,7 +198,7 @@ class Model:
         the graph but are no longer trained on.
 
         Additions: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1, …
-        of the graph. `add_labels` (a,) are their classes, -1 for a node that is not trained on (default: every -1). If the
+        of the graph. `add_labels` (a,) are their classes, -1 for a node that is not trained on (the default). If the
         model has real-valued targets, they are float (a,) or (a, C), NaN for a node that is not trained on. `add_edges`
         (k, 2) link old and new nodes, each edge once. `set_features` and `set_labels` give nodes new features (d,) and
         a new class, or targets (C,), to train on; the old ones are removed first.

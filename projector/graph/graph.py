@@ -59,7 +59,7 @@ class Graph:
         return int(self.adjacency.nnz) // 2
 
     def without_edges(self, pairs: NDArray[np.int64]) -> "Graph":
-        """Return the graph without the edges `pairs` (k, 2), each in one direction or both; missing ones are ignored."""
+        """Return the graph without the edges `pairs` (k, 2), each in either or both directions; ignore missing ones."""
         edges = Edges(self.adjacency, np.ones(self.nodes, dtype=np.bool_))
         entries = edges.entries(np.concatenate([pairs, pairs[:, ::-1]]))
         gone = entries[entries >= 0]

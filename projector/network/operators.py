@@ -184,7 +184,7 @@ class SharedSweep:
     labels: LabelHops
 
     def forward(self, Z: Tensor, V: Tensor) -> Tensor:
-        """Return features.forward(Z) + labels.forward(V), (n, C), propagating terms with the same power of P as a sum."""
+        """Return features.forward(Z) + labels.forward(V), (n, C), propagating terms with equal powers of P as a sum."""
         by_hop = dict(zip(self.features.block_hops, _parts(Z, self.features.blocks), strict=True))
         labels = _parts(V, self.labels.hops)
         for hop, part in enumerate(labels, start=1):

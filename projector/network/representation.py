@@ -113,7 +113,7 @@ class Representation:
 
     @together
     def logits_at_first(self, W: Tensor) -> Tensor:
-        """Return sum_b R_b X W_b over all inputs, for every node, (n, C), on the first worker; no rows on the others."""
+        """Return sum_b R_b X W_b over all inputs, for every node, (n, C), on the first worker; no rows elsewhere."""
         classes = self.classes(W.shape[1])
         own = W[:, classes.part(self.workers.rank)]
         columns = self.all_logits(own) if own.shape[1] else own.new_empty((self.nodes, 0))
@@ -151,7 +151,7 @@ class Representation:
         return torch.cat([by_block(product, classes).reshape(-1, classes) for product in products])
 
     def adjoint(self, R: Tensor) -> list[Tensor]:
-        """Return R_b^T S^T R per block b of each input, (blocks, n, c), for R (n_train, c): all rows of some columns."""
+        """Return R_b^T S^T R per block b of each input, (blocks, n, c), for all rows of some columns R (n_train, c)."""
         classes = R.shape[1]
         if not classes:
             return [R.new_empty((each.operators.blocks, self.nodes, 0)) for each in self.inputs]
@@ -174,7 +174,7 @@ class Representation:
 
         Operators have no negative entries. The bound also governs rounding in products through the factors, which err
         before their terms cancel. It takes one sweep over a single column. [At most 3.5 times the norm on Cora,
-        Citeseer, Pubmed, Amazon Photo and arXiv, 1.3 to 2 in the middle.]
+        Citeseer, Pubmed, Amazon Photo and arXiv, a median of 1.3 to 2.]
         """
         squares = torch.zeros((self.nodes, 1), dtype=torch.float64, device=self._rows.device)
         for each in self.inputs:
