@@ -53,7 +53,7 @@ class BaseArrays:
         self._count = count
 
     def read(self, table_name: str, array_name: str, chunks: range) -> NDArray[Any]:
-        """Return the verified slots of consecutive chunks, (slots, width). Raises StoreDamaged naming file and chunk."""
+        """Return verified slots of consecutive chunks, (slots, width). Raises StoreDamaged naming file and chunk."""
         array = self.index.tables[table_name].arrays[array_name]
         return self.read_raw(table_name, array_name, chunks).view(array.dtype)
 

@@ -1,4 +1,4 @@
-"""A graph, its public nodes and its span coefficients as the tables of `base/`, and back.
+"""Convert a graph, its public nodes and its span coefficients to the tables of `base/` and back.
 
 | table | a slot is | arrays |
 | --- | --- | --- |
@@ -10,8 +10,8 @@
 | beta | a row of one feature block, block after block | values |
 | label_beta | a row of one label block, block after block | values |
 
-Stored values and edges lie in random order within their chunk, each with its own row: the gap that a blanked one
-leaves tells neither its row nor its column, as it would in CSR.
+Stored values and edges are in random order within their chunk, each with its own row. So the gap of a blanked one
+reveals neither its row nor its column, unlike in CSR.
 """
 
 import itertools
