@@ -86,13 +86,11 @@ class Calls:
         return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
 
     def cancel(self, request_id: str) -> Steps[Deletion]:
-        """Withdraw a request that is still queued. Not retried automatically, because a second attempt would be
-        refused.
-        """
+        """Withdraw a request that is still queued. Not retried automatically: a second attempt would be refused."""
         return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
 
     def retry(self, request_id: str) -> Steps[Deletion]:
-        """Queue a failed request again. Not retried automatically, because a second attempt would be refused."""
+        """Queue a failed request again. Not retried automatically: a second attempt would be refused."""
         return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/retry", repeat=False)
 
     def handle(self, request_id: str, reason: str) -> Steps[Deletion]:

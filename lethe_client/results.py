@@ -6,8 +6,9 @@ import msgspec
 
 
 class Salts(msgspec.Struct, frozen=True):
-    """Secrets that hide ids and reference in the transparency log. They are returned once: store them with your
-    records.
+    """Secrets that hide ids and reference in the transparency log.
+
+    They are returned once: store them with your records.
     """
 
     #: Hex salt by node id.
@@ -85,7 +86,7 @@ class Audit(msgspec.Struct, frozen=True):
     #: How long (seconds) a factor of the loss's curvature from before the deletion may stay in memory after it, never
     #: on disk; None without repair.
     factor_age_s: float | None = None
-    #: W - (B + M T)|_F / |W|_F, which checks the coefficients' arithmetic.
+    #: |W - (B + M T)|_F / |W|_F, which checks the coefficients' arithmetic.
     coefficient_residual: float | None = None
     #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` if no feature was deleted.
     factor_method: str | None = None

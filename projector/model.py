@@ -59,7 +59,7 @@ class Report:
     #: How much of the weights came from removed labels whose nodes stay, |sum h_i^T u_i|_F; None without such labels.
     training_norm_before: float | None
     training_norm_after: float | None
-    #: Q^T W|_F along the removed directions Q, measured before anything joins; None if there are none.
+    #: |Q^T W|_F along the removed directions Q, measured before anything joins; None if there are none.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
     #: Upper bound on the distance to retraining on the remaining graph, before and after the repair, for columns scaled
@@ -136,18 +136,15 @@ class Model:
         return self._held.certificate()
 
     def predict(self, nodes: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Return class probabilities or real-valued targets, (m, C) float64, of `nodes` (m,) or all (0 for deleted
-        ones).
+        """Return class probabilities or real-valued targets of `nodes` (m,) or of all, (m, C) float64.
 
-        Raises GraphError for a deleted, unknown or repeated node.
+        Deleted nodes have 0 in the result for all. Raises GraphError for a deleted, unknown or repeated node.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
         return probabilities if nodes is None else probabilities[live_rows(self._held, nodes)]
 
     def span(self, nodes: ArrayLike) -> SpanFigures:
-        """Return the influence of `nodes` (m,) on the model, without forgetting them. Raises GraphError as `predict`
-        does.
-        """
+        """Return the influence of `nodes` (m,) on the model, without forgetting them. Raises as `predict` does."""
         rows = live_rows(self._held, nodes)
         held, state = self._held, self._held.state
         found = project_batch(state, held.features, held.labels, [Removal(nodes=rows)])
@@ -167,10 +164,9 @@ class Model:
         repair: bool = True,
         progress: Callable[[RepairProgress], None] | None = None,
     ) -> tuple["Model", Report]:
-        """Return the model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,), and a
-        report.
+        """Return the model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,).
 
-        Equals `update` without additions.
+        Also returns a report. Equals `update` without additions.
         """
         return self.update(
             remove_nodes=nodes, remove_edges=edges, remove_features=features, repair=repair, progress=progress

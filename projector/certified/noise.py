@@ -1,7 +1,11 @@
 """Noise in whole steps of a grid: the normal distribution, rounded, from a stored secret.
 
 Floating-point noise would reveal what it hides: the possible sums depend on the value it is added to (Mironov, "On
-significance of the least significant bits for differential privacy", CCS 2012). On a grid every sum is possible, and k
++ round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits its
+guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
+significance of the least significant bits for differential privacy", CCS 2012). On a grid every sum is possible, and
+k + round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits
+its guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
 + round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits its
 guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
 
@@ -73,11 +77,11 @@ def _stream(secret: bytes, version: int) -> Callable[[int], Words]:
 
 
 def _happens(take: Callable[[int], Words], x: Words, squared: bool = False) -> NDArray[np.bool_]:
-    """Return which independent events happen, with probability exp(-x), or exp(-x^2/2) if `squared`; x in units of
-    2^-64.
+    """Return which independent events happen, with probability exp(-x), or exp(-x^2/2) if `squared`.
 
-    The first j words fall from x downwards with probability x^j/j!. If each also needs an event of probability x/2, the
-    probability is (x^2/2)^j/j!. The run length is even with the alternating sum of these: the exponential.
+    x is in units of 2^-64. The first j words fall from x downwards with probability x^j/j!. If each also needs an event
+    of probability x/2, the probability is (x^2/2)^j/j!. The run length is even with the alternating sum of these: the
+    exponential.
     """
     even, running, last = np.ones(x.size, dtype=np.bool_), np.arange(x.size), x
     while running.size:

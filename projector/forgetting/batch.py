@@ -99,12 +99,12 @@ class Projection:
     norms: tuple[Norms, ...]
     #: Number of feature directions that only deleted rows supported.
     directions_removed: int
-    #: Q^T W|_F over all feature blocks; None if no direction was lost.
+    #: |Q^T W|_F over all feature blocks; None if no direction was lost.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
     #: |W_after - W_before|_F / |W_before|_F over all inputs.
     weight_change: float
-    #: W - (B + M T)|_F / |W|_F, the largest over inputs.
+    #: |W - (B + M T)|_F / |W|_F, the largest over inputs.
     coefficient_residual: float
     #: How the features' pseudo-inverse was obtained.
     factor_method: FactorMethod

@@ -83,8 +83,8 @@ def _rounding(objective: Objective, point: Point) -> float:
     of a value of at most |a| |b|. So their sum has a standard deviation of at most sqrt(L / 6) eps |a| |b|. Sums over
     all rows of dense features are sums of chunks, with fewer consecutive terms than rows.
 
-    A logit's error, with a = h_i, passes through the curvature of its row's loss and through H^T, where it scales with
-    h_i|^2. Rows add up by their own norms, since one may be far larger than the others.
+    A logit's error, with a = h_i, passes through the curvature of its row's loss and through H^T, and there has size
+    |h_i|^2. Rows add up by their own norms, since one may be far larger than the others.
     """
     representation, size = objective.representation, float(torch.linalg.norm(point.W))
     rows = representation.row_bounds

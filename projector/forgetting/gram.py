@@ -217,7 +217,7 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
 
 def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
     """Return whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
-    # M+|_F is at least the largest eigenvalue and usually settles it.
+    # |M+|_F is at least the largest eigenvalue and usually settles it.
     if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
         return False
     identity = torch.eye(M_pinv.shape[0], dtype=M_pinv.dtype, device=M_pinv.device)

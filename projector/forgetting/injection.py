@@ -23,11 +23,10 @@ INJECTED_CLASS = "injected"
 
 
 def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) -> Graph:
-    """Return `graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere (the paper's injection
-    test).
+    """Return `graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere.
 
-    With `extra_class` these nodes also get a new class as label. Raises GraphError if an id is unknown or none is
-    given.
+    This is the paper's injection test. With `extra_class` these nodes also get a new class as label. Raises GraphError
+    if an id is unknown or none is given.
     """
     rows = graph.node_ids.rows_of(node_ids)
     unknown = [name for name, row in zip(node_ids, rows, strict=True) if row < 0]

@@ -207,8 +207,7 @@ class LiveGraph:
 
     @together
     def training_norm(self, W: Tensor, regularization: float, nodes: NDArray[np.int64]) -> float:
-        """Return |sum_i h_i^T u_i|_F over the training nodes in `nodes` (m,), with their dual variables u_i at W (p,
-        C).
+        """Return |sum_i h_i^T u_i|_F over the training nodes in `nodes` (m,), u_i their dual variables at W (p, C).
 
         At an optimum W = H^T U, and this is their contribution: how much of the weights their labels account for.
         """

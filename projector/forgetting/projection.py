@@ -1,7 +1,7 @@
 """Projector with rank loss: weights and span coefficients after rows left or joined their span.
 
 Letters as in the paper's Algorithm 1: W the weights of one input, X its rows, X_D (m, k) the deleted ones, M+ the
-pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta. The effective coefficient of node j is beta_j +
+pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta. Node j has the effective coefficient beta_j +
 x_j^T T, so an update touches m rows and two matrices of the size of W instead of n rows. B is X^T beta over the rows
 still in the span.
 
@@ -178,8 +178,9 @@ def _without(span: SpanState, Q: Tensor) -> SpanState:
 
 
 def _less(span: SpanState, share: Tensor) -> SpanState:
-    """Return `span` without the deleted rows' contribution `share` = X_D^T E, spread over the survivors within M+'s
-    reach.
+    """Return `span` without the deleted rows' contribution `share` = X_D^T E.
+
+    The contribution is spread over the survivors as far as M+ reaches.
     """
     M, M_pinv = span.gram.M, span.gram.M_pinv
     t = M_pinv @ share

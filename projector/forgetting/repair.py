@@ -5,7 +5,13 @@ fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a precond
 from before the batch serves as well as a new one while it may stay (`Preconditioner`). If there is none, or it is too
 inaccurate, a new one is built from the remaining data.
 
-An old preconditioner would bring lost directions back. So it acts only on the strong directions of what remains, Pi
+B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I: (I - Pi) / lambda.
+W itself is not projected, since survivors may support a direction too faintly for Pi. The final W equals the remaining
+rows' coefficients, B + M T, and the certificate covers that W.
+An old preconditioner would bring lost directions back. So it acts only on the strong directions of what remains,
+Pi B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I:
+(I - Pi) / lambda. W itself is not projected, since survivors may support a direction too faintly for Pi. The final W
+equals the remaining rows' coefficients, B + M T, and the certificate covers that W.
 B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I: (I - Pi) / lambda.
 W itself is not projected, since survivors may support a direction too faintly for Pi. The final W equals the remaining
 rows' coefficients, B + M T, and the certificate covers that W.
@@ -337,10 +343,10 @@ class RepairRun:
 
 
 def _projected(gram: Gram, W: Tensor) -> Tensor:
-    """Return Pi W, W (k, c), for symmetric Pi = I - (I - M+ M)(I - M M+): the identity on strong directions, 0
-    elsewhere.
+    """Return Pi W for W (k, c), with the symmetric Pi = I - (I - M+ M)(I - M M+).
 
-    M+ M W errs within the span by about eps cond(M) |W|, or by the error of M+. What is subtracted twice lies outside.
-    [20 of 30 directions, condition number 7,600: M+ M alone turns a relative bound of 1e-10 into 3e-8.]
+    Pi is the identity on strong directions and 0 on the others. M+ M W errs within the span by about eps cond(M) |W|,
+    or by the error of M+. What is subtracted twice lies outside. [20 of 30 directions, condition number 7,600: M+ M
+    alone turns a relative bound of 1e-10 into 3e-8.]
     """
     return W - off_strong(gram, W)

@@ -55,7 +55,7 @@ class FeatureMatrix:
 
     @property
     def row_norms(self) -> Tensor:
-        """x_j| of every row, (n,) float64, computed once. Read only."""
+        """The norm |x_j| of every row, (n,) float64, computed once. Read only."""
         if self._row_norms is None:
             if self._sparse is not None:
                 squares = self._sparse.astype(np.float64).power(2).sum(axis=1)

@@ -45,9 +45,7 @@ def from_compressed(
 
 
 def from_coordinates(indices: Numbers, values: Numbers, shape: Sequence[int]) -> sp.csr_array:
-    """Return a CSR matrix with `values` (k,) at rows and columns `indices` (2, k). Raises ValueError if they do not
-    fit.
-    """
+    """Return a CSR matrix with `values` (k,) at rows and columns `indices` (2, k). Raises ValueError for a misfit."""
     rows, columns = _two(shape)
     if indices.ndim != 2 or len(indices) != 2 or values.ndim != 1:
         raise ValueError(f"the indices have shape {indices.shape} and the values {values.shape}")

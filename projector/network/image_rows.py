@@ -26,10 +26,10 @@ def neighbourhood(adjacency: sp.csr_array, nodes: NDArray[np.bool_], live: NDArr
 def image_rows(
     inputs: Inputs, rows: NDArray[np.int64], adjacency: sp.csr_array, live: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return [R_b X, one block per operator of each input] in the rows `rows` (m,), (m, p) float64 on the inputs'
-    device.
+    """Return [R_b X, one block per operator of each input] in the rows `rows` (m,), (m, p) float64.
 
-    `adjacency` and `live` belong to the operators' graph. Returns None if computing all rows would cost less.
+    The result is on the inputs' device. `adjacency` and `live` belong to the operators' graph. Returns None if
+    computing all rows would cost less.
     """
     hops = max(each.operators.block_hops[-1] for each in inputs)
     levels = [np.zeros_like(live)]

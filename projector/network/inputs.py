@@ -140,8 +140,7 @@ class Inputs:
         label_rows: NDArray[np.int64],
         propagator: Propagator,
     ) -> "Inputs":
-        """Return the inputs of the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other
-        nodes.
+        """Return the inputs of the graph without `nodes` (m,), `edges` (k, 2), and other nodes' features and labels.
 
         These are `feature_rows` (l,) and `label_rows` (r,). `propagator` belongs to the remaining graph.
         """

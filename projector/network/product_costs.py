@@ -73,9 +73,7 @@ def dense_seconds(values: int, columns: int) -> float:
 
 
 def _propagations(spec: ModelSpec) -> int:
-    """Return how often C columns are propagated: once per hop, or with diffusion once for each block still in the
-    sweep.
-    """
+    """Return how often C columns are propagated: once per hop, with diffusion once per block still in the sweep."""
     if not spec.diffusion:
         return max(spec.hops, spec.label_hops)
     return spec.label_hops + sum(sum(hop <= last for last in spec.block_hops) for hop in range(1, spec.hops + 1))

@@ -183,8 +183,7 @@ class Representation:
         return squares[self._own_rows, 0].sqrt_()
 
     def logit_rounding(self, passed: Tensor) -> float:
-        """Return how far rounding of the logits can move sum_i w_i dz_i, w_i >= 0; `passed` (n_own,) is this worker's
-        w.
+        """Return how far rounding of the logits can move sum_i w_i dz_i, w_i >= 0; `passed` (n_own,) is the own w.
 
         The unit is eps |W|_F / sqrt(6). Variances add up: a sum of L terms errs by sqrt(L). A node's product with W has
         k terms and reaches every row that the node reaches. A row's sum over its neighbours affects only that row.

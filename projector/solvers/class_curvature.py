@@ -61,9 +61,7 @@ class ClassCurvature:
 
     @together
     def adapt(self, point: Point, products: int) -> None:
-        """Factorise the Hessian of `point` if reaching it took more `products` than that costs, or if factors exist
-        already.
-        """
+        """Factorise the Hessian of `point` if reaching it took more `products` than that costs, or if factors exist."""
         rows, columns = self._objective.representation.rows, self._objective.representation.columns
         classes = point.W.shape[1]
         if not curvature_bytes(rows, columns, classes):

@@ -53,9 +53,7 @@ class MomentumSteps:
         self.W.sub_(self._velocity, alpha=self._rate)
 
     def shares(self, count: int) -> NDArray[np.float64]:
-        """Return the coefficient of each step's gradient in W after `count` steps, (count,): the update rule on
-        scalars.
-        """
+        """Return the coefficient of each step's gradient in W after `count` steps, (count,): the rule on scalars."""
         # Extended precision keeps every digit of float64 over hundreds of thousands of steps.
         rate, momentum, decay = (np.longdouble(each) for each in (self._rate, self._momentum, self._decay))
         velocity, weight = np.longdouble(1), -rate

@@ -307,8 +307,7 @@ def minimise(
 
 
 def feature_divisor(relative: float) -> int:
-    """Return the power of two by which to divide all features to bring the rounding error to a tenth of
-    `LARGEST_FLOOR`.
+    """Return the power of two for dividing all features to bring the rounding error to a tenth of `LARGEST_FLOOR`.
 
     `relative` is the present rounding error, as a relative distance to the optimum. It grows with the square of the
     features' size.

@@ -74,9 +74,7 @@ class NormalFactor:
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """G and b of one set of training rows, with the variance of their rounding errors; only `forget` changes them in
-    place.
-    """
+    """G and b of one set of training rows, and their rounding errors' variances; only `forget` changes them."""
 
     #: H^T H, (p, p) float64.
     G: Tensor
@@ -101,7 +99,9 @@ class NormalEquations:
     ) -> "NormalEquations":
         """Return the equations after the rows `was` became the rows `now`.
 
-        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks that loses and gains at least
+        as many rows as there are is formed anew from them. With several workers each passes its own rows.
+        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed anew from them if it
+        loses and gains at least n rows in all. With several workers each passes its own rows.
         as many rows as there are is formed anew from them. With several workers each passes its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
@@ -164,9 +164,7 @@ class NormalEquations:
 def _updated(
     held: Tensor, variance: float, changes: Sequence[tuple[float, Tensor, Tensor]], workers: Workers
 ) -> tuple[Tensor, float]:
-    """Return `held` plus sign * left^T right for all `changes`, and the variance of its error, including that of
-    `held`.
-    """
+    """Return `held` plus sign * left^T right for all `changes`, and its error's variance including that of `held`."""
     moved, of_moved = torch.zeros_like(held), 0.0
     for sign, left, right in changes:
         for R, Q in zip(torch.split(left, CHUNK), torch.split(right, CHUNK), strict=True):
@@ -186,9 +184,7 @@ def _square(matrix: Tensor) -> float:
 
 @together
 def normal_factor(objective: Objective) -> NormalFactor:
-    """Return the factor of H^T H / n + lambda I for `objective`'s training rows. Raises ArithmeticError if there is
-    none.
-    """
+    """Return the factor of H^T H / n + lambda I for `objective`. Raises ArithmeticError if there is none."""
     H = objective.H()
     equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers)
     return equations.factor(objective.weighted_rows, objective.regularization)
@@ -202,7 +198,7 @@ class NormalObjective(Objective):
     """
 
     equations: NormalEquations
-    #: Y|_F^2 of all workers' targets.
+    #: |Y|_F^2 of all workers' targets.
     targets_squared: float
 
     def at(self, W: Tensor) -> Point:

@@ -27,7 +27,7 @@ class Point:
     value: float
     #: Gradient of F, (p, C).
     gradient: Tensor
-    #: gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 if both vanish.
+    #: |gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 if both vanish.
     relative_gradient: float
 
 
@@ -91,7 +91,9 @@ class Objective:
         return self.relative(error, W, self.loss.residual(representation.logits(W), self.labels))
 
     def relative(self, error: float, W: Tensor, residual: Tensor) -> float:
-        """Return `error` / |W|_F. For W = 0: 0 if `error` is at most the rounding of the gradient over lambda, else
+        infinity.
+        """
+        """Return `error` / |W|_F; for W = 0, 0 if `error` is at most the gradient's rounding over lambda, else inf."""
         infinity.
         """
         size = float(torch.linalg.norm(W))

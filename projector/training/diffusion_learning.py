@@ -94,8 +94,7 @@ def learn_diffusion(
     propagator: Propagator,
     report: Callable[[int, Point], None],
 ) -> Diffusion:
-    """Return the sigmas for training `spec` on `graph` with feature rows `features`; calls `report` per inner
-    iteration.
+    """Return the sigmas for training `spec` on `graph` with the rows `features`; `report` hears every inner iteration.
 
     Deterministic by `spec.seed`. Raises TrainingError if a sigma diverges or is not finite.
     """
