@@ -1,13 +1,9 @@
 """Noise in whole steps of a grid: the normal distribution, rounded, from a stored secret.
 
 Floating-point noise would reveal what it hides: the possible sums depend on the value it is added to (Mironov, "On
-+ round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits its
-guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
 significance of the least significant bits for differential privacy", CCS 2012). On a grid every sum is possible, and
 k + round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits
 its guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
-+ round(2^b N) = round(k + 2^b N) for whole k. So this is the Gaussian mechanism followed by rounding, and inherits its
-guarantees, including composition. (The discrete Gaussian would need a bound of its own.)
 
 The normal is drawn by rejection, comparing whole numbers only (Karney, "Sampling exactly from the normal distribution",
 ACM TOMS 2016; von Neumann 1951). So the same secret gives the same noise on every machine.

@@ -1,20 +1,14 @@
 """Repair: take projected weights to those of retraining on the remaining graph.
 
-The objective F^u of the remaining graph has one minimum W_u, whatever the starting point. So this is the paper's
+The objective F^u of the remaining graph has one minimum W_u, regardless of the starting point. So this is the paper's
 fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a preconditioner if it pays off. A preconditioner
 from before the batch serves as well as a new one while it may stay (`Preconditioner`). If there is none, or it is too
 inaccurate, a new one is built from the remaining data.
 
-B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I: (I - Pi) / lambda.
-W itself is not projected, since survivors may support a direction too faintly for Pi. The final W equals the remaining
-rows' coefficients, B + M T, and the certificate covers that W.
-An old preconditioner would bring lost directions back. So it acts only on the strong directions of what remains,
-Pi B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I:
+An old preconditioner would bring lost directions back. So it acts only on the strong directions of the remaining data,
+as Pi B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I, with inverse
 (I - Pi) / lambda. W itself is not projected, since survivors may support a direction too faintly for Pi. The final W
 equals the remaining rows' coefficients, B + M T, and the certificate covers that W.
-B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I: (I - Pi) / lambda.
-W itself is not projected, since survivors may support a direction too faintly for Pi. The final W equals the remaining
-rows' coefficients, B + M T, and the certificate covers that W.
 """
 
 import math

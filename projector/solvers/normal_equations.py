@@ -99,10 +99,8 @@ class NormalEquations:
     ) -> "NormalEquations":
         """Return the equations after the rows `was` became the rows `now`.
 
-        as many rows as there are is formed anew from them. With several workers each passes its own rows.
         `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed anew from them if it
         loses and gains at least n rows in all. With several workers each passes its own rows.
-        as many rows as there are is formed anew from them. With several workers each passes its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
         *moved, rows = workers.sum(torch.tensor([*moved, Y.shape[0]], device=Y.device)).tolist()

@@ -91,11 +91,7 @@ class Objective:
         return self.relative(error, W, self.loss.residual(representation.logits(W), self.labels))
 
     def relative(self, error: float, W: Tensor, residual: Tensor) -> float:
-        infinity.
-        """
         """Return `error` / |W|_F; for W = 0, 0 if `error` is at most the gradient's rounding over lambda, else inf."""
-        infinity.
-        """
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
