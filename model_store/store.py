@@ -245,7 +245,7 @@ class Store:
         return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
     def discard_version(self, ref: VersionRef) -> None:
-        """Remove a version from `write_version`, complete or not, unless CURRENT names it."""
+        """Remove what `write_version` left of a version, complete or not, unless CURRENT names it."""
         if self.current() != ref:
             self._versions.discard(ref)
 
@@ -325,7 +325,7 @@ class Store:
     def erase(self, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
         """Overwrite nodes, features or edges in place, durably. Data already erased is left alone.
 
-        `keep` also removes all other versions, as `remove_versions` does, with one disk wait less. Finishes an
+        `keep` also removes all other versions, as `remove_versions` does, saving one disk wait. Finishes an
         interrupted erasure first. Raises StoreConflict if a writer with a higher fencing number has changed the base,
         IndexError for a row that the graph does not have.
         """

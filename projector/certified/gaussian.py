@@ -50,7 +50,7 @@ def largest_mu(epsilon: float, delta: float) -> float:
 
 
 def success(mu: float) -> float:
-    """Return the best success rate at identifying which of two equally likely neighbours was used: Phi(mu/2).
+    """Return Phi(mu/2), the highest success rate at identifying which of two equally likely neighbours was used.
 
     By the definition of mu-GDP the errors alpha and beta of any rule obey beta >= Phi(Phi^-1(1 - alpha) - mu). The
     error rate (alpha + beta)/2 is smallest where both are Phi(-mu/2).

@@ -76,8 +76,8 @@ def _happens(take: Callable[[int], Words], x: Words, squared: bool = False) -> N
     """Return which independent events happen, with probability exp(-x), or exp(-x^2/2) if `squared`.
 
     x is in units of 2^-64. The first j words fall from x downwards with probability x^j/j!. If each also needs an event
-    of probability x/2, the probability is (x^2/2)^j/j!. The run length is even with the alternating sum of these: the
-    exponential.
+    of probability x/2, the probability is (x^2/2)^j/j!. The run length is even with the alternating sum of these as
+    probability: the exponential.
     """
     even, running, last = np.ones(x.size, dtype=np.bool_), np.arange(x.size), x
     while running.size:

@@ -1,8 +1,8 @@
 """Propagation over the live graph, P = diag(left) (A + sI) diag(right).
 
-Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A + sI among live nodes. `sym` is D^-1/2
-(A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and columns of
-nodes that are not live are zero, as is the row of a node with no edge when s = 0.
+Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A + sI among live nodes. `sym` is
+D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
+columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
 
 Deleting nodes changes only n-vectors: all versions share one immutable pattern of A + I. Deleting edges clears them in
 a copy of the presence mask, one byte per entry; all versions still share the indices. Joining nodes and edges are

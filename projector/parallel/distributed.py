@@ -3,8 +3,7 @@
 The first process, rank 0, runs the program, and the others `follow` it. A collective function (`together`) is announced
 by name and arguments, with objects sent by number. Each process then runs it on its own parts of the objects, with
 collectives inside. The result gets the next number, the same everywhere. So only the first process decides how the
-program continues, regardless of the others' clocks or the last bits of their sums. A lost follower takes only derived
-data with it.
+program continues, by its own clock and the last bits of its own sums. A lost follower takes only derived data with it.
 
 Messages are neither encrypted nor authenticated: use a private network.
 """

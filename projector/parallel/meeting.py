@@ -77,7 +77,7 @@ class Meeting:
 
     @contextmanager
     def group(self, members: list[int], device: torch.device | str) -> Iterator[Distributed]:
-        """Join the settled group as its first worker, for the duration of the block. Raises WorkersLost if it fails."""
+        """Join the settled group as its first worker, within the block. Raises WorkersLost if a member is missing."""
         with _group(self._store, 0, 1 + len(members), self._timeout_s, device) as workers:
             yield workers
 
