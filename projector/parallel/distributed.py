@@ -33,7 +33,7 @@ class Distributed:
     """The processes of one `torch.distributed` group. All of them construct it at the same time.
 
     An ArithmeticError comes from numbers that all processes summed: every worker raises it, and all continue. After any
-    other error the processes are out of step. From then on, every call but that one raises WorkersLost.
+    other error the processes are out of step: that call and all later ones raise WorkersLost.
     """
 
     def __init__(self, timeout_s: float, device: torch.device | str = "cpu") -> None:
