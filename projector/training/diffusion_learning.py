@@ -94,7 +94,7 @@ def learn_diffusion(
     propagator: Propagator,
     report: Callable[[int, Point], None],
 ) -> Diffusion:
-    """Return the sigmas for training `spec` on `graph` with the rows `features`; `report` hears every inner iteration.
+    """Return the sigmas for training `spec` on `graph` with the rows `features`; `report` gets every inner iteration.
 
     Deterministic by `spec.seed`. Raises TrainingError if a sigma diverges or is not finite.
     """
