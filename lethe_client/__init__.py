@@ -1,4 +1,4 @@
-"""The typed HTTP clients of Lethe, `LetheClient` and `AsyncLetheClient`, their results and their errors."""
+"""Lethe's typed HTTP clients, `LetheClient` and `AsyncLetheClient`, with their results and errors."""
 
 from lethe_client.async_client import AsyncLetheClient
 from lethe_client.client import LetheClient

@@ -1,4 +1,4 @@
-"""A client of Lethe's HTTP interface for asyncio."""
+"""An asyncio client of Lethe's HTTP interface."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 def _returned(
     call: Callable[Concatenate[Calls, _P], Steps[_T]],
 ) -> "Callable[Concatenate[AsyncLetheClient, _P], Awaitable[_T]]":
-    """The method that makes a call and returns its result."""
+    """Return a method that runs a call and returns its result."""
 
     @wraps(call)
     async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -32,7 +32,7 @@ def _returned(
 def _listed(
     call: Callable[Concatenate[Calls, _P], Pages[_T]],
 ) -> "Callable[Concatenate[AsyncLetheClient, _P], AsyncIterator[_T]]":
-    """The method that yields what is listed."""
+    """Return a method that yields the items of a listing."""
 
     @wraps(call)
     async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncIterator[_T]:
@@ -50,7 +50,7 @@ def _listed(
 def _streamed(
     call: Callable[Concatenate[Calls, _P], Request],
 ) -> "Callable[Concatenate[AsyncLetheClient, _P], AsyncIterator[bytes]]":
-    """The method that yields an answer in parts."""
+    """Return a method that yields a response in parts."""
 
     @wraps(call)
     async def method(client: "AsyncLetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncIterator[bytes]:
@@ -69,9 +69,9 @@ def _streamed(
 
 
 class AsyncLetheClient:
-    """A `LetheClient` whose methods are awaited, and whose listings and exports are iterated with `async for`.
+    """A `LetheClient` with awaitable methods; iterate its listings and exports with `async for`.
 
-    Use it as an asynchronous context manager, or await `close`. Many calls may be under way at once.
+    Use it as an asynchronous context manager, or await `close`. Many calls may run concurrently.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class AsyncLetheClient:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """Raises InvalidAccess."""
+        """Raises InvalidAccess for a malformed address or API key."""
         self._http = httpx2.AsyncClient(transport=transport, **connection(base_url, api_key, timeout_s))
         self._calls = Calls(str(self._http.base_url), retries, clock, rng)
         self._sleep = sleep
 
     async def __aenter__(self) -> Self:
-        """The client itself."""
+        """Return the client itself."""
         return self
 
     async def __aexit__(
@@ -131,7 +131,7 @@ class AsyncLetheClient:
     wait_for_drill = _returned(Calls.wait_for_drill)
 
     async def _run(self, steps: Steps[_T]) -> _T:
-        """Take the steps of a call, and return its result."""
+        """Run the steps of a call and return its result."""
         try:
             step = next(steps)
             while True:

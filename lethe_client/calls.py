@@ -1,4 +1,4 @@
-"""Every call of Lethe's HTTP interface, described once for both clients."""
+"""Every call of Lethe's HTTP interface, defined once for both clients."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from lethe_client.results import (
     Series,
 )
 
-#: Among so many newest drills one is looked for that was just asked for.
+#: Number of newest drills among which a requested one is searched.
 _DRILLS = 20
 
 _T = TypeVar("_T")
@@ -39,14 +39,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Pages(Generic[_T]):
-    """A listing that is fetched page by page."""
+    """A listing fetched page by page."""
 
-    #: The steps that fetch a page, given its cursor, None for the first: what is on it and the cursor of the next.
+    #: The steps that fetch a page from its cursor, None for the first; they return its items and the next cursor.
     fetch: Callable[[str | None], Steps[tuple[Sequence[_T], str | None]]]
 
 
 class Calls:
-    """The calls to the server at `url`, as steps that a client runs."""
+    """The calls to the server at `url`, as steps for a client to run."""
 
     def __init__(self, url: str, retries: int, clock: Callable[[], float], rng: random.Random | None) -> None:
         self._url = url
@@ -65,9 +65,9 @@ class Calls:
     ) -> Steps[Accepted]:
         """Ask Lethe to forget `nodes` (or their features), or `edges`.
 
-        `salts` are your own: 24 random bytes in hex for each node, end of an edge and the reference, never used
-        before. Keep them first, and no lost answer takes them along; without them Lethe draws some.
-        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same request.
+        `salts` are your own: 24 random bytes in hex for each node, edge end and the reference, never used before. Store
+        them first, so that a lost response cannot lose them. Without them Lethe draws some. An `idempotency_key` is
+        generated if not given, so that a retry after a lost response is the same request.
         """
         body: dict[str, Any] = {"kind": kind}
         if edges:
@@ -82,24 +82,24 @@ class Calls:
         return self._call(Accepted, "POST", "/deletions", json=body, headers=headers)
 
     def deletion(self, request_id: str) -> Steps[Deletion]:
-        """The request as it stands; from `applied` on with its audit."""
+        """Return the current state of the request, with its audit from `applied` on."""
         return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
 
     def cancel(self, request_id: str) -> Steps[Deletion]:
-        """Withdraw a request that is still queued; repeated by hand alone, as a second try would be refused."""
+        """Withdraw a request that is still queued. Not retried automatically: a second attempt would be refused."""
         return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
 
     def retry(self, request_id: str) -> Steps[Deletion]:
-        """Queue a request that failed again; repeated by hand alone, as a second try would be refused."""
+        """Queue a failed request again. Not retried automatically: a second attempt would be refused."""
         return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/retry", repeat=False)
 
     def handle(self, request_id: str, reason: str) -> Steps[Deletion]:
-        """Say how a request that failed was handled; the log keeps the reason for ever."""
+        """Record how a failed request was handled. The log keeps the reason forever."""
         path = f"/deletions/{_segment(request_id)}/handle"
         return self._call(Deletion, "POST", path, json={"reason": reason}, repeat=False)
 
     def extend(self, request_id: str, due_at: datetime, reason: str) -> Steps[Deletion]:
-        """Give an open request until `due_at`, which has a time zone; the log keeps the reason for ever."""
+        """Extend an open request to `due_at`, which has a time zone. The log keeps the reason forever."""
         path = f"/deletions/{_segment(request_id)}/extend"
         return self._call(Deletion, "POST", path, json={"due_at": _time(due_at), "reason": reason}, repeat=False)
 
@@ -113,9 +113,9 @@ class Calls:
         until: datetime | None = None,
         **filters: str | float,
     ) -> Pages[Deletion]:
-        """All requests that match, newest first, fetched page by page.
+        """List all matching requests, newest first, page by page.
 
-        `filters` are the further parameters of the listing: `guarantee`, `repair`, `injected_norm_after_min`, ….
+        `filters` are the listing's other parameters: `guarantee`, `repair`, `injected_norm_after_min`, ….
         """
         given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until), **filters}
 
@@ -126,13 +126,13 @@ class Calls:
         return Pages(fetch)
 
     def search_nodes(self, nodes: Sequence[str]) -> Steps[SearchResult]:
-        """Which requests deleted these nodes, or their features."""
+        """Find the requests that deleted these nodes, or their features."""
         return self._call(SearchResult, "POST", "/deletions/search", json={"nodes": list(nodes)})
 
     def search(
         self, /, *, since: datetime | None = None, until: datetime | None = None, **filters: str | float
     ) -> Pages[Deletion]:
-        """All requests that match with their audits, newest first, page by page; `filters` may name a `reference`."""
+        """List all matching requests with audits, newest first, page by page; `filters` may include a `reference`."""
         given = {"since": _time(since), "until": _time(until), **filters}
 
         def fetch(cursor: str | None) -> Steps[tuple[Sequence[Deletion], str | None]]:
@@ -144,17 +144,17 @@ class Calls:
     def run_drill(self, *, idempotency_key: str | None = None) -> Steps[AcceptedDrill]:
         """Ask Lethe to delete the next cohort of canaries.
 
-        Without an `idempotency_key` one is generated, so that a repetition after a lost answer is the same drill.
+        An `idempotency_key` is generated if not given, so that a retry after a lost response is the same drill.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
         return self._call(AcceptedDrill, "POST", "/drills", headers=headers)
 
     def drills(self, *, limit: int | None = None) -> Steps[Drills]:
-        """What the drills of the served model showed, newest first, and how many cohorts are left."""
+        """Return the served model's drill results, newest first, and the number of cohorts left."""
         return self._call(Drills, "GET", "/drills", params={} if limit is None else {"limit": limit})
 
     def audit_summary(self, *, since: date | None = None, until: date | None = None) -> Steps[AuditSummary]:
-        """The audit in figures, of the days from `since` on and before `until` (UTC)."""
+        """Return the audit figures for the days from `since` on and before `until` (UTC)."""
         days = {name: str(day) for name, day in {"since": since, "until": until}.items() if day is not None}
         return self._call(AuditSummary, "GET", "/audit/summary", params=days)
 
@@ -165,7 +165,7 @@ class Calls:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Steps[Series]:
-        """The audit over time; the last 30 hours or days by default."""
+        """Return the audit over time, by default for the last 30 hours or days."""
         given = {"step": step, "since": _time(since), "until": _time(until)}
         return self._call(Series, "GET", "/audit/series", params=_given(given))
 
@@ -178,54 +178,54 @@ class Calls:
         until: datetime | None = None,
         **filters: str | float,
     ) -> Request:
-        """Every request that matches with its audit, as a file in parts; a part is a page of lines.
+        """Export every matching request with its audit, as a file in parts; a part is a page of lines.
 
-        Not repeated when the connection breaks on the way, which raises ServerUnreachable: what came is not whole.
+        Not retried if the connection breaks midway. That raises ServerUnreachable, and the received file is incomplete.
         """
         given = {"format": form, "since": _time(since), "until": _time(until), **filters}
         return Request("GET", "/audit/export", {"params": _given(given)})
 
     def predict(self, node: str) -> Steps[Prediction]:
-        """The prediction of one node."""
+        """Return the prediction for one node."""
         return self._call(Prediction, "GET", f"/predict/{_segment(node)}")
 
     def predict_many(self, nodes: Sequence[str]) -> Steps[Predictions]:
-        """The predictions of several nodes, all by one model version."""
+        """Return the predictions for several nodes, all by one model version."""
         return self._call(Predictions, "POST", "/predict", json={"nodes": list(nodes)})
 
     def model(self) -> Steps[ModelInfo]:
-        """The model that serves predictions."""
+        """Return the served model."""
         return self._call(ModelInfo, "GET", "/model")
 
     def receipt(self, request_id: str) -> Steps[bytes]:
-        """The receipt of an applied request, as JSON to be kept; `lethe audit verify` checks it."""
+        """Return the receipt of an applied request, as JSON to store; `lethe audit verify` checks it."""
         return (yield from self._send("GET", f"/deletions/{_segment(request_id)}/receipt")).content
 
     def log_checkpoint(self) -> Steps[str]:
-        """The newest checkpoint of the transparency log, a signed note."""
+        """Return the transparency log's newest checkpoint, a signed note."""
         return (yield from self._send("GET", "/log/checkpoint")).text
 
     def log_consistency(self, old: int, new: int) -> Steps[ConsistencyProof]:
-        """The proof that the log of `old` leaves is what the log of `new` leaves began as."""
+        """Return the proof that the log of `old` leaves is a prefix of the log of `new` leaves."""
         return self._call(ConsistencyProof, "GET", "/log/consistency", params={"from": old, "to": new})
 
     def log_proof(self, index: int, size: int) -> Steps[InclusionProof]:
-        """The proof that a leaf is in the log of `size` leaves."""
+        """Return the proof that the log of `size` leaves contains a leaf."""
         return self._call(InclusionProof, "GET", f"/log/proof/{index}", params={"size": size})
 
     def log_checked(self, size: int, root: str, *, against_size: int, against_root: str) -> Steps[None]:
-        """Report that the log only grew from a kept checkpoint of `against_size` leaves to `size`; roots in hex."""
+        """Report that the log only grew from a stored checkpoint of `against_size` leaves to `size`; roots in hex."""
         against = {"size": against_size, "root": against_root}
         yield from self._send("POST", "/log/checks", json={"size": size, "root": root, "against": against})
 
     def wait(
         self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0
     ) -> Steps[Deletion]:
-        """Wait until the request is `until` (or further), through outages of the server, at most `timeout_s` seconds.
+        """Wait until the request is `until` (or further), despite server outages, for at most `timeout_s` seconds.
 
         Raises:
             DeletionStopped: it failed or was cancelled.
-            WaitTimeout: it has not come so far in time.
+            WaitTimeout: it did not get that far in time.
         """
         reached = {"completed"} if until == "completed" else {"applied", "completed"}
 
@@ -238,10 +238,10 @@ class Calls:
         return self._wait(look, request_id, until, timeout_s)
 
     def wait_for_drill(self, request_id: str, *, timeout_s: float = 60.0) -> Steps[Drill]:
-        """Wait until a drill has ended, however it did, through outages of the server, at most `timeout_s` seconds.
+        """Wait until a drill has ended with any result, despite server outages, for at most `timeout_s` seconds.
 
         Raises:
-            WaitTimeout: it has not ended in time.
+            WaitTimeout: it did not end in time.
         """
 
         def look() -> Steps[tuple[Drill | None, str]]:
@@ -256,7 +256,7 @@ class Calls:
     def _wait(
         self, look: Callable[[], Steps[tuple[_T | None, str]]], request_id: str, until: str, timeout_s: float
     ) -> Steps[_T]:
-        """What `look` finds, as soon as it does; meanwhile it says how far the request is."""
+        """Poll `look` until it returns a result; meanwhile it returns the request's status."""
         deadline = self._clock() + timeout_s
         pause = 0.05
         while True:
@@ -290,7 +290,7 @@ class Calls:
 
 
 def _given(values: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Those values that were given."""
+    """Return the values that were given."""
     return {name: value for name, value in {**values, **more}.items() if value is not None}
 
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def _returned(call: Callable[Concatenate[Calls, _P], Steps[_T]]) -> "Callable[Concatenate[LetheClient, _P], _T]":
-    """The method that makes a call and returns its result."""
+    """Return a method that runs a call and returns its result."""
 
     @wraps(call)
     def method(client: "LetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -29,7 +29,7 @@ def _returned(call: Callable[Concatenate[Calls, _P], Steps[_T]]) -> "Callable[Co
 def _listed(
     call: Callable[Concatenate[Calls, _P], Pages[_T]],
 ) -> "Callable[Concatenate[LetheClient, _P], Iterator[_T]]":
-    """The method that yields what is listed."""
+    """Return a method that yields the items of a listing."""
 
     @wraps(call)
     def method(client: "LetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
@@ -46,7 +46,7 @@ def _listed(
 def _streamed(
     call: Callable[Concatenate[Calls, _P], Request],
 ) -> "Callable[Concatenate[LetheClient, _P], Iterator[bytes]]":
-    """The method that yields an answer in parts."""
+    """Return a method that yields a response in parts."""
 
     @wraps(call)
     def method(client: "LetheClient", /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[bytes]:
@@ -64,12 +64,12 @@ def _streamed(
 
 
 class LetheClient:
-    """Talks to one Lethe server with one API key; use it as a context manager, or `close` it.
+    """A client for one Lethe server with one API key. Use it as a context manager, or `close` it.
 
-    A call is repeated, at most `retries` times with growing, jittered pauses, when no answer came or the answer
-    was "not now" (429, 502, 503, 504), and only where repeating cannot do anything twice: reads, and deletion
-    requests and drills, which carry an idempotency key. Every call raises ProblemError when the server refuses, and
-    ServerUnreachable when it does not answer.
+    A call is retried at most `retries` times, with growing, jittered pauses, after no response or a temporary refusal
+    (429, 502, 503, 504). Only calls that are safe to repeat are retried: reads, and deletion requests and drills, which
+    have an idempotency key. Every call raises ProblemError if the server refuses, and ServerUnreachable if it does not
+    respond.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class LetheClient:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """Raises InvalidAccess."""
+        """Raises InvalidAccess for a malformed address or API key."""
         self._http = httpx2.Client(transport=transport, **connection(base_url, api_key, timeout_s))
         self._calls = Calls(str(self._http.base_url), retries, clock, rng)
         self._sleep = sleep
 
     def __enter__(self) -> Self:
-        """The client itself."""
+        """Return the client itself."""
         return self
 
     def __exit__(
@@ -129,7 +129,7 @@ class LetheClient:
     wait_for_drill = _returned(Calls.wait_for_drill)
 
     def _run(self, steps: Steps[_T]) -> _T:
-        """Take the steps of a call, and return its result."""
+        """Run the steps of a call and return its result."""
         try:
             step = next(steps)
             while True:

@@ -1,4 +1,4 @@
-"""What a call can fail with; each says what was wrong (`detail`) and what to do (`remedy`)."""
+"""Errors of the client's calls, each with the problem (`detail`) and the solution (`remedy`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,22 +16,22 @@ class LetheClientError(Exception):
 
 
 class ProblemError(LetheClientError):
-    """The server refused, with a problem document (RFC 9457)."""
+    """The server refused with a problem document (RFC 9457)."""
 
     def __init__(
         self, *, status: int, type: str, title: str, detail: str, remedy: str, extra: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(detail or title, remedy)
         self.status = status
-        #: A URI naming the kind of problem.
+        #: A URI that identifies the kind of problem.
         self.type = type
         self.title = title
-        #: Further members of the document, such as `unknown` or `retry_after`.
+        #: Other members of the document, such as `unknown` or `retry_after`.
         self.extra = dict(extra or {})
 
 
 class ServerUnreachable(LetheClientError):
-    """No answer came: nothing listens there, the connection broke, or it took too long."""
+    """No response: no server is listening, the connection broke, or it timed out."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(
@@ -41,11 +41,11 @@ class ServerUnreachable(LetheClientError):
 
 
 class InvalidAccess(LetheClientError):
-    """The client was given a malformed address or API key."""
+    """The address or API key is malformed."""
 
 
 class DeletionStopped(LetheClientError):
-    """The request failed or was cancelled, so what was waited for will not happen."""
+    """The request failed or was cancelled, so waiting is pointless."""
 
     def __init__(self, deletion: Deletion) -> None:
         reason = deletion.failure or "it was cancelled"
@@ -54,7 +54,7 @@ class DeletionStopped(LetheClientError):
 
 
 class WaitTimeout(LetheClientError):
-    """The request did not get as far in the time given; it is not lost and continues by itself."""
+    """The request did not get that far in time. It is not lost, and continues by itself."""
 
     def __init__(self, request_id: str, until: str, timeout_s: float, last: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What a call does, step by step, apart from doing it: a client of threads and one of asyncio run the same steps."""
+"""The steps of a call, separate from their execution, so that the sync and asyncio clients run the same ones."""
 
 import random
 import ssl
@@ -12,9 +12,9 @@ import msgspec
 
 from lethe_client.errors import InvalidAccess, ProblemError, ServerUnreachable
 
-#: Answers that say "not now" and nothing about the request itself.
+#: Status codes of temporary refusals, independent of the request itself.
 TRANSIENT = frozenset({429, 502, 503, 504})
-#: What a connection fails with.
+#: Errors of a connection without a response.
 NO_ANSWER = (httpx2.RequestError, httpx2.InvalidURL)
 _LONGEST_PAUSE_S = 10.0
 
@@ -23,34 +23,34 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Request:
-    """A step: to be sent; the steps are then sent the response, or thrown an error of `NO_ANSWER`."""
+    """A step: a request to send. The steps then receive the response, or an error of `NO_ANSWER`."""
 
     method: str
     path: str
-    #: Of `httpx2.Client.request`: `json`, `params`, `headers`.
+    #: Arguments of `httpx2.Client.request`: `json`, `params`, `headers`.
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Pause:
-    """A step: to be slept."""
+    """A step: a pause to sleep."""
 
     seconds: float
 
 
-#: The steps of a call, which end with its result.
+#: The steps of a call, which return its result.
 Steps: TypeAlias = Generator[Request | Pause, httpx2.Response | None, _T]
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often and how patiently a request is repeated that got no answer, or "not now"."""
+    """The retry policy for requests that got no response or a temporary refusal."""
 
     most: int
     rng: random.Random
 
     def send(self, request: Request, url: str, *, repeat: bool) -> Steps[httpx2.Response]:
-        """Send it until it succeeds. Raises ProblemError for a refusal, ServerUnreachable of `url`."""
+        """Send it until it succeeds. Raises ProblemError if refused, ServerUnreachable of `url` without a response."""
         attempts = self.most if repeat else 0
         for attempt in range(attempts + 1):
             last = attempt == attempts
@@ -74,7 +74,7 @@ class Retries:
 
 
 def connection(base_url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """What `httpx2.Client` and `httpx2.AsyncClient` are made with. Raises InvalidAccess."""
+    """Return the arguments for `httpx2.Client` and `httpx2.AsyncClient`. Raises InvalidAccess."""
     headers = {"Accept": "application/json", "User-Agent": "lethe-client"}
     if api_key is not None:
         if not (api_key.isascii() and api_key.isprintable()):
@@ -92,17 +92,17 @@ def connection(base_url: str, api_key: str | None, timeout_s: float) -> dict[str
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """The certificate authorities that servers are verified by; reading them takes longer than most calls."""
+    """Return the certificate authorities that verify servers. Cached: reading them takes longer than most calls."""
     return httpx2.create_ssl_context()
 
 
 def unreachable(url: str, error: Exception) -> ServerUnreachable:
-    """What to raise for an error of `NO_ANSWER`."""
+    """Return the error to raise for an error of `NO_ANSWER`."""
     return ServerUnreachable(url, str(error) or type(error).__name__)
 
 
 def problem(response: httpx2.Response) -> ProblemError:
-    """The problem document of a refusal, or one made of whatever answered instead (a proxy, say)."""
+    """Return the problem document of a refusal, or one built from another response (of a proxy, say)."""
     try:
         document: Mapping[str, Any] = msgspec.json.decode(response.content, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -119,6 +119,6 @@ def problem(response: httpx2.Response) -> ProblemError:
 
 
 def _retry_after(response: httpx2.Response) -> float:
-    """Seconds the server asks to wait, at most the longest pause; 0 when it does not say, or says a date."""
+    """Return the seconds the server asks to wait, at most the longest pause; 0 if it names none, or a date."""
     text = response.headers.get("Retry-After", "")
     return min(float(text), _LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0

@@ -1,4 +1,4 @@
-"""The answers of Lethe's HTTP interface, by the names it uses. Unknown fields of newer servers are ignored."""
+"""Responses of Lethe's HTTP interface, with its field names. Unknown fields of newer servers are ignored."""
 
 from datetime import date, datetime
 
@@ -6,7 +6,10 @@ import msgspec
 
 
 class Salts(msgspec.Struct, frozen=True):
-    """Secrets under which the transparency log names ids and reference; given once, keep them with your records."""
+    """Secrets that hide ids and reference in the transparency log.
+
+    They are returned once: store them with your records.
+    """
 
     #: Hex salt by node id.
     nodes: dict[str, str] = {}
@@ -14,26 +17,26 @@ class Salts(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A deletion request that was accepted (202)."""
+    """An accepted deletion request (202)."""
 
     id: str
     status: str
     kind: str
-    #: How many nodes or edges it names.
+    #: Number of nodes or edges it names.
     count: int
     received_at: datetime
     #: Deadline.
     due_at: datetime | None = None
-    #: Addresses; `self` is that of the request.
+    #: Addresses; `self` is the request's.
     links: dict[str, str] = {}
-    #: None once the request is completed, when they are erased.
+    #: None once the request is completed, which erases them.
     salts: Salts | None = None
-    #: Nodes, or `a|b` for edges, that an earlier request deleted, with that request's id.
+    #: Nodes, or `a|b` for edges, deleted by an earlier request, with that request's id.
     already_deleted: dict[str, str | None] = {}
 
 
 class BatchSummary(msgspec.Struct, frozen=True):
-    """The batch that a request was applied in."""
+    """The batch in which a request was applied."""
 
     id: str
     requests: int
@@ -41,12 +44,12 @@ class BatchSummary(msgspec.Struct, frozen=True):
     nodes: int
     #: Nodes whose features were deleted.
     features: int = 0
-    #: Edges deleted by themselves.
+    #: Edges deleted individually.
     edges: int = 0
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """Measurements when the request was applied; None where a quantity does not exist."""
+    """Measurements at the time the request was applied; None for quantities that do not apply."""
 
     batch: BatchSummary
     model_version_before: int
@@ -56,7 +59,7 @@ class Audit(msgspec.Struct, frozen=True):
     rank_before: int
     rank_after: int
     directions_removed: int
-    #: How many of the nodes or edges named the batch deleted for this request; the others were gone already.
+    #: Number of named nodes or edges that the batch deleted for this request; the others were already gone.
     deleted: int | None = None
     injected_norm_before: float | None = None
     injected_norm_after: float | None = None
@@ -66,30 +69,30 @@ class Audit(msgspec.Struct, frozen=True):
     channel_norm_after: float | None = None
     span_residual: float | None = None
     weight_change: float | None = None
-    #: To the optimum of the graph as it was when the batch began: what training, or a repair, had left undone.
+    #: Bound on the distance to the optimum of the graph when the batch began: what training or a repair left undone.
     distance_bound_start_relative: float | None = None
     distance_bound_before: float | None = None
     distance_bound_after: float | None = None
     distance_bound_before_relative: float | None = None
     distance_bound_after_relative: float | None = None
     repair_iterations: int | None = None
-    #: How much the repair alone changed the weights, as a share of them.
+    #: Weight change by the repair alone, as a share of the weights.
     repair_weight_change: float | None = None
     #: The model version in which the repair ended, the batch's own or a later one, and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
-    #: The relative bound up to which the repair counted as converged; None while none has ended.
+    #: The relative bound at which the repair counted as converged; None until one has ended.
     repair_tolerance: float | None = None
-    #: How long a factor of the loss' curvature made before the deletion may stay in memory after it, never on disk
-    #: (seconds); None where nothing is repaired.
+    #: How long (seconds) a factor of the loss's curvature from before the deletion may stay in memory after it, never
+    #: on disk; None without repair.
     factor_age_s: float | None = None
-    #: |W - (B + M T)|_F / |W|_F, the arithmetic check of the coefficients.
+    #: |W - (B + M T)|_F / |W|_F, which checks the coefficients' arithmetic.
     coefficient_residual: float | None = None
-    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
+    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` if no feature was deleted.
     factor_method: str | None = None
-    #: Milliseconds by step of the batch; empty to keys without audit:read where weights are published with noise.
+    #: Milliseconds by step of the batch; empty for keys without audit:read if weights are published with noise.
     durations_ms: dict[str, float] = {}
-    #: What is promised of weights that are published with noise, and what opens commitments to them; None without.
+    #: The promise for weights published with noise, and the salt that opens commitments to them; None without noise.
     publication_epsilon: float | None = None
     publication_delta: float | None = None
     publications_planned: int | None = None
@@ -99,7 +102,7 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A deletion request as it stands."""
+    """The current state of a deletion request."""
 
     id: str
     status: str
@@ -111,14 +114,14 @@ class Deletion(msgspec.Struct, frozen=True):
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     cancelled_at: datetime | None = None
-    #: By when it is to end.
+    #: Deadline.
     due_at: datetime | None = None
-    #: Whether it ended after that, or is open past it; None while there is time, and when it was cancelled.
+    #: Whether it ended after the deadline or is open past it; None before the deadline and if cancelled.
     late: bool | None = None
-    #: When a request that failed was handled, and by which later one, if that deleted the same.
+    #: When a failed request was handled, and by which later request, if that deleted the same.
     handled_at: datetime | None = None
     handled_by: str | None = None
-    #: Failed requests that this one has handled so.
+    #: Failed requests that this one handled that way.
     handles: list[str] = []
     guarantee: str | None = None
     repair: str | None = None
@@ -139,40 +142,40 @@ class DeletionPage(msgspec.Struct, frozen=True):
 class Drill(msgspec.Struct, frozen=True):
     """The deletion of one cohort of canaries."""
 
-    #: The deletion request that it is.
+    #: Id of its deletion request.
     request_id: str
     cohort: int
     requested_at: datetime
-    #: That of the request.
+    #: Status of the request.
     status: str
     #: The result in one sentence.
     finding: str
     applied_at: datetime | None = None
     completed_at: datetime | None = None
     failed_at: datetime | None = None
-    #: Norm of the cohort's rows of the weights, read from them.
+    #: Norm of the cohort's rows of the weights, read from the weights.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
-    #: None while it is under way, and when it was cancelled.
+    #: None while in progress, and if cancelled.
     passed: bool | None = None
-    #: When an import put another model in the place of the one it was a drill of; None while that one is served.
+    #: When an import replaced the drill's model; None while that model is served.
     model_replaced_at: datetime | None = None
 
 
 class Cohorts(msgspec.Struct, frozen=True):
     """The canaries of the served model."""
 
-    #: Cohorts at training, and nodes of each; 0 for a model without canaries.
+    #: Cohorts at training, and nodes in each; 0 for a model without canaries.
     total: int
     nodes: int
-    #: How many are left for drills.
+    #: Number left for drills.
     remaining: int
-    #: Those that drills skip, as other requests deleted a part of them.
+    #: Cohorts that drills skip because other requests deleted a part of them.
     partly_deleted: list[int] = []
 
 
 class AcceptedDrill(Drill, frozen=True, kw_only=True):
-    """A drill that was accepted (202)."""
+    """An accepted drill (202)."""
 
     cohorts: Cohorts
     #: None once they are erased.
@@ -180,7 +183,7 @@ class AcceptedDrill(Drill, frozen=True, kw_only=True):
 
 
 class Drills(msgspec.Struct, frozen=True):
-    """The drills of the served model, newest first, and what is left for more."""
+    """The served model's drills, newest first, and what is left for more."""
 
     model: str
     cohorts: Cohorts
@@ -188,7 +191,7 @@ class Drills(msgspec.Struct, frozen=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Seconds, each within one per cent; None when there was nothing to measure."""
+    """Seconds, each accurate to one per cent; None if there was nothing to measure."""
 
     p50: float | None = None
     p95: float | None = None
@@ -196,28 +199,28 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
-    """A request that has not ended: it is queued or applied, or failed and is not handled."""
+    """A request that has not ended: queued, applied, or failed without being handled."""
 
     id: str
     received_at: datetime
 
 
 class Month(msgspec.Struct, frozen=True):
-    """How many requests received in one month (UTC) ended in time; drills are not among them."""
+    """On-time figures for the requests received in one month (UTC), without drills."""
 
-    #: Its first day.
+    #: First day of the month.
     month: date
     on_time: int
-    #: Those too that are open past their deadline.
+    #: Including those open past their deadline.
     late: int
     on_time_share: float
 
 
 class AuditSummary(msgspec.Struct, frozen=True):
-    """The audit of the served model in figures.
+    """Audit figures of the served model.
 
-    Drills are in none of them. Counts are of requests received in the window, percentiles of those applied and
-    completed in it; what is open and what is served is so now.
+    They exclude drills. Counts cover requests received in the window, percentiles those applied and completed in it.
+    Open requests and model figures are current.
     """
 
     model: str
@@ -231,31 +234,31 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
-    #: Completed requests with a proven bound within which the weights are those of retraining.
+    #: Completed requests whose weights equal retraining within a proven bound.
     completed_retrained: int = 0
-    #: Completed requests for which nothing was left to delete.
+    #: Completed requests with nothing left to delete.
     completed_without_work: int = 0
-    #: Requests that were refused for what they name, which are none of the others.
+    #: Requests refused for what they name; not included in the other figures.
     refused: int = 0
-    #: Requests that failed and are not handled; they are open.
+    #: Failed requests that are not handled; they are open.
     open_failed: int = 0
-    #: Days within which a request that is received now is due.
+    #: Days until the deadline of a request received now.
     deadline_days: float | None = None
     months: list[Month] = []
     since: date | None = None
     until: date | None = None
     oldest_open: OpenRequest | None = None
-    #: Share of the applied requests whose projection removed no direction, and so changed nothing.
+    #: Share of applied requests whose projection removed no direction, and so changed nothing.
     unchanged_projection_share: float | None = None
     model_version: int | None = None
     rank: int | None = None
     live_nodes: int | None = None
-    #: What noise in what is published of the model hides and what not; None where there is none.
+    #: What the noise in published data of the model hides and what it does not; None without noise.
     noise: str | None = None
 
 
 class SeriesPoint(msgspec.Struct, frozen=True):
-    """What happened within one hour or day (UTC)."""
+    """Events within one hour or day (UTC)."""
 
     start: datetime
     received: int
@@ -264,7 +267,7 @@ class SeriesPoint(msgspec.Struct, frozen=True):
     failed: int
     median_seconds_to_completed: float | None = None
     p95_seconds_to_completed: float | None = None
-    #: As the newest batch or import before its end left them.
+    #: Values after the newest batch or import before its end.
     rank_after: int | None = None
     live_nodes: int | None = None
     max_distance_bound_after_relative: float | None = None
@@ -278,15 +281,15 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class FoundDeletion(msgspec.Struct, frozen=True):
-    """A node that was deleted, or its features, and by which request."""
+    """A node that was deleted, or whose features were, and the request that did it."""
 
     node: str
-    #: None where the server's database, restored from an older backup, does not have the request.
+    #: None if the server's database, restored from an older backup, lacks the request.
     deletion: Deletion | None
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """Which requests deleted the nodes asked for; or, without nodes, a page of requests."""
+    """The requests that deleted the given nodes; or, without nodes, a page of requests."""
 
     found: list[FoundDeletion] = []
     not_found: list[str] = []
@@ -295,7 +298,7 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 class NodePrediction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The class probabilities of one of several nodes; of a regression the scores alone."""
+    """Class probabilities for one of several nodes; scores instead for a regression."""
 
     node: str
     label: str = ""
@@ -304,7 +307,7 @@ class NodePrediction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The class probabilities of one node, by one model version; of a regression the scores alone."""
+    """Class probabilities for one node by one model version; scores instead for a regression."""
 
     node: str
     model_version: int
@@ -314,22 +317,22 @@ class Prediction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Predictions(msgspec.Struct, frozen=True):
-    """Predictions of several nodes, all by one model version."""
+    """Predictions for several nodes, all by one model version."""
 
     model_version: int
     predictions: list[NodePrediction]
     unknown: list[str] = []
-    #: Nodes deleted on request; named to keys with deletions:read only.
+    #: Nodes deleted on request; listed only for keys with deletions:read.
     deleted: list[str] = []
 
 
 class RepairProgress(msgspec.Struct, frozen=True):
-    """How far a repair that goes on has come."""
+    """Progress of a running repair."""
 
     iterations: int
-    #: Products with the Hessian.
+    #: Number of products with the Hessian.
     products: int
-    #: Bound of the best weights so far on their distance to retraining, as a share of them.
+    #: Relative bound on the distance of the best weights so far to retraining.
     distance_bound_relative: float | None = None
 
 
@@ -338,17 +341,17 @@ class Noise(msgspec.Struct, frozen=True):
 
     epsilon: float
     delta: float
-    #: For how many versions after a deletion the promise holds together, and how many of them are used up.
+    #: Number of versions after a deletion that the promise covers together, and how many of them are used up.
     planned: int
     used: float
-    #: Standard deviation in each weight.
+    #: Standard deviation of the noise in each weight.
     sigma: float
     #: What the noise hides and what it does not.
     meaning: str
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """The model that serves predictions; figures of the weights and the graph are None without audit:read."""
+    """The served model. Figures of the weights and the graph are None without audit:read."""
 
     name: str
     version: int
@@ -363,22 +366,22 @@ class ModelInfo(msgspec.Struct, frozen=True):
     rank: int | None
     device: str
     weights_sha256: str | None
-    #: The regularisation; `lambda` in the interface.
+    #: Regularisation; `lambda` in the interface.
     lambda_: float = msgspec.field(name="lambda")
     propagation: str | None = None
     condition_number: float | None = None
-    #: At import: shares predicted rightly by `train`, `val` and `test`, or of a regression R^2 and mean squared error.
+    #: At import: shares predicted correctly by `train`, `val` and `test`; for a regression, R^2 and mean squared error.
     accuracy: dict[str, float | None] | None = None
     regression: dict[str, float | None] | None = None
     span_residual: float | None = None
-    #: The weights are at most this far from those of retraining on what remains; also as a share of them.
+    #: Upper bound on the distance to the weights of retraining on the remaining graph; also as a share of them.
     distance_bound: float | None = None
     distance_bound_relative: float | None = None
     repair: str | None = None
-    #: While `repair` is `pending`.
+    #: Only while `repair` is `pending`.
     repair_progress: RepairProgress | None = None
     guarantee: str | None = None
-    #: None where the weights are published as they are.
+    #: None if the weights are published unchanged.
     noise: Noise | None = None
 
 

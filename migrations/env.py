@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `service.db.migrate` passes in, or, from `alembic`, on `DATABASE_URL`."""
+"""Run migrations on the connection from `service.db.migrate` or, under `alembic`, on `DATABASE_URL`."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from service.db.migrate import take_turn
 
 
 def run(connection: Connection) -> None:
-    """Migrate inside the transaction that `connection` is in."""
+    """Migrate inside `connection`'s current transaction."""
     context.configure(connection=connection)
     with context.begin_transaction():
         context.run_migrations()

@@ -9,5 +9,5 @@ depends_on = ${repr(depends_on)}
 
 
 def upgrade() -> None:
-    """Run the SQL files that are named here, from the folder that is named as the revision."""
+    """Run the SQL files named here, from the folder of the revision."""
     execute_files(__file__)

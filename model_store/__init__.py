@@ -1,1 +1,1 @@
-"""A linear graph neural network: how it is built, kept on disk and loaded."""
+"""Build, store and load a linear graph neural network."""

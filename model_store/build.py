@@ -1,4 +1,4 @@
-"""From a graph and a specification to everything a store holds."""
+"""Build everything a store holds from a graph and a specification."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ from projector.training.mlp import MlpProgress, extract, public_nodes
 from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import CONDITION_LIMIT
 
-#: One epoch of the MLP, then one step of the solver after another.
+#: An epoch of the MLP, then the steps of the solver.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress
 
 
@@ -48,8 +48,8 @@ class BuiltModel:
     """A trained model in memory."""
 
     manifest: Manifest
-    #: The graph trained on; its features are those of the MLP if there is one, and their columns are rescaled as
-    #: `manifest.column_scale` says.
+    #: The graph trained on. Its features are the MLP's outputs if there is one, with columns rescaled by
+    #: `manifest.column_scale`.
     graph: Graph
     #: W, (blocks, d, C) float64.
     weights: NDArray[np.float64]
@@ -57,14 +57,14 @@ class BuiltModel:
     dual: NDArray[np.float64]
     #: Span coefficients, (blocks, n, C) float64, with W_b = X^T beta_b.
     beta: NDArray[np.float64]
-    #: The same of the label blocks: (label_hops, C, C), and (label_hops, n, C) with V_l = Y^T beta_l.
+    #: The same for the label blocks: (label_hops, C, C), and (label_hops, n, C) with V_l = Y^T beta_l.
     label_weights: NDArray[np.float64]
     label_beta: NDArray[np.float64]
-    #: Nodes declared public, (n,), which are never deleted.
+    #: Mask of public nodes, (n,), which are never deleted.
     public: NDArray[np.bool_]
 
     def write(self, path: Path) -> Store:
-        """Writes the model to the new folder `path`; see `Store.create` for what it raises."""
+        """Write the model to the new folder `path`. Raises as `Store.create` does."""
         return Store.create(
             path,
             manifest=self.manifest,
@@ -91,18 +91,17 @@ def build_model(
     progress: Callable[[BuildProgress], None] | None = None,
     pretrained: PretrainedWeights | None = None,
 ) -> BuiltModel:
-    """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
+    """Rescale the features if their Gram matrix needs it, train, and compute span coefficients, on `device`.
 
-    With an MLP, it is trained first, on the CPU, on the nodes whose ids are `public`, and all else works on its
-    outputs.
+    An MLP is trained first, on the CPU, on the nodes with ids in `public`. Everything else uses its outputs.
 
-    `dataset` and `split` are recorded, as are `injected_channels` and `canaries`, which `inject_channel` and
-    `add_canaries` have added to `graph`; injected channels are never rescaled, so that a row of W can be compared with
+    The manifest records `dataset`, `split`, `injected_channels` and `canaries`; `inject_channel` and `add_canaries`
+    have added the latter two to `graph`. Injected channels are never rescaled, so that a row of W can be compared with
     the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training starts there and goes
-    to the optimum whatever solver is named; they cannot be those of an MLP trained here.
+    to the optimum, regardless of the named solver. They cannot be combined with an MLP trained here.
 
-    Raises GraphError, TrainingError, DeviceError as `train` does, DeviceError also before any work when that needs more
-    memory than there is, RankError when the Gram matrix cannot tell the rank of the features, and WeightsError when
+    Raises GraphError, TrainingError, DeviceError as `train` does, and DeviceError before any work if memory is too
+    small. Raises RankError if the Gram matrix cannot determine the rank of the features, and WeightsError if
     `pretrained` does not belong to this graph and specification.
     """
     _check_name(name)
@@ -181,7 +180,7 @@ def build_model(
 def _moved(
     channels: Sequence[InjectedChannel], canaries: Canaries | None, *, to: int
 ) -> tuple[Sequence[InjectedChannel], Canaries | None]:
-    """The same for columns in the order of `injected_columns` that now begin with column `to`."""
+    """Return the same with columns renumbered from `to`, in the order of `injected_columns`."""
     moved = [replace(channel, column=to + place) for place, channel in enumerate(channels)]
     return moved, canaries and replace(canaries, first_column=to + len(moved))
 
@@ -209,7 +208,7 @@ def _check_classes(graph: Graph) -> None:
 
 
 def _distance(start: Tensor, trained: Trained) -> str:
-    """How far training has moved pretrained weights, for the operator."""
+    """Return how far training moved pretrained weights, for the operator."""
     parts = (trained.weights, trained.label_weights)
     W = torch.cat([part.reshape(-1, start.shape[1]) for part in parts])
     share = float(torch.linalg.norm(W - start)) / max(float(torch.linalg.norm(start)), np.finfo(np.float64).tiny)
@@ -217,7 +216,7 @@ def _distance(start: Tensor, trained: Trained) -> str:
 
 
 def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
-    """Canaries do not count: how well they are classified says nothing of the dataset's nodes."""
+    """Return the accuracy without canaries, which say nothing about the dataset's nodes."""
     if graph.values is not None:
         return Accuracy(None, None, None)
     right = trained.logits.argmax(dim=1).cpu().numpy() == graph.labels
@@ -230,7 +229,7 @@ def _accuracy(graph: Graph, trained: Trained) -> Accuracy:
 
 
 def _fit(graph: Graph, values: NDArray[np.float64], trained: Trained) -> Fit:
-    """The same of real-valued targets `values` (n, C)."""
+    """Return the fit of real-valued targets `values` (n, C), without canaries."""
     predicted = trained.logits.cpu().numpy()
     real = ~graph.node_ids.beginning_with(PREFIX.encode())
     figures: dict[str, float | None] = {}

@@ -1,23 +1,23 @@
-"""Errors of keeping and loading a model; each ends in what the user can do."""
+"""Errors of storing and loading a model. Each ends with a remedy."""
 
 from projector.errors import ProjectorError
 
 
 class DatasetNotFound(ProjectorError):
-    """No dataset of that name or path; the detail lists where it was looked for."""
+    """No dataset has that name or path. The detail lists the searched places."""
 
 
 class StoreDamaged(ProjectorError):
-    """A file of the store is missing, truncated or altered; the detail names it."""
+    """A file of the store is missing, truncated or altered. The detail names it."""
 
 
 class NotAStore(ProjectorError):
-    """A folder or file that is not a model store of a format this version reads."""
+    """The folder or file is not a model store of a format that this version reads."""
 
 
 class NoModel(NotAStore):
-    """There is no model there, nor what is left of one."""
+    """The folder contains neither a model nor remains of one."""
 
 
 class ImportUnderWay(ProjectorError):
-    """Another process copies a model for the same place."""
+    """Another process is copying a model to the same place."""

@@ -1,10 +1,10 @@
-"""The Gram factors of a version, kept beside its weights so that a start need not compute them again.
+"""The Gram factors of a version, stored beside its weights so that a restart need not compute them again.
 
     versions/<version>-<fencing>/gram        SHA-256 of what follows, then a header, M and M+ as float64
 
-They are traces of what the version was made from, so they are part of its folder and leave the disk with it. A
-checkpoint is used for the very version it was written for, and nothing is lost without it: one that is damaged, or
-does not fit the rows that are left, is ignored by name and written again.
+They are traces of the version's data, so they are part of its folder and leave the disk with it. A checkpoint serves
+only the version it was written for, and nothing depends on it. A damaged one, or one that does not fit the remaining
+rows, is reported by name, ignored and rewritten.
 """
 
 import hashlib
@@ -26,26 +26,26 @@ from projector.graph.features import FeatureMatrix
 FILE = "gram"
 _FORMAT = "lethe gram checkpoint 1"
 _DIGEST_BYTES = 32
-#: The header's length, padded with blanks, so that the matrices begin at a multiple of eight.
+#: Length of the padded header, which aligns the matrices to eight bytes.
 _HEADER_BYTES = 1024
-#: Bytes written, and synced, at a time.
+#: Bytes written and synced at a time.
 _STEP_BYTES = 16 << 20
-#: Random vectors on which M is compared with the rows, and the difference that rounding explains (relative).
+#: Random vectors for comparing M with the rows, and the relative difference that rounding explains.
 _PROBES, _ROUNDING = 4, 1e-9
 
 
 class CheckpointUnusable(ProjectorError):
-    """A checkpoint that is not used; the message names the file and says why."""
+    """A checkpoint is not used; the message names the file and the reason."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, "Its content is computed and written again.")
 
 
 def write_steps(folder: Path, gram: Gram, *, version_digest: str) -> Iterator[None]:
-    """Writes the checkpoint of the version in `folder`, a few MiB at each step, and in place only at the last.
+    """Write the checkpoint of the version in `folder`, a few MiB per step. It appears only at the last step.
 
-    `version_digest` is the SHA-256 of the version's manifest. Raises OSError when the disk refuses, or the version has
-    been removed meanwhile.
+    `version_digest` is the SHA-256 of the version's manifest. Raises OSError if the disk refuses, or if the version was
+    removed meanwhile.
     """
     header = {
         "format": _FORMAT,
@@ -75,9 +75,9 @@ def write_steps(folder: Path, gram: Gram, *, version_digest: str) -> Iterator[No
 
 
 def read(folder: Path, *, version_digest: str, device: torch.device | str) -> Gram | None:
-    """The Gram factors of the version in `folder`; None when no checkpoint was written.
+    """Return the Gram factors of the version in `folder`; None if it has no checkpoint.
 
-    Raises CheckpointUnusable, naming the file, for one that is damaged or was written for another version.
+    Raises CheckpointUnusable, naming the file, if it is damaged or was written for another version.
     """
     path = folder / FILE
     try:
@@ -94,7 +94,7 @@ def read(folder: Path, *, version_digest: str, device: torch.device | str) -> Gr
         raise CheckpointUnusable(f"{path} was not written for this version.")
     width = int(header["features"])
     values: NDArray[np.float64] = np.frombuffer(body[_HEADER_BYTES:], dtype="<f8").reshape(2, width, width)
-    # A copy, because the bytes read are not writable.
+    # Copy, because the bytes read are not writable.
     M, M_pinv = (torch.from_numpy(matrix.copy()).to(device) for matrix in values)
     return Gram(
         M,
@@ -107,9 +107,10 @@ def read(folder: Path, *, version_digest: str, device: torch.device | str) -> Gr
 
 
 def fits(gram: Gram, features: FeatureMatrix, in_span: NDArray[np.bool_], sigma_ref_squared: float) -> bool:
-    """Whether `gram` is that of the rows `in_span` (n,) of `features`, up to rounding.
+    """Return whether `gram` belongs to the rows `in_span` (n,) of `features`, up to rounding.
 
-    On a few random vectors v: M v against X^T X v from the rows, and M+ as after every batch. Costs as much as reading.
+    Compares M v with X^T X v from the rows on a few random vectors v, and checks M+ as after every batch. Costs as much
+    as reading.
     """
     if gram.M.shape[0] != features.num_features or gram.sigma_ref_squared != sigma_ref_squared:
         return False

@@ -1,4 +1,4 @@
-"""The manifest of a model: what it is, what it was trained on and how well; fixed when the model is made."""
+"""The manifest of a model: its definition, training data and quality; fixed at creation."""
 
 import math
 from collections.abc import Iterable
@@ -15,19 +15,19 @@ from projector.network.diffusion import Diffusion
 from projector.network.spec import LossKind, ModelSpec, check_spec
 from projector.training.mlp import MlpRecord
 
-#: Powers of two that double precision has in either direction.
+#: Largest exponent of two in double precision, in either direction.
 _MOST_SCALE = 1022
 
 
 class FeatureLayout(StrEnum):
-    """How the features are kept, on disk and in memory."""
+    """Layout of the features, on disk and in memory."""
 
     DENSE = "dense"
     CSR = "csr"
 
 
 class FeatureDtype(StrEnum):
-    """The type of one feature; it stays what it was in the dataset."""
+    """The type of one feature, as in the dataset."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -37,15 +37,15 @@ class FeatureDtype(StrEnum):
 class InjectedChannel:
     """A physical binary column added for the feature injection test."""
 
-    #: Which column of the features it is.
+    #: Its feature column.
     column: int
-    #: How many nodes carried it at training.
+    #: Number of nodes that had it at training.
     nodes: int
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of nodes predicted rightly at training, in [0, 1]; None for an empty mask."""
+    """Shares of correctly predicted nodes at training, in [0, 1]; None for an empty mask."""
 
     train: float | None
     val: float | None
@@ -54,9 +54,9 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Fit:
-    """How well real-valued targets are predicted at training, over all of them together; None for an empty mask."""
+    """Quality of predicting real-valued targets at training, over all of them together; None for an empty mask."""
 
-    #: 1 - |Y - Z|^2 / |Y - mean|^2, the mean that of each target over the same nodes; None where it does not vary.
+    #: 1 - |Y - Z|^2 / |Y - mean|^2, with each target's mean over the same nodes; None without variation.
     r_squared_train: float | None
     r_squared_val: float | None
     r_squared_test: float | None
@@ -68,7 +68,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """How the training of the weights went."""
+    """Figures of training the weights."""
 
     #: |grad|_F / lambda / |W|_F at the end.
     relative_gradient: float
@@ -81,7 +81,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a model is. The quantities are those of the import; deletions do not change them."""
+    """The description of a model. Its quantities are those at import; deletions do not change them."""
 
     name: str
     #: With its offset from UTC.
@@ -97,40 +97,40 @@ class Manifest:
     features: int
     feature_layout: FeatureLayout
     feature_dtype: FeatureDtype
-    #: Of classes, or of real-valued targets.
+    #: Names of classes, or of real-valued targets.
     classes: tuple[str, ...]
-    #: Rank of the features' Gram matrix, and what it was decided against.
+    #: Rank of the features' Gram matrix, and the basis of that decision.
     rank: int
     sigma_ref_squared: float
     rank_tolerance: float
     condition_number: float
-    #: Of real-valued targets it has no figures.
+    #: Without figures for real-valued targets.
     accuracy: Accuracy
     training: TrainingRecord
     #: None without adaptive diffusion.
     diffusion: Diffusion | None = None
-    #: What turns scores of the squared loss into probabilities, fitted on validation nodes; None where there are none,
-    #: and for other losses.
+    #: Temperature from squared-loss scores to probabilities, fitted on validation nodes; None without these, and for
+    #: other losses.
     temperature: float | None = None
     #: None for classes.
     regression: Fit | None = None
-    #: Column j of the features was multiplied by 2**column_scale[j]; None when nothing was rescaled.
+    #: Column j of the features was multiplied by 2**column_scale[j]; None if nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
-    #: None when it was trained without.
+    #: None if trained without canaries.
     canaries: Canaries | None = None
-    #: None when the features are the dataset's own.
+    #: None if the features are the dataset's own.
     mlp: MlpRecord | None = None
-    #: Sentences for the operator.
+    #: Messages for the operator.
     warnings: tuple[str, ...] = ()
 
     @property
     def injected_columns(self) -> tuple[int, ...]:
-        """The feature columns that were added to the dataset's: those of injected channels and of canaries."""
+        """Feature columns added to the dataset's: injected channels, then canaries."""
         return injected_columns(self.injected_channels, self.canaries)
 
     def check(self, source: Path) -> None:
-        """Raises NotAStore, naming the file `source` and the field, for values that no model has together."""
+        """Raise NotAStore, naming the file `source` and the field, for inconsistent values."""
         try:
             check_spec(self.spec)
         except TrainingError as error:
@@ -190,5 +190,5 @@ class Manifest:
 
 
 def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
-    """The feature columns of injected channels, and after them those of canaries."""
+    """Return the feature columns of injected channels, followed by those of canaries."""
     return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))

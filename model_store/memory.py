@@ -1,7 +1,7 @@
-"""Whether the memory that work needs is there, asked before the work starts.
+"""Check that enough memory is free before work starts.
 
-The estimates count what grows with the model, beside the graph, which is there already as the interpreter and its
-libraries are: operators, Gram factors, weights and what is C wide per node.
+The estimates cover what grows with the model: operators, Gram factors, weights and arrays C wide per node. They exclude
+what is in memory already: the graph, the interpreter and its libraries.
 """
 
 import math
@@ -26,30 +26,31 @@ from projector.solvers.normal_equations import takes_normal_equations
 
 #: Bytes of a float64, and of an int64 index.
 _WORD = 8
-#: d x d matrices while the Gram matrix is decomposed: itself, its eigenvectors, and twice that as workspace of LAPACK's
+#: d x d matrices while decomposing the Gram matrix: itself, its eigenvectors, and twice that as workspace of LAPACK's
 #: divide and conquer, rounded up. [coauthor_cs, d = 6,805: 4.14 by `benchmarks/performance/batches/large_gram.py`.]
 FACTORISING = 5
 #: d x d matrices of the committed state, in use while a batch is computed beside it.
 RESIDENT = 2
 #: Arrays of the size of W while training: W, gradient, direction, residual, product, search, velocity and candidates.
 _COPIES_OF_WEIGHTS = 10
-#: W, B and T of the committed state and of the one computed beside it, with one temporary of each.
+#: W, B and T of the committed state and of the new one, with one temporary each.
 _SERVED_WEIGHTS = 9
-#: Bytes for each value of A + sI: where it is (5), those of P and P^T of two versions (32), and a copy of which edges
-#: there are (9).
+#: Bytes for each value of A + sI: its position (5), the values of P and P^T of two versions (32), and a copy of the
+#: edges' presence (9).
 _ENTRY_BYTES = 48
-#: Arrays (n, C): logits, probabilities, and those in the hands of a sweep.
+#: Arrays (n, C): logits, probabilities, and those of a running sweep.
 _COPIES_OF_LOGITS = 3
-#: Arrays (n, blocks * C) in the hands of a sweep, each at most `SWEEP_BYTES`.
+#: Arrays (n, blocks * C) of a running sweep, each at most `SWEEP_BYTES`.
 _COPIES_OF_SWEEP = 4
 #: Span coefficients of two versions.
 _COPIES_OF_COEFFICIENTS = 2
-#: Arrays (n_train, C): logits, residuals, slopes and curvatures of the points that a step looks at, in both precisions.
+#: Arrays (n_train, C): logits, residuals, slopes and curvatures of the points that a step evaluates, in both
+#: precisions.
 _COPIES_OF_TRAINING = 24
 #: The sums of the squared loss, or its kernel, with lambda added, and its factor.
 _COPIES_OF_SUMS = 3
-#: Adaptive diffusion: arrays with a value per entry of A + I for the pattern, and for each hop those of three versions'
-#: operators, transposes and distances, with derivatives; and chunks of columns with their derivatives and products.
+#: Adaptive diffusion: arrays with a value per entry of A + I, for the pattern; for each hop, those of three versions'
+#: operators, transposes and distances, with derivatives; and column chunks with their derivatives and products.
 _PATTERN_ARRAYS = 8
 _ARRAYS_OF_HOP = 11
 _DIFFUSED_CHUNKS = 6
@@ -64,7 +65,7 @@ class Need:
 
 
 def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
-    """What `build_model` holds on `device` at its peak."""
+    """Return what `build_model` holds on `device` at its peak."""
     p = sizes.rows_of_weights(spec)
     needs = [
         _gram_need(sizes.width(spec), FACTORISING),
@@ -87,7 +88,7 @@ def training_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "
 
 
 def serving_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str = "cpu") -> tuple[Need, ...]:
-    """What a resident model holds on `device` at its peak: a batch recomputes the Gram factors beside those in use."""
+    """Return a resident model's peak on `device`: a batch recomputes the Gram factors beside those in use."""
     p = sizes.rows_of_weights(spec)
     return (
         _gram_need(sizes.width(spec), RESIDENT + FACTORISING),
@@ -103,9 +104,9 @@ def require_memory(
     *,
     available: Callable[[torch.device], int | None] | None = None,
 ) -> None:
-    """Raises DeviceError when `needs` exceed the free memory of `device`, naming both in bytes and what to do.
+    """Raise DeviceError if `needs` exceed the free memory of `device`, with both in bytes and a remedy.
 
-    `work` names what needs it, as in "Training". Where the free memory cannot be told, nothing is refused.
+    `work` names the activity, as in "Training". Nothing is refused if the free memory is unknown.
     """
     device = torch.device(device)
     free = (available or available_bytes)(device)
@@ -125,15 +126,15 @@ def require_memory(
 
 
 def free_memory() -> int | None:
-    """`available_bytes` of this machine's own memory."""
+    """Return `available_bytes` of this machine's own memory."""
     return available_bytes(torch.device("cpu"))
 
 
 def available_bytes(device: torch.device, *, root: Path = Path("/")) -> int | None:
-    """Bytes that can still be allocated on `device`, None where that cannot be told.
+    """Return the bytes that can still be allocated on `device`, None if unknown.
 
-    On the CPU, the least of what the kernel has available, what the limits of this process' control groups leave, and
-    what its limit of address space leaves; `root` is the folder that holds /proc and /sys.
+    On the CPU this is the least of three: what the kernel has available, what the limits of the process's control
+    groups leave, and what its address space limit leaves. `root` is the folder with /proc and /sys.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -148,7 +149,7 @@ def _gram_need(d: int, matrices: int) -> Need:
 
 def _common_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str) -> tuple[Need, ...]:
     values = sizes.stored_values
-    # CSR: values and columns of X and of its transpose, and the rows' ends; dense: where H is not kept, X in float64.
+    # CSR: values and columns of X and of its transpose, and the rows' ends; dense: X in float64 unless H is kept.
     features = (
         2 * (2 * values + sizes.nodes) * _WORD if sizes.sparse else values * _WORD * (not keeps_dense(spec, sizes))
     )
@@ -182,7 +183,7 @@ def _kernel_available(root: Path) -> int | None:
 
 
 def _control_groups(root: Path) -> list[int]:
-    """What the limit of each control group that holds this process leaves (versions 1 and 2)."""
+    """Return what the limit of each control group of this process leaves (versions 1 and 2)."""
     left = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -194,7 +195,7 @@ def _control_groups(root: Path) -> list[int]:
         else:
             continue
         group = base / path.strip("/")
-        # A container may see its own group as the root whatever its path says.
+        # A container may see its own group as the root, regardless of the path.
         for folder in (group, *group.parents):
             if folder.is_relative_to(base):
                 left += _left_in(folder, *names)
@@ -205,7 +206,7 @@ def _left_in(folder: Path, limit_name: str, usage_name: str, cache_name: str) ->
     limit, usage = _lines(folder / limit_name), _lines(folder / usage_name)
     if not limit or not usage or limit[0] == "max":
         return []
-    # Cached file pages that nobody uses are given back before an allocation fails.
+    # The kernel reclaims unused file cache pages before an allocation fails.
     stat = dict(line.split()[:2] for line in _lines(folder / "memory.stat"))
     return [int(limit[0]) - int(usage[0]) + int(stat.get(cache_name, 0))]
 
@@ -226,6 +227,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _readable(count: int) -> str:
-    """As GiB, MiB or KiB, to three digits."""
+    """Format as GiB, MiB or KiB, to three digits."""
     unit = min(max(int(math.log2(max(count, 1)) // 10), 1), 4)
     return f"{count / 1024**unit:.3g} {' KMGT'[unit]}iB"

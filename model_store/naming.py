@@ -1,4 +1,4 @@
-"""What a model is called, for who needs nothing else of it: reading more takes torch."""
+"""The name of a model, readable without importing torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,5 +14,5 @@ class _Named:
 
 
 def name_of(folder: Path) -> str:
-    """The name of the model in a folder. Raises StoreDamaged and NotAStore."""
+    """Return the name of the model in a folder. Raises StoreDamaged and NotAStore."""
     return read_checksummed(folder / MANIFEST, _Named, whole=False).name

@@ -1,4 +1,4 @@
-"""Weights that were trained elsewhere, in files."""
+"""Read weights trained elsewhere from files."""
 
 import json
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ _REMEDY = f"Save the weights as one array {_WEIGHTS!r} of shape (blocks, feature
 
 
 def read_weights(path: Path) -> PretrainedWeights:
-    """The array `W`, and `label_W` where there is label reuse, of a `.safetensors` or `.npz` file.
+    """Return the array `W`, and `label_W` under label reuse, of a `.safetensors` or `.npz` file.
 
-    Raises WeightsError when there is no such file, or it holds something else; pickled objects are refused.
+    Raises WeightsError if the file is missing or contains something else. Pickled objects are refused.
     """
     arrays = _arrays(path)
     if others := arrays.keys() - {_WEIGHTS, _LABEL_WEIGHTS}:
@@ -52,7 +52,7 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of the file; bfloat16, which numpy lacks, becomes float32."""
+    """Return all arrays of the file. bfloat16, which numpy lacks, becomes float32."""
     untrusted_arrays.require_room(path, [path.stat().st_size])
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -66,7 +66,7 @@ def _safetensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of a JSON object; ArraysUnreadable for one that is given twice, of which readers keep the last."""
+    """Return the members of a JSON object. Raises ArraysUnreadable for a repeated one, where readers keep the last."""
     names = [name for name, _ in members]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ArraysUnreadable(f"The file holds {some(sorted(twice))} twice.", _REMEDY)

@@ -1,4 +1,4 @@
-"""A model with the dataset and specification of a stored one, and weights that were trained elsewhere."""
+"""Rebuild a stored model's dataset and specification with weights trained elsewhere."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,9 @@ from projector.training.scaling import rescale
 
 
 def with_weights(source: Path, pretrained: PretrainedWeights, target: Path) -> Store:
-    """Writes to `target` the model in `source` with the pretrained weights, trained on to the optimum.
+    """Write to `target` the model in `source` with the pretrained weights, trained on to the optimum.
 
-    Raises WeightsError when they do not belong to it, or when nodes have been deleted from it; otherwise as
-    `build_model`.
+    Raises WeightsError if they do not belong to it, or if nodes have been deleted from it; otherwise as `build_model`.
     """
     store = Store.open(source)
     if store.current().version != 0:

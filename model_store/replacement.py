@@ -1,12 +1,12 @@
-"""Replacing a model's folder by that of a newly trained model, in steps that a crash may fall between.
+"""Replace a model's folder with a newly trained model's, in crash-safe steps.
 
-    <name>                  the model that is served
-    .<name>.copying-<id>    a copy under way
-    .<name>.import-<id>     a whole copy, checked: what the import <id> will make the served model
-    .<name>.replaced-<id>   the model that the import <id> has replaced, until it is gone from the disk
+    <name>                  the served model
+    .<name>.copying-<id>    a copy in progress
+    .<name>.import-<id>     a complete, checked copy that the import <id> will make the served model
+    .<name>.replaced-<id>   the model that the import <id> replaced, until it is gone from the disk
     .<name>.importing       locked while a copy is made
 
-Which of the folders counts is the database's to say; here they are only moved.
+The database decides which folder counts. This module only moves them.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ class Replacement:
     """The folders of one import beside the served model's."""
 
     def __init__(self, served: Path, import_id: str) -> None:
-        # What a link points to is replaced, not the link.
+        # Replace the target of a link, not the link.
         self.served = served.resolve()
         self.copying, self.staged, self.replaced = (
             self.served.with_name(f".{self.served.name}.{stage}-{import_id}")
@@ -41,10 +41,10 @@ class Replacement:
         )
 
     def stage(self, provide: Callable[[Path], Store], work: Work | None = None) -> Store:
-        """Makes what `provide` writes to the folder given to it the staged model, checked and durable.
+        """Make the staged model from what `provide` writes to its folder argument, checked and durable.
 
-        The check and the wait for the disk are steps of `work`.
-        Raises NotAStore or StoreDamaged when it is not a model with every digest right.
+        The check and the wait for the disk are steps of `work`. Raises NotAStore or StoreDamaged if it is not a model
+        with matching digests.
         """
         make_folders(self.served.parent)
         try:
@@ -62,30 +62,30 @@ class Replacement:
         return Store.open(self.staged)
 
     def install(self) -> Store:
-        """Makes the staged model the served one and returns it; what a crash left half done is finished.
+        """Make the staged model the served one and return it. Completes what a crash left half done.
 
-        Raises FileNotFoundError, and leaves the served model in its place, when another process has done it meanwhile.
+        Raises FileNotFoundError, and leaves the served model in place, if another process has done it meanwhile.
         """
         if self.staged.exists():
             if self.served.exists():
-                # What was deleted stays known; the database may be restored from an older backup some day.
+                # Keep deletions on record: the database may later be restored from an older backup.
                 tombstones.carry(self.served, self.staged)
                 rename(self.served, self.replaced)
             try:
                 rename(self.staged, self.served)
             except FileNotFoundError:
-                # A successor had installed it, and it is the new model that was taken away just now.
+                # A successor has installed it, so the model just moved away is the new one.
                 if not self.served.exists():
                     rename(self.replaced, self.served)
                 raise
         return Store.open(self.served)
 
     def erase_replaced(self) -> None:
-        """Removes the replaced model from the disk, durably."""
+        """Remove the replaced model from the disk, durably."""
         self._remove(self.replaced)
 
     def discard(self) -> None:
-        """Removes the staged model from the disk, durably."""
+        """Remove the staged model from the disk, durably."""
         self._remove(self.staged)
 
     def _remove(self, folder: Path) -> None:
@@ -95,11 +95,10 @@ class Replacement:
 
 
 def check_store(folder: Path, work: Work | None = None) -> Store:
-    """The model in a folder from anywhere, every array of which has been read and matches its digest.
+    """Return the model in an untrusted folder, after reading every array and verifying its digest.
 
-    Its reading and the look at its graph are steps of `work`.
-    Raises NotAStore or StoreDamaged, also for what digests do not tell: links and devices, files that are too large
-    to be read, and a graph that nobody could have trained on.
+    Reading it and checking its graph are steps of `work`. Raises NotAStore or StoreDamaged, also for what digests do
+    not cover: links and devices, files too large to read, and a graph that cannot be trained on.
     """
     require_plain(folder)
     store = Store.open(folder)
@@ -116,10 +115,10 @@ def check_store(folder: Path, work: Work | None = None) -> Store:
 
 
 def finish_move(served: Path) -> None:
-    """Puts a model where it is served from when a crash fell between taking one away and that.
+    """Restore a model to its serving path if a crash came between moving one away and moving one in.
 
-    The old one is only taken away once the new one is committed, so that it is the new one; without a staged one, what
-    was taken away is the new one itself. Nothing is done while there is a model.
+    The old model is moved away only once the new one is committed, so the new one is restored. Without a staged model,
+    the moved one is itself the new one. Does nothing if there is a model.
     """
     if served.exists():
         return
@@ -129,9 +128,9 @@ def finish_move(served: Path) -> None:
 
 
 def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
-    """Removes copies for imports other than `wanted`, for one who holds the `copying_lock`.
+    """Remove copies for imports other than `wanted`. The caller must hold the `copying_lock`.
 
-    A replaced model is removed as well, unless its import is wanted.
+    Also removes a replaced model, unless its import is wanted.
     """
     for stage, import_id in _beside(served):
         if import_id not in wanted:
@@ -141,7 +140,7 @@ def clear_abandoned(served: Path, *, wanted: Collection[str]) -> None:
 
 @contextmanager
 def copying_lock(served: Path) -> Iterator[None]:
-    """Holds the right to copy models beside `served`; ImportUnderWay when another process has it."""
+    """Hold the right to copy models beside `served`. Raises ImportUnderWay if another process holds it."""
     served = served.resolve()
     make_folders(served.parent)
     descriptor = os.open(served.with_name(f".{served.name}.importing"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -157,7 +156,7 @@ def copying_lock(served: Path) -> Iterator[None]:
 
 
 def _beside(served: Path) -> list[tuple[str, str]]:
-    """Stage and import of every folder that an import made beside `served`."""
+    """Return stage and import id of every folder that an import created beside `served`."""
     served = served.resolve()
     if not served.parent.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""Whether graph, coefficients and weights are those of the model that a manifest describes."""
+"""Check that graph, coefficients and weights match a model's manifest."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from model_store.versions import VersionState
 
 
 def unfit(manifest: Manifest, state: VersionState) -> str | None:
-    """What of a version's state is not that of such a model."""
+    """Return what part of a version's state contradicts the manifest; None if it fits."""
     blocks, label_blocks = len(manifest.spec.block_hops), manifest.spec.label_hops
     nodes, classes = manifest.nodes, len(manifest.classes)
     shapes = {"features": (blocks, manifest.features, classes), "labels": (label_blocks, classes, classes)}
@@ -27,7 +27,7 @@ def unfit(manifest: Manifest, state: VersionState) -> str | None:
 
 
 def check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:
-    """Raises ValueError, naming all that differs, unless these are what `manifest` describes."""
+    """Raise ValueError, naming all differences, unless these match `manifest`."""
     graph, blocks, label_blocks = base.graph, len(manifest.spec.block_hops), manifest.spec.label_hops
     nodes, classes = manifest.nodes, len(manifest.classes)
     public_nodes = 0 if manifest.mlp is None else manifest.mlp.public_nodes

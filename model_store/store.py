@@ -1,15 +1,15 @@
 """A model on disk: its graph and span coefficients in `base/`, its weights in `versions/`.
 
-    manifest.json                    what the model is
+    manifest.json                    description of the model
     CURRENT                          the committed version and the digest of its manifest
     base/<table>.<array>-…           fixed size, erased in place
-    base/index-….json                what is in these files, with a digest per chunk, and what is being erased
+    base/index-….json                contents of these files, with a digest per chunk, and any erasure in progress
     versions/<version>-<fencing>/    state.safetensors, manifest.json
-    tombstones                       keyed hashes of what was deleted; absent before anything was
+    tombstones-<fencing>             keyed hashes of what was deleted; absent before the first deletion
 
-One process writes, under a lease with a fencing number. Every change is durable before it is visible and visible in
-one step; what a crash leaves behind is either unused or finished by repeating the call. Files are removed and
-replaced only when they were written under a fencing number that is not above the caller's.
+One process writes, under a lease with a fencing number. Every change is durable before it becomes visible, and becomes
+visible atomically. What a crash leaves behind is either unused or completed by repeating the call. Files are removed
+and replaced only if their fencing number is not above the caller's.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ _FIRST = VersionRef(0, 0)
 
 
 class Store:
-    """One model's folder. Every call reads the disk afresh."""
+    """The folder of one model. Every call reads the disk afresh."""
 
     def __init__(self, path: Path, manifest: Manifest, manifest_sha256: str) -> None:
         self.path = path
@@ -73,13 +73,12 @@ class Store:
         public: NDArray[np.bool_],
         chunk_rows: int = 256,
     ) -> "Store":
-        """Writes a new model with version 0-0: B = W, T = 0, all nodes live and with their features.
+        """Write a new model with version 0-0: B = W, T = 0, all nodes live and with their features.
 
         `weights` are (blocks, d, C) and `label_weights` (label_hops, C, C), `beta` and `label_beta` the span
-        coefficients (blocks, n, C) and (label_hops, n, C); `public` (n,) masks the nodes that are never deleted.
-
-        Raises NotAStore when `path` exists and is not an empty folder, GraphError for a graph that does not pass
-        `validate`, ValueError when the arrays are not of the manifest's sizes.
+        coefficients (blocks, n, C) and (label_hops, n, C); `public` (n,) masks the nodes that are never deleted. Raises
+        NotAStore if `path` exists and is not an empty folder, GraphError for a graph that does not pass `validate`,
+        ValueError if the arrays do not match the manifest.
         """
         validate(graph)
         first = VersionState(
@@ -115,9 +114,9 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> "Store":
-        """The model in a folder, its manifests and the sizes of its files checked.
+        """Return the model in a folder, after checking its manifests and the sizes of its files.
 
-        Raises NotAStore when there is no model, StoreDamaged naming the file when one is missing or altered.
+        Raises NotAStore if there is no model, StoreDamaged naming the file that is missing or altered.
         """
         manifest_path = path / MANIFEST
         if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
@@ -133,7 +132,7 @@ class Store:
         return store
 
     def current(self) -> VersionRef:
-        """The version that CURRENT names; StoreDamaged when it names none that is there."""
+        """Return the version that CURRENT names. Raises StoreDamaged if it names no existing version."""
         path = self.path / _CURRENT
         try:
             folder, digest, end = read_file(path).decode("ascii").split("\n")
@@ -145,10 +144,10 @@ class Store:
         return ref
 
     def set_current(self, ref: VersionRef) -> None:
-        """Makes CURRENT name a version; StoreConflict when it names a later one already.
+        """Make CURRENT name a version. Raises StoreConflict if it already names a later one.
 
-        So it stays whatever a writer does that was overtaken in the middle of this very call and goes on: the file that
-        it has prepared is taken from it, and whoever prepares one anew sees the later version first.
+        CURRENT never goes back, even if a writer was overtaken in the middle of this call and continues: its prepared
+        file is removed, and a writer that prepares a new one sees the later version first.
         """
         content = f"{ref.folder}\n{self.version_digest(ref)}\n".encode()
         path, prepared = self.path / _CURRENT, self.path / f".{_CURRENT}-{ref.folder}"
@@ -167,22 +166,22 @@ class Store:
                 return
 
     def versions(self) -> list[VersionRef]:
-        """All versions on disk, oldest first; NotAStore names a file that is none."""
+        """Return all versions on disk, oldest first. Raises NotAStore naming a file that is not a version."""
         return self._versions.refs()
 
     def version_digest(self, ref: VersionRef) -> str:
-        """SHA-256, hex, of a version's manifest."""
+        """Return the SHA-256, hex, of a version's manifest."""
         return self._versions.digest(ref)
 
     def weights_sha256(self, ref: VersionRef) -> str:
-        """SHA-256, hex, of a version's weights as row-major little-endian float64, features first, then labels.
+        """Return the SHA-256, hex, of a version's weights as row-major little-endian float64, features, then labels.
 
-        Of one that is published with noise, the salt of its `Publication` comes before them.
+        For a version published with noise, the salt of its `Publication` precedes them.
         """
         return self._versions.manifest(ref).weights_sha256
 
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
-        """A version's state, verified, also against the digest of its manifest when given."""
+        """Return a version's verified state, also checked against its manifest's digest if given."""
         state = self._versions.read(ref, digest=digest)
         if wrong := unfit(self.manifest, state):
             raise NotAStore(
@@ -192,31 +191,31 @@ class Store:
         return state
 
     def beta_version(self, ref: VersionRef) -> int:
-        """The version whose rebuilt span coefficients a version's B and T go with; 0 for those of training."""
+        """Return the version whose rebuilt span coefficients match a version's B and T; 0 for those of training."""
         return self._versions.manifest(ref).beta_version
 
     def folder_of(self, ref: VersionRef) -> Path:
-        """The folder of a version, for what is kept beside its weights and leaves the disk with them."""
+        """Return the folder of a version, for files stored beside its weights that leave the disk with them."""
         return self._versions.folder / ref.folder
 
     def live_edges(self, ref: VersionRef) -> int:
-        """How many edges join live nodes of a version, each counted once.
+        """Return the number of edges between live nodes of a version, each counted once.
 
-        A version says which nodes are gone, and nothing else of edges: by this it is noticed when `base/` is older.
+        A version records deleted nodes, and nothing else about edges. This number reveals an outdated `base/`.
         """
         return self._versions.manifest(ref).edges
 
     def fencing(self) -> int:
-        """The highest fencing number under which anything here was written."""
+        """Return the highest fencing number of anything written here."""
         return max(
             self._versions.fencing(), self._base.fencing(), tombstones.fencing(self.path), self.current().fencing
         )
 
     def stale_coefficients(self, ref: VersionRef) -> bool:
-        """Whether `base/` still holds span coefficients from before those that version `ref` was repaired with.
+        """Return whether `base/` still has span coefficients older than those of version `ref`'s repair.
 
-        So it is between the commit of a repaired version and `write_beta`; a crash may fall between the two. Raises
-        StoreDamaged when the coefficients can have come about in no such way.
+        That is so between the commit of a repaired version and `write_beta`, and a crash may fall in between. Raises
+        StoreDamaged if the coefficients cannot have arisen that way.
         """
         wanted, found = self.beta_version(ref), self._base.beta_version()
         if found == wanted:
@@ -229,12 +228,12 @@ class Store:
         )
 
     def write_version(self, ref: VersionRef, state: VersionState, *, edges: int, beta_version: int = 0) -> str:
-        """Writes a version durably and returns its digest; an unused version of that name is replaced.
+        """Write a version durably and return its digest, replacing an unused version of that name.
 
-        `edges` is the number of edges between its live nodes, each counted once, for `live_edges`.
-        `beta_version` is the version from whose weights the span coefficients that go with `state` were rebuilt:
-        `ref`'s own when `write_beta` is to follow, otherwise that of the version before it. Raises StoreConflict when
-        CURRENT names that version or a later one, ValueError for a `beta_version` later than `ref`.
+        `edges` is the number of edges between its live nodes, each counted once, for `live_edges`. `beta_version` is
+        the version from whose weights `state`'s span coefficients were rebuilt: `ref`'s own if `write_beta` will
+        follow, otherwise that of the version before it. Raises StoreConflict if CURRENT names that version or a later
+        one, ValueError for a `beta_version` later than `ref`.
         """
         if beta_version > ref.version:
             raise ValueError(f"version {ref.version} cannot go with coefficients of version {beta_version}")
@@ -246,14 +245,14 @@ class Store:
         return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
 
     def discard_version(self, ref: VersionRef) -> None:
-        """Removes what `write_version` has left of a version, whole or not, unless CURRENT names it."""
+        """Remove what `write_version` left of a version, complete or not, unless CURRENT names it."""
         if self.current() != ref:
             self._versions.discard(ref)
 
     def remove_versions(self, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
-        """Removes every other version and temporary folder whose fencing number is at most `below_fencing`.
+        """Remove every other version and temporary folder with a fencing number of at most `below_fencing`.
 
-        Returns the versions removed. Raises StoreConflict, with nothing removed, when `keep` is not what CURRENT names.
+        Returns the removed versions. Raises StoreConflict, and removes nothing, if CURRENT does not name `keep`.
         """
         with durable_changes() as changes:
             removed = self._set_aside(changes, keep=keep, below_fencing=below_fencing)
@@ -262,29 +261,30 @@ class Store:
         return removed
 
     def tidy(self, *, keep: VersionRef, fencing: int) -> None:
-        """Removes what writers that were overtaken have written since: versions but `keep`, unused files of `base/`.
+        """Remove later leftovers of overtaken writers: versions other than `keep`, unused files of `base/`.
 
-        `fencing` is the number of the caller, who has nothing under way. Raises StoreConflict as `remove_versions`.
+        `fencing` is the caller's number; the caller must have nothing in progress. Raises StoreConflict as
+        `remove_versions`.
         """
         self.remove_versions(keep=keep, below_fencing=fencing)
         self._base.tidy(fencing=fencing)
 
     def claim_base(self, *, fencing: int) -> None:
-        """Takes over the base of a model that is to replace another, whose writers may go on under its name.
+        """Take over the base of a model that will replace another, whose writers may continue under its name.
 
-        Whatever they write after that under lower fencing numbers changes nothing. Raises StoreConflict as `erase`.
+        Their later writes under lower fencing numbers then change nothing. Raises StoreConflict as `erase`.
         """
         self._base.claim(fencing=fencing)
 
     def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
-        """The file of the features' values, the bytes of a slot, and the row of each, -1 where it was blanked.
+        """Return the file of the features' values, the bytes of a slot, and each slot's row, -1 if blanked.
 
-        A slot is a row of dense features, and a stored value of sparse ones, which lie in any order.
+        A slot is a row of dense features, or a stored value of sparse ones, in any order.
         """
         return self._base.feature_slots()
 
     def files(self) -> frozenset[str]:
-        """The files that make up the current version and its graph, by their paths below the folder of the model."""
+        """Return the files of the current version and its graph, as paths relative to the model's folder."""
         current = self.current()
         return frozenset(
             [
@@ -297,37 +297,37 @@ class Store:
         )
 
     def load_base(self, work: Work | None = None) -> Base:
-        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already.
+        """Return graph and span coefficients with every chunk verified. Slots in an open erasure are already blank.
 
-        It is one step of `work`.
+        Reports as one step of `work`.
         """
         return self._base.load(work or Work())
 
     def load_graph(self) -> Graph:
-        """The graph alone, as `load_base` gives it."""
+        """Return the graph of `load_base`."""
         return self._base.load_graph()
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
-        """Features and coefficients of all rows in so many `parts`, for as many threads.
+        """Return features and coefficients of all rows in `parts` iterators, for as many threads.
 
-        About 4 MiB at a time, read and verified as they are asked for. Rows that are not in `featured` (n,) are zero.
+        Each reads and verifies about 4 MiB at a time. Rows outside of `featured` (n,) are zero.
         """
         return self._base.span_chunks(featured, parts)
 
     def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
-        """One-hot labels and their coefficients; zero in rows that are not in `live` (n,) or no training nodes."""
+        """Yield one-hot labels and their coefficients; zero in rows outside `live` (n,) or training."""
         return self._base.label_span_chunks(live)
 
     def is_erasing(self) -> bool:
-        """Whether an erasure was interrupted by a crash; `erase` finishes it before anything else."""
+        """Return whether a crash interrupted an erasure. `erase` finishes it first."""
         return self._base.is_open()
 
     def erase(self, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
-        """Overwrites nodes, features or edges in place, durably; what is erased already is left alone.
+        """Overwrite nodes, features or edges in place, durably. Data already erased is left alone.
 
-        With `keep`, all other versions go as well, as `remove_versions` does it, for one wait for the disk less. An
-        erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing number
-        has changed the base, IndexError for a row that the graph does not have.
+        `keep` also removes all other versions, as `remove_versions` does, saving one disk wait. Finishes an
+        interrupted erasure first. Raises StoreConflict if a writer with a higher fencing number has changed the base,
+        IndexError for a row that the graph does not have.
         """
         index = self._base.begin_erasure(erasure, fencing=fencing)
         with durable_changes() as changes:
@@ -348,24 +348,24 @@ class Store:
         fencing: int,
         work: Work | None = None,
     ) -> None:
-        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
+        """Replace all span coefficients, (blocks, n, C) and (label_hops, n, C), with those of `version`, atomically.
 
-        Those before stay on the disk until the next `erase`. For once that version is the committed one. The rows of
-        deleted nodes, and in `beta` those of nodes whose features were deleted, must be zero. Raises StoreConflict as
-        `erase` does, ValueError for another shape. It is a step of `work`.
+        Call it once that version is committed. The old coefficients stay on disk until the next `erase`. Rows of
+        deleted nodes and, in `beta`, of nodes with deleted features must be zero. Raises StoreConflict as `erase` does,
+        ValueError for another shape. Reports as one step of `work`.
         """
         self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
 
     def tombstones(self) -> TombstoneRecord:
-        """The keyed hashes of what was deleted, as far as they can be read."""
+        """Return the readable keyed hashes of what was deleted."""
         return tombstones.read(self.path)
 
     def add_tombstones(self, added: Sequence[RecordedTombstone], *, fencing: int) -> None:
-        """Adds keyed hashes of what was deleted, durably; before it is erased. Adding them again does no harm."""
+        """Add keyed hashes of deletions, durably, before the data is erased. Adding them again is harmless."""
         tombstones.append(self.path, added, fencing=fencing)
 
     def replace_tombstones(self, kept: Collection[RecordedTombstone], *, fencing: int) -> None:
-        """Makes the record of what was deleted hold these, and nothing of what earlier writers have written."""
+        """Replace the record of deletions with these hashes, dropping the records of earlier writers."""
         tombstones.replace(self.path, kept, fencing=fencing)
 
     def _set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
@@ -379,7 +379,7 @@ class Store:
         return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
 
     def _remove_prepared(self, *, below_fencing: int) -> None:
-        """Removes files that were to become CURRENT and whose fencing number is at most `below_fencing`."""
+        """Remove files prepared as CURRENT with a fencing number of at most `below_fencing`."""
         for path in sorted(self.path.glob(f".{_CURRENT}-*")):
             if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
                 remove_file(path)

@@ -1,15 +1,14 @@
-"""The model's own record of what was deleted from it: keyed hashes, by which it knows what it must not take back.
+"""The model's own record of its deletions: keyed hashes of what it must not take back.
 
     tombstones-<fencing>      a header of 64 bytes, then records of 64 bytes
 
-A record is hash (32 bytes), by what the key that made it is told from others (15), a code of what was deleted (1), and
-a checksum of that (16). The header says how many records the file was made with; others are added behind them. The
-database has the same and more; this is for when an older database is restored beside the store.
+A record is a hash (32 bytes), an identifier of the key that made it (15), a code of what was deleted (1), and a
+checksum of these (16). The header counts the records that the file was created with; later ones are appended. The
+database has the same and more. This record is for when an older database is restored beside the store.
 
-Every writer adds to a file of its own, named by its fencing number, so that one that was overtaken changes nothing of
-its successor's, and removes its own again; what counts is what all of them hold. A record that a crash cut off at the
-end of a file counts as none: the database has it, and what it is part of is taken up again. Any other that cannot be
-read is damage.
+Every writer appends to its own file, named by its fencing number. So an overtaken writer changes nothing in its
+successor's file, and removes its own again. All files count together. A record cut off at the end of a file by a crash
+is ignored: the database has it, and its request is resumed. Any other unreadable record is damage.
 """
 
 import hashlib
@@ -24,18 +23,18 @@ from model_store.disk.durable import remove_file, replace_file, sync
 _RECORD_BYTES = 64
 _TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")
 _CHECKSUM_BYTES = 16
-#: Length of what tells the keys apart.
+#: Length of a key's identifier.
 KEY_BYTES = 15
 _NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]{0,17})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class RecordedTombstone:
-    """The keyed hash of something deleted."""
+    """The keyed hash of a deleted item."""
 
     #: 32 bytes.
     hash: bytes
-    #: By what the key that made it is told from others, `KEY_BYTES` bytes; nothing can be told of the key from it.
+    #: Identifier of the key that made it, `KEY_BYTES` bytes, which reveals nothing about the key.
     key: bytes
     #: What was deleted, in a code of the caller's, 0 to 255.
     code: int
@@ -43,12 +42,12 @@ class RecordedTombstone:
 
 @dataclass(frozen=True)
 class TombstoneRecord:
-    """What a model's own record of tombstones holds."""
+    """The contents of a model's own record of tombstones."""
 
     tombstones: tuple[RecordedTombstone, ...] = ()
-    #: Files in which something cannot be read that was once written whole.
+    #: Files with unreadable records that were once complete.
     damaged: tuple[Path, ...] = ()
-    #: Whether there is one file at most, with all its records whole and counted in its header.
+    #: Whether there is at most one file, with all records complete and counted in its header.
     is_tidy: bool = True
 
     @property
@@ -58,7 +57,7 @@ class TombstoneRecord:
 
 
 def read(folder: Path) -> TombstoneRecord:
-    """What the record in a model's folder holds; nothing, and tidy, where there is none. Raises OSError."""
+    """Return the record in a model's folder; empty and tidy if there is none. Raises OSError."""
     kept: dict[RecordedTombstone, None] = {}
     damaged = []
     contents = _contents(folder)
@@ -76,17 +75,17 @@ def read(folder: Path) -> TombstoneRecord:
 
 
 def fencing(folder: Path) -> int:
-    """The highest fencing number under which anything of the record was written, 0 where there is none."""
+    """Return the highest fencing number of the record's files, 0 if there are none."""
     return max(_files(folder), default=0)
 
 
 def files(folder: Path) -> frozenset[str]:
-    """The names of the files of the record."""
+    """Return the names of the record's files."""
     return frozenset(path.name for path in _files(folder).values())
 
 
 def append(folder: Path, tombstones: Sequence[RecordedTombstone], *, fencing: int) -> None:
-    """Adds to the writer's own file, durably; adding the same again does no harm. Raises OSError."""
+    """Append to the writer's own file, durably. Repetition is harmless. Raises OSError."""
     if not tombstones:
         return
     path = _path(folder, fencing)
@@ -98,7 +97,7 @@ def append(folder: Path, tombstones: Sequence[RecordedTombstone], *, fencing: in
     try:
         size = os.fstat(descriptor).st_size
         if size % _RECORD_BYTES:
-            # What an earlier attempt of this writer, on a disk that was full, has left.
+            # Left by an earlier attempt of this writer on a full disk.
             os.ftruncate(descriptor, size - size % _RECORD_BYTES)
         view = memoryview(b"".join(map(_encoded, tombstones)))
         while view:
@@ -109,9 +108,9 @@ def append(folder: Path, tombstones: Sequence[RecordedTombstone], *, fencing: in
 
 
 def replace(folder: Path, tombstones: Collection[RecordedTombstone], *, fencing: int) -> None:
-    """Makes the record hold these, in a file of the writer's own, and removes those of earlier writers.
+    """Replace the record with these, in the writer's own file, and remove those of earlier writers.
 
-    Raises OSError, and then what was there before counts as well.
+    Raises OSError, and then the earlier files count as well.
     """
     _write(_path(folder, fencing), tombstones)
     if _give_way(folder, fencing):
@@ -124,14 +123,14 @@ def replace(folder: Path, tombstones: Collection[RecordedTombstone], *, fencing:
 
 
 def remove_unfinished(folder: Path, *, below_fencing: int) -> None:
-    """Removes files that a writer whose fencing number is at most `below_fencing` has begun; none is under way."""
+    """Remove unfinished files with a fencing number of at most `below_fencing`; none may be in progress."""
     for number, path in _files(folder, unfinished=True).items():
         if number <= below_fencing:
             remove_file(path)
 
 
 def carry(source: Path, target: Path) -> None:
-    """Makes the record in the folder `target` that in `source`, and none where that has none. Raises OSError."""
+    """Make the record in the folder `target` equal that in `source`, which may have none. Raises OSError."""
     wanted = _files(source)
     for number, path in wanted.items():
         replace_file(_path(target, number), path.read_bytes(), temporary=f".{path.name}")
@@ -146,16 +145,16 @@ def _path(folder: Path, fencing: int) -> Path:
 
 
 def _files(folder: Path, *, unfinished: bool = False) -> dict[int, Path]:
-    """The files of the record by their fencing numbers, ascending; or those that were never finished."""
+    """Return the record's files by fencing number, ascending, or only the unfinished ones."""
     found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     files = {int(match["fencing"]): path for match, path in found if match and bool(match["unfinished"]) == unfinished}
     return dict(sorted(files.items()))
 
 
 def _give_way(folder: Path, fencing: int) -> bool:
-    """Whether the writer was overtaken; then the file that it has just written is removed.
+    """Return whether the writer was overtaken, after removing the file it has just written.
 
-    Nothing is lost by that: a successor begins with making the record that of the database, which has these already.
+    Nothing is lost: a successor starts by replacing the record with the database's, which already has these.
     """
     if max(_files(folder), default=fencing) <= fencing:
         return False
@@ -165,13 +164,13 @@ def _give_way(folder: Path, fencing: int) -> bool:
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:
-    """What is in each file of the record. Raises OSError."""
+    """Return the content of each file of the record. Raises OSError."""
     while True:
         files = _files(folder)
         try:
             return {path: path.read_bytes() for path in files.values()}
         except FileNotFoundError:
-            # A writer has just taken what it holds over into a file of its own.
+            # A writer has just moved its content to a file of its own.
             if _files(folder) == files:
                 raise
 
@@ -185,7 +184,7 @@ def _header(count: int) -> bytes:
 
 
 def _count(header: bytes) -> int | None:
-    """How many records a file was made with; None when its header is not as it was written."""
+    """Return how many records a file was created with; None if its header was altered."""
     count = int.from_bytes(header[len(_TITLE) : -_CHECKSUM_BYTES], "little")
     return count if header == _header(count) else None
 

@@ -1,4 +1,4 @@
-"""A model's folder from elsewhere: what may lie in it before any of it is read, and a copy of what counts in it."""
+"""Check an untrusted model folder before reading any of it, and copy its current files."""
 
 import os
 import stat
@@ -11,20 +11,20 @@ from model_store.memory import free_memory
 from model_store.store import Store
 from model_store.work import Work
 
-#: Bytes that are copied at a time.
+#: Bytes copied at a time.
 _BLOCK = 8 << 20
-#: Bytes of memory for a byte on the disk: of an array, which is decoded beside itself, and of JSON, of which the
-#: shortest values, such as `[],`, are the largest.
+#: Bytes of memory per byte on disk: for arrays, decoded next to their bytes, and for JSON, whose shortest values, such
+#: as `[],`, take the most.
 _PER_BYTE, _PER_JSON_BYTE = 2, 32
-#: How deep a model's folders lie in one another: versions/<version>/<file>.
+#: Depth of a model's folders: versions/<version>/<file>.
 _DEPTH = 3
 
 
 def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_memory) -> None:
-    """Raises NotAStore for a folder that cannot be read without harm; nothing in it is opened.
+    """Raise NotAStore for a folder that cannot be read safely, without opening anything in it.
 
-    It may hold files and folders alone, no links, pipes, sockets or devices, and no more bytes than can be read into
-    the memory that `free_bytes` tells of.
+    It may contain only files and folders: no links, pipes, sockets or devices. Its size must fit the memory reported by
+    `free_bytes`.
     """
     try:
         files = list(_files(folder))
@@ -43,11 +43,10 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
 
 
 def copy_model(source: Path, target: Path, *, work: Work | None = None) -> Store:
-    """A copy, in the new folder `target`, of the model in `source`: of its current version and no other file.
+    """Copy the model in `source` to the new folder `target`: its current version and no other file.
 
-    It is one step of `work`.
-
-    Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore when an erasure was interrupted in it.
+    Reports as one step of `work`. Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore if an erasure was
+    interrupted in it.
     """
     store = Store.open(source)
     if store.is_erasing():
@@ -70,7 +69,7 @@ def copy_model(source: Path, target: Path, *, work: Work | None = None) -> Store
 
 
 def _files(folder: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every file below `folder`; NotAStore for what is neither file nor folder, and for folders too deep."""
+    """Yield every file below `folder`. Raises NotAStore for other kinds of entries, and for folders too deep."""
     for path in sorted(folder.iterdir()):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
@@ -97,7 +96,7 @@ def _kind(mode: int) -> str:
 
 
 def _blocks(descriptor: int, work: Work) -> Iterator[bytes]:
-    """The bytes of an open file, no more than it has now."""
+    """Yield the bytes of an open file, up to its present size."""
     left = os.fstat(descriptor).st_size
     while left and (block := os.read(descriptor, min(left, _BLOCK))):
         left -= len(block)

@@ -1,4 +1,4 @@
-"""The versions of a model: a folder each, written whole under another name and then never changed."""
+"""The versions of a model: one folder each, written completely under another name and then never changed."""
 
 import hashlib
 import re
@@ -39,24 +39,24 @@ _TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PAR
 
 
 class StoreConflict(ProjectorError):
-    """Another writer, with a higher fencing number, has taken over the store; nothing was changed."""
+    """Another writer with a higher fencing number has taken over the store; nothing was changed."""
 
 
 @dataclass(frozen=True, order=True)
 class VersionRef:
-    """A version and the fencing number of the lease under which it was written."""
+    """A version and the fencing number of its writer's lease."""
 
     version: int
     fencing: int
 
     @property
     def folder(self) -> str:
-        """Its name below `versions/`, `<version>-<fencing>`."""
+        """Its folder name below `versions/`, `<version>-<fencing>`."""
         return f"{self.version}-{self.fencing}"
 
     @classmethod
     def parse(cls, folder: str) -> "VersionRef":
-        """The version in a folder of that name; ValueError when the name is not of that form."""
+        """Return the version of a folder name. Raises ValueError for another form of name."""
         found = _FOLDER.fullmatch(folder)
         if found is None:
             raise ValueError(f"{folder!r} is not of the form <version>-<fencing>")
@@ -76,24 +76,24 @@ class SpanArrays:
 
     @classmethod
     def untouched(cls, weights: NDArray[np.float64]) -> "SpanArrays":
-        """Those of weights from which nothing has been deleted: B = W, T = 0."""
+        """Return the arrays of weights before any deletion: B = W, T = 0."""
         return cls(weights, weights, np.zeros_like(weights))
 
 
 @dataclass(frozen=True, eq=False)
 class VersionState:
-    """What changes from version to version."""
+    """The data that changes from version to version."""
 
     features: SpanArrays
     #: One block per label hop; (0, C, C) without label reuse.
     labels: SpanArrays
-    #: Which nodes are not deleted, (n,).
+    #: Mask of the nodes that are not deleted, (n,).
     live: NDArray[np.bool_]
-    #: Which of them still have their features, (n,): neither they nor their features were deleted.
+    #: Mask of the live nodes whose features were not deleted either, (n,).
     featured: NDArray[np.bool_]
     #: Rank of the features of the nodes in `featured`.
     rank: int
-    #: How it is published with noise; None where it is published as it is.
+    #: How it is published with noise; None if it is published unchanged.
     publication: Publication | None = None
 
 
@@ -107,26 +107,26 @@ class VersionManifest:
     manifest_sha256: str
     #: SHA-256, hex, of each other file.
     files: dict[str, str]
-    #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major); before
-    #: them the salt of a version that is published with noise.
+    #: SHA-256, hex, of the weights' bytes, features first, then labels (float64, little-endian, row-major); preceded by
+    #: the salt if the version is published with noise.
     weights_sha256: str
     rank: int
-    #: The version from whose weights the span coefficients in `base/` must have been rebuilt for B and T to go with
-    #: them: this one after a repair, an earlier one after a projection, 0 for those of training.
+    #: The version whose weights the span coefficients in `base/` must come from to match B and T: this one after a
+    #: repair, an earlier one after a projection, 0 for those of training.
     beta_version: int
     #: Edges between live nodes, each counted once.
     edges: int
 
     @property
     def ref(self) -> VersionRef:
-        """Which version it is of."""
+        """The version it describes."""
         return VersionRef(self.version, self.fencing)
 
 
 class Versions:
     """The folder `versions/` of a store."""
 
-    #: What each version consists of.
+    #: The files of each version.
     FILES = (_MANIFEST, _STATE)
 
     def __init__(self, folder: Path, *, manifest_sha256: str) -> None:
@@ -134,13 +134,13 @@ class Versions:
         self.manifest_sha256 = manifest_sha256
 
     def refs(self) -> list[VersionRef]:
-        """All versions, oldest first; NotAStore names a file that is none."""
+        """Return all versions, oldest first. Raises NotAStore naming a file that is not a version."""
         if not self.folder.is_dir():
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
 
     def write(self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int) -> str:
-        """Writes a version, durably and in one step, over an unused one of that name; returns its digest."""
+        """Write a version durably and atomically, replacing an unused one of that name; return its digest."""
         tensors = _tensors(state)
         state_bytes = save(tensors)
         manifest = VersionManifest(
@@ -164,9 +164,9 @@ class Versions:
         return hashlib.sha256(manifest_bytes).hexdigest()
 
     def read(self, ref: VersionRef, *, digest: str | None) -> VersionState:
-        """A version's state; StoreDamaged or NotAStore, naming the file, when it is not as written.
+        """Return a version's state. Raises StoreDamaged or NotAStore, naming the file, if it was altered.
 
-        `digest`, when given, is what the version's manifest must have as SHA-256.
+        `digest`, if given, is the required SHA-256 of the version's manifest.
         """
         manifest = self.manifest(ref)
         if digest is not None and self.digest(ref) != digest:
@@ -196,7 +196,7 @@ class Versions:
         )
 
     def manifest(self, ref: VersionRef) -> VersionManifest:
-        """The manifest of a version; StoreDamaged or NotAStore, naming it, when it is not as written."""
+        """Return the manifest of a version. Raises StoreDamaged or NotAStore, naming it, if it was altered."""
         path = self.folder / ref.folder / _MANIFEST
         manifest = read_checksummed(path, VersionManifest)
         if manifest.files.keys() != {_STATE}:
@@ -208,21 +208,21 @@ class Versions:
         return manifest
 
     def digest(self, ref: VersionRef) -> str:
-        """SHA-256, hex, of the manifest of a version. Raises as `manifest`."""
+        """Return the SHA-256, hex, of a version's manifest. Raises as `manifest`."""
         self.manifest(ref)
         return hashlib.sha256(read_file(self.folder / ref.folder / _MANIFEST)).hexdigest()
 
     def fencing(self) -> int:
-        """The highest fencing number under which a version was written or begun."""
+        """Return the highest fencing number of any version, complete or not."""
         names = [path.name.removeprefix(_TEMPORARY) for path in self.folder.iterdir()]
         found = [_FOLDER.fullmatch(name) for name in names]
         return max((int(match["fencing"]) for match in found if match), default=0)
 
     def set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
-        """Takes away versions written under fencing numbers up to `below_fencing`, but `keep`, and returns them.
+        """Move away versions with fencing numbers up to `below_fencing`, except `keep`, and return them.
 
-        Each in one step: what is left of it is a temporary folder. StoreDamaged when `keep` is not there: nothing is
-        taken away then.
+        Each move is atomic and leaves a temporary folder. Raises StoreDamaged, and moves nothing, if `keep` does not
+        exist.
         """
         self.manifest(keep)
         removed = [ref for ref in self.refs() if ref != keep and ref.fencing <= below_fencing]
@@ -233,18 +233,18 @@ class Versions:
         return removed
 
     def remove_unfinished(self, last: DurableChanges, *, below_fencing: int) -> None:
-        """Removes temporary folders of fencing numbers up to `below_fencing`."""
+        """Remove temporary folders with fencing numbers up to `below_fencing`."""
         for path in sorted(self.folder.iterdir()):
             if _is_unfinished(path.name, below_fencing):
                 last.remove_tree(path)
 
     def discard(self, ref: VersionRef) -> None:
-        """Removes whatever an attempt to write a version has left of it."""
+        """Remove everything that an attempt to write a version left."""
         whole, temporary = self.folder / ref.folder, self._temporary(ref)
         if temporary.exists():
             remove_tree(temporary)
         if whole.exists():
-            # In one step: what is left of it is a temporary folder.
+            # Atomic: only a temporary folder can remain.
             rename(whole, temporary)
             remove_tree(temporary)
 
@@ -264,7 +264,8 @@ def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
     arrays = {f"{name}.{part}": getattr(span, part) for name, span in spans.items() for part in _PARTS}
     masks = {"live": state.live, "featured": state.featured}
     if state.publication is not None:
-        # Beside the weights, as secret as they are: it leaves the disk with them, and takes no file to wait for.
+        # Stored with the weights, as confidential as they are: it leaves the disk with them and needs no extra file
+        # sync.
         masks[_PUBLICATION] = np.frombuffer(msgspec.json.encode(state.publication), dtype=np.uint8)
     return {name: np.ascontiguousarray(array, dtype="<f8") for name, array in arrays.items()} | {
         name: np.ascontiguousarray(mask, dtype=np.uint8) for name, mask in masks.items()
@@ -279,7 +280,7 @@ def _weights_sha256(tensors: Mapping[str, NDArray[Any]], publication: Publicatio
 
 
 def _is_unfinished(name: str, below_fencing: int) -> bool:
-    """Whether it is the name of a temporary folder whose fencing number is at most `below_fencing`."""
+    """Return whether `name` is a temporary folder's, with a fencing number of at most `below_fencing`."""
     found = _FOLDER.fullmatch(name.removeprefix(_TEMPORARY))
     return name.startswith(_TEMPORARY) and found is not None and int(found["fencing"]) <= below_fencing
 

@@ -1,17 +1,16 @@
-"""How far long work has come: which step is under way, how much of it is done, and about how long the rest takes.
+"""Progress of long work: the current step, its completed share, and an estimate of the remaining time.
 
-Whoever works begins steps and counts; whoever shows it asks, from any thread, when it likes. So counting costs an
-addition, and what reads and writes knows nothing of bars, lines or rows of a database.
+The worker begins steps and counts. Observers read the progress from any thread at any time. So counting costs one
+addition, and code that reads and writes needs no knowledge of progress bars, lines or database rows.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Seconds before anything is said of a step: those that end sooner are nothing to wait for, and a share of them is no
-#: measure yet.
+#: Seconds before a step reports anything: shorter steps need no progress, and early shares are unreliable.
 _SILENT_S = 2.0
-#: More than was to be done: then it was not known, and is not told any more.
+#: If more than this share of the amount is done, the amount was unknown, and the share is no longer reported.
 _TOO_MUCH = 1.05
 
 
@@ -19,47 +18,47 @@ _TOO_MUCH = 1.05
 class _Step:
     what: str
     began_at: float
-    #: In any unit, the same for both; 0 where it is not known beforehand.
+    #: In any unit, the same for both; 0 if unknown in advance.
     amount: float
     done: float = 0.0
-    #: Whether `what` says all there is to say.
+    #: Whether `what` is already the complete status.
     is_whole: bool = False
 
 
 class Work:
-    """What one thread is doing, for others to ask."""
+    """The current work of one thread, readable by others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._step: _Step | None = None
 
     def begin(self, what: str, amount: float = 0) -> None:
-        """Goes on to the step `what`, of which `amount` is to be counted where that is known beforehand."""
+        """Start the step `what`, with `amount` to count if known in advance."""
         self._step = _Step(what, self._clock(), amount)
 
     def count(self, amount: float) -> None:
-        """So much more of the step is done."""
+        """Add to the completed amount of the step."""
         if self._step is not None:
             self._step.done += amount
 
     def relay(self, said: str) -> None:
-        """Says, of this step, what another process says of its own."""
+        """Show another process's status as that of this step."""
         if self._step is not None:
             self._step = _Step(said, self._step.began_at, 0, is_whole=True)
 
     def end(self) -> None:
-        """Nothing is under way."""
+        """End the current step."""
         self._step = None
 
     @property
     def what(self) -> str:
-        """The step under way; empty between steps."""
+        """The current step; empty between steps."""
         step = self._step
         return "" if step is None else step.what
 
     @property
     def share(self) -> float | None:
-        """How much of the step is done, below 1; None where that is not known."""
+        """The completed share of the step, below 1; None if unknown."""
         step = self._step
         if step is None or not 0 < step.done <= step.amount * _TOO_MUCH:
             return None
@@ -67,7 +66,7 @@ class Work:
 
     @property
     def pace(self) -> str:
-        """How much is done and about how long the rest takes or, where that would be a guess, how long it has taken.
+        """The completed share and the estimated remaining time or, if that would be a guess, the elapsed time.
 
         Empty in the first seconds of a step.
         """
@@ -81,7 +80,7 @@ class Work:
 
     @property
     def status(self) -> str | None:
-        """Step and pace in one line; None while there is nothing to say yet."""
+        """Step and pace in one line; None while there is nothing to report."""
         step, pace = self._step, self.pace
         if step is None or not (pace or step.is_whole):
             return None
@@ -91,7 +90,7 @@ class Work:
 
 
 def _duration(seconds: float) -> str:
-    """So rounded that it does not change with every look."""
+    """Format a duration, rounded so that it does not change on every read."""
     if seconds < 10:
         return "a few seconds"
     if seconds < 90:

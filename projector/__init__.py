@@ -1,8 +1,8 @@
-"""Projector: linear graph neural networks that forget and learn nodes, edges and features, with a bound on the rest.
+"""Projector: linear graph neural networks that forget and learn nodes, edges and features, with a proven error bound.
 
     model = fit(data)                    # a torch_geometric Data, or from_arrays(edges, features, labels)
     model, report = model.forget(nodes=[3, 14])     # the weights of retraining without them, to report.bound_after
-    model, report = model.update(add_nodes=features, add_edges=[[2708, 0]])     # what joins, is corrected, withdrawn
+    model, report = model.update(add_nodes=features, add_edges=[[2708, 0]])     # additions, corrections, removals
     model.predict([0, 1, 2])
 
 See `fit`, `from_arrays`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.
@@ -29,7 +29,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, once they are asked for: who needs an enum alone does not wait for torch."""
+    """Import the public names lazily, so that reading an enum does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module 'projector' has no attribute {name!r}")
     return getattr(import_module(_FROM.get(name, "projector.model")), name)

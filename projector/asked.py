@@ -1,4 +1,4 @@
-"""What an update is asked to do, checked against the model: rows and arrays that fit it, or an error."""
+"""Check an update request against the model and return the rows and arrays to apply."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from projector.training.scaling import rescale
 
 @dataclass(frozen=True, eq=False)
 class Leaving:
-    """What leaves, as `Model.update` is given it."""
+    """Removals, as passed to `Model.update`."""
 
     nodes: ArrayLike = ()
     edges: ArrayLike = ()
@@ -30,14 +30,14 @@ class Leaving:
 
 @dataclass(frozen=True, eq=False)
 class Arriving:
-    """What joins, as `Model.update` is given it."""
+    """Additions and replacements, as passed to `Model.update`."""
 
-    #: Features of new nodes, (a, d), dense or scipy CSR; None for no node. Their classes, (a,), -1 for none, or
-    #: real-valued targets, (a,) or (a, C), NaN for none.
+    #: Features of new nodes, (a, d), dense or scipy CSR; None for no new node. Then their labels: classes, (a,), -1 for
+    #: none, or real-valued targets, (a,) or (a, C), NaN for none.
     nodes: Any = None
     node_labels: ArrayLike | None = None
     edges: ArrayLike = ()
-    #: Features (d,), and classes or real-valued targets (C,), that nodes get in place of those they have.
+    #: Replacements by node: features (d,), and classes or real-valued targets (C,).
     features: Mapping[int, ArrayLike] = field(default_factory=dict)
     labels: Mapping[int, Any] = field(default_factory=dict)
 
@@ -45,9 +45,9 @@ class Arriving:
 def checked(
     model: HeldModel, exponents: NDArray[np.int64] | None, leaving: Leaving, arriving: Arriving
 ) -> tuple[Removal, Joining | None]:
-    """What leaves, the features and labels that are replaced included, and what joins then, None for nothing.
+    """Return what to remove, including features and labels to be replaced, and what to add, or None for no additions.
 
-    Column j of the model's features was multiplied by 2**exponents[j]. Raises GraphError.
+    Training multiplied column j of the model's features by 2**exponents[j]. Raises GraphError.
     """
     nodes, features, labels = (live_rows(model, rows) for rows in (leaving.nodes, leaving.features, leaving.labels))
     replaced, relabelled = (live_rows(model, [*given]) for given in (arriving.features, arriving.labels))
@@ -72,7 +72,7 @@ def checked(
 def newcomers(
     model: HeldModel, exponents: NDArray[np.int64] | None, features: Any, neighbours: Sequence[ArrayLike]
 ) -> list[Joining]:
-    """Each row of `features` (m, d) as the one node that joins, with edges to its `neighbours`. Raises GraphError."""
+    """Return one `Joining` per row of `features` (m, d): a new node linked to its `neighbours`. Raises GraphError."""
     rows, _ = _features(model, exponents, Arriving(nodes=features), [])
     before, nothing = model.live_graph.propagator.nodes, np.empty(0, dtype=np.int64)
     if len(neighbours) != rows.shape[0]:
@@ -86,7 +86,7 @@ def newcomers(
 
 
 def live_rows(model: HeldModel, nodes: ArrayLike) -> NDArray[np.int64]:
-    """`nodes` (m,) as rows; raises GraphError for one that was deleted, or never was, or is named twice."""
+    """Return `nodes` (m,) as rows. Raises GraphError for a deleted, unknown or repeated node."""
     rows = np.atleast_1d(_read("nodes", nodes))
     if rows.size == 0:
         return np.empty(0, dtype=np.int64)
@@ -124,7 +124,7 @@ def _check_named_once(
 
 
 def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
-    """`edges` as (k, 2) rows below `nodes`, each once."""
+    """Return `edges` as distinct (k, 2) pairs of rows below `nodes`."""
     pairs = _read("edges", edges)
     if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
         raise GraphError(
@@ -167,7 +167,7 @@ def _joining(
 def _features(
     model: HeldModel, exponents: NDArray[np.int64] | None, arriving: Arriving, replaced: list[int]
 ) -> tuple[Features, list[str]]:
-    """The features of the nodes `replaced` and of new ones, as the model stores its own, and a name for each row."""
+    """Return features of `replaced` and new nodes in the model's layout and dtype, with a name for each row."""
     stored = model.features.rows
     rows = [_matrix(f"The features of node {row}", arriving.features[row], stored, is_row=True) for row in replaced]
     given = [] if arriving.nodes is None else [_matrix("add_nodes", arriving.nodes, stored, is_row=False)]
@@ -191,7 +191,7 @@ def _features(
 
 
 def _matrix(name: str, given: Any, stored: FeatureMatrix, *, is_row: bool) -> NDArray[np.float64] | sp.csr_array:
-    """`given` in float64, (m, d), or one row of it; CSR where the model's features are."""
+    """Return `given` as float64 (m, d), in CSR if the model's features are sparse. `is_row` accepts one row only."""
     matrix = _read(name, given, sp.csr_array if sp.issparse(given) else np.asarray)
     if is_row and matrix.ndim == 1:
         matrix = matrix[None, :]
@@ -208,13 +208,13 @@ def _matrix(name: str, given: Any, stored: FeatureMatrix, *, is_row: bool) -> ND
     if stored.dense:
         return wide if isinstance(wide, np.ndarray) else wide.toarray()
     wide = sp.csr_array(wide)
-    # A value given several times is their sum, as everywhere.
+    # Repeated entries add up, as elsewhere.
     wide.sum_duplicates()
     return wide
 
 
 def _read(name: str, given: Any, convert: Callable[[Any], Any] = np.asarray) -> Any:
-    """`given` as an array, or as `convert` makes one."""
+    """Return `given` converted by `convert`, by default to an array."""
     try:
         return convert(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -223,9 +223,11 @@ def _read(name: str, given: Any, convert: Callable[[Any], Any] = np.asarray) -> 
 
 
 def _scaled(exact: Features, exponents: NDArray[np.int64] | None, dtype: np.dtype[Any], names: list[str]) -> Features:
-    """`exact` rounded to `dtype`, with columns multiplied by 2**exponents, which nothing but an overflow or underflow
-    can make inexact."""
-    # Overflows are found in what comes of them.
+    """Return `exact` rounded to `dtype`, with columns multiplied by 2**exponents.
+
+    Scaling is exact unless it overflows or underflows. Raises GraphError if it does.
+    """
+    # The checks below catch overflow.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded: Features = exact.astype(dtype)
         scaled = rounded if exponents is None else rescale(rounded, exponents)
@@ -242,7 +244,7 @@ def _scaled(exact: Features, exponents: NDArray[np.int64] | None, dtype: np.dtyp
 
 
 def _each_row(features: Features, holds: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Whether `holds` is true of all values of each row that are stored, (m,)."""
+    """Return whether `holds` is true of every stored value of a row, (m,)."""
     if isinstance(features, np.ndarray):
         return np.asarray(holds(features).all(axis=1))
     rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
@@ -250,7 +252,7 @@ def _each_row(features: Features, holds: Callable[[NDArray[Any]], NDArray[np.boo
 
 
 def _lengths(features: Features) -> NDArray[np.float64]:
-    """|x| of each row, (m,)."""
+    """Return |x| of each row, (m,)."""
     if isinstance(features, np.ndarray):
         return np.asarray(np.linalg.norm(features.astype(np.float64), axis=1))
     return np.asarray(np.sqrt(features.astype(np.float64).power(2).sum(axis=1)))
@@ -278,7 +280,7 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
 
 
 def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows that are trained on from now on, and their classes."""
+    """Return the rows to train on from now on, and their classes."""
     classes, before = model.state.classes, model.live_graph.propagator.nodes
     of_new = np.full(new, NO_LABEL) if arriving.node_labels is None else _read("add_labels", arriving.node_labels)
     if of_new.shape != (new,) or (new and of_new.dtype.kind not in "iu"):
@@ -306,7 +308,7 @@ def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.
 
 
 def _targets(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The rows that are trained on from now on, and their real-valued targets, (l, C)."""
+    """Return the rows to train on from now on, and their real-valued targets, (l, C)."""
     count, before = model.state.classes, model.live_graph.propagator.nodes
     of_new = np.full((new, count), np.nan)
     if arriving.node_labels is not None:

@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""Torch devices, memory and threads."""
 
 import math
 import os
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from projector.errors import DeviceError
 
-#: Up to so many values of its largest matrix, a kernel is quicker on one thread than on two.
+#: A kernel whose largest matrix has at most this many values runs faster on one thread than on two.
 ONE_THREAD_VALUES = 1 << 19
-#: From so many bytes on an array that is seldom read does not stay in memory.
+#: A rarely read array of at least this many bytes moves from memory to a file.
 SELDOM_BYTES = 1 << 30
-#: What torch says in a plain RuntimeError where memory ran out: its allocator on the CPU, cuBLAS and cuSOLVER, CUDA.
+#: Torch's messages in a plain RuntimeError when memory runs out: its CPU allocator, cuBLAS and cuSOLVER, CUDA.
 _NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 _NO_MEMORY = (_NO_CPU_MEMORY, "_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-#: The number of threads from before the innermost `threads_for` that took some away.
+#: The thread count before the innermost `threads_for` that reduced it.
 _TAKEN: ContextVar[int | None] = ContextVar("_TAKEN", default=None)
 
 
 def torch_device(name: str) -> torch.device:
-    """The device called `cpu`, `cuda` or `cuda:N`; raises DeviceError when it is not there, without a fallback."""
+    """Return the device named `cpu`, `cuda` or `cuda:N`. Raises DeviceError if it is missing; there is no fallback."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -43,7 +43,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that the memory, of the device or of the machine, did not suffice."""
+    """Return whether `error` reports that device or host memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
@@ -51,13 +51,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> Iterator[None]:
-    """Turns running out of memory on a graph of that size into DeviceError."""
+    """Raise DeviceError when a graph of this size runs out of memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        # Work on a GPU needs memory of the machine as well.
+        # Work on a GPU needs host memory too.
         on_cpu = torch.device(device).type == "cpu" or isinstance(error, MemoryError) or _NO_CPU_MEMORY in str(error)
         where = "cpu" if on_cpu else device
         raise DeviceError(
@@ -67,22 +67,22 @@ def enough_memory(device: torch.device | str, nodes: int, num_features: int) -> 
 
 
 def in_file(size: int, device: torch.device | str) -> bool:
-    """Whether `seldom_read` makes a file for so many bytes."""
+    """Return whether `seldom_read` uses a file for this many bytes."""
     return torch.device(device).type == "cpu" and size >= SELDOM_BYTES
 
 
 def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """A float64 tensor, not initialised, of which a few rows are read at a time.
+    """Return an uninitialised float64 tensor of which a few rows are read at a time.
 
-    A large one on the CPU is a file without a name, in the system's folder for temporary files, that the system reads
-    and writes as it has memory; it is overwritten when it is let go. Raises DeviceError when the folder cannot hold it.
+    A large tensor on the CPU is an unnamed file in the system's temporary folder, cached by the system as memory
+    allows. The file is overwritten when the tensor is released. Raises DeviceError if the folder cannot hold it.
     """
     size = 8 * math.prod(shape)
     if not in_file(size, device):
         return torch.empty(tuple(shape), dtype=torch.float64, device=device)
     try:
         with tempfile.TemporaryFile(buffering=0) as file:
-            # Taken now: a mapping would tell of a full disk by a signal.
+            # Allocate now: with a sparse file, a full disk would raise a signal on access.
             os.posix_fallocate(file.fileno(), 0, size)
             values = np.memmap(file, dtype=np.float64, mode="r+", shape=tuple(shape))
             weakref.finalize(values, _let_go, os.dup(file.fileno()), size, os.getpid())
@@ -95,33 +95,33 @@ def seldom_read(shape: Sequence[int], device: torch.device | str = "cpu") -> Ten
 
 
 def _let_go(descriptor: int, size: int, process: int) -> None:
-    """Overwrites a file that nobody reads any more, beside whoever let go of it; `process` made it."""
-    if os.getpid() != process:  # a fork of the one that reads it still
+    """Overwrite a released file, in a thread beside the caller; `process` created it."""
+    if os.getpid() != process:  # a fork of the process that still reads it
         os.close(descriptor)
     elif threading.main_thread().is_alive():
         threading.Thread(target=_overwrite, args=(descriptor, size), name="overwrite").start()
-    else:  # nobody waits for a thread that starts now
+    else:  # at exit, nothing waits for new threads
         _overwrite(descriptor, size)
 
 
 def _overwrite(descriptor: int, size: int) -> None:
-    """Zeros in place of the file's bytes, down to the disk, and closes it."""
+    """Overwrite the file with zeros down to the disk, and close it."""
     zeros = bytes(min(size, 1 << 24))
     with open(descriptor, "wb") as file:
         file.seek(0)
         for start in range(0, size, len(zeros)):
             file.write(zeros[: size - start])
             file.flush()
-            # A little at a time, since other files' syncs wait for what is to be written before them.
+            # Sync in small pieces: other files' syncs wait for pending writes.
             os.fdatasync(descriptor)
 
 
 @contextmanager
 def threads_for(matrix: Tensor) -> Iterator[None]:
-    """Gives torch one thread in here where more would cost more than they save; `matrix` is the largest worked on.
+    """Limit torch to one thread in this context when more would cost more than they save.
 
-    Under OMP_WAIT_POLICY=passive every product wakes the other threads. The number is the calling thread's own, but a
-    thread that uses torch for the first time meanwhile starts with it, and keeps it.
+    `matrix` is the largest one used. Under OMP_WAIT_POLICY=passive every product wakes the other threads. The limit
+    applies to the calling thread, but a thread that first uses torch meanwhile starts with it and keeps it.
     """
     number = torch.get_num_threads()
     if number == 1 or matrix.numel() > ONE_THREAD_VALUES:
@@ -138,7 +138,7 @@ def threads_for(matrix: Tensor) -> Iterator[None]:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Gives back in here the threads that a `threads_for` around it has taken away."""
+    """Restore in this context the threads that an enclosing `threads_for` removed."""
     number = _TAKEN.get()
     if number is None:
         yield

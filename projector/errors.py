@@ -1,8 +1,8 @@
-"""Errors of the mathematics; each ends in what the user can do."""
+"""Errors of the mathematics. Each ends with a remedy."""
 
 
 class ExplainedError(Exception):
-    """Base of every typed error, also of the service's: what was wrong (`detail`), what to do (`remedy`)."""
+    """Base of every typed error, including the service's: what is wrong (`detail`) and what to do (`remedy`)."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(f"{detail} {remedy}")
@@ -11,11 +11,11 @@ class ExplainedError(Exception):
 
 
 class ProjectorError(ExplainedError):
-    """Base of the errors of `projector` and of what is built on it."""
+    """Base of the errors of `projector` and of the packages built on it."""
 
 
 class GraphError(ProjectorError):
-    """A graph that cannot be trained on: asymmetric edges, NaN features, labels out of range, …"""
+    """The graph cannot be trained on: asymmetric edges, NaN features, labels out of range, …"""
 
 
 class TrainingError(ProjectorError):
@@ -23,20 +23,20 @@ class TrainingError(ProjectorError):
 
 
 class RankError(ProjectorError):
-    """The Gram matrix cannot tell the rank of the features, even with rescaled columns."""
+    """The Gram matrix cannot determine the rank of the features, even with rescaled columns."""
 
 
 class PromiseError(ProjectorError):
-    """What is to be published cannot keep what was promised of it, or nothing could."""
+    """A publication cannot keep its privacy promise, or no publication could."""
 
 
 class WorkersLost(ProjectorError):
-    """One of several workers died, hung or failed by itself; nothing more can be computed by this group of them."""
+    """A worker died, hung or failed on its own. This group of workers can compute nothing more."""
 
 
 class WorkersDiffer(ProjectorError):
-    """A worker has made another model ready than the others."""
+    """The workers prepared different models."""
 
 
 class DeviceError(ProjectorError):
-    """The device asked for is not there, or too small."""
+    """The requested device is missing or too small."""

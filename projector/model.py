@@ -1,8 +1,7 @@
-"""The face of the library: fit a linear graph neural network, forget from it, know how far that is from retraining.
+"""The library's main interface: fit a linear graph neural network, forget data, bound its distance to retraining.
 
 The method is Projector (Cong and Mahdavi, "Efficiently Forgetting What You Have Learned in Graph Representation
-Learning via Projection", AISTATS 2023), with the weights then brought to those of retraining ("repair") and a proven
-bound.
+Learning via Projection", AISTATS 2023). A repair then brings the weights to those of retraining, within a proven bound.
 """
 
 import time
@@ -38,37 +37,36 @@ from projector.training.pretrained import PretrainedWeights
 
 @dataclass(frozen=True)
 class Report:
-    """What an update did."""
+    """Figures of an update."""
 
-    #: How many of each left; features and labels that were replaced are among them.
+    #: Numbers removed, including replaced features and labels.
     nodes: int
     edges: int
     features: int
     labels: int
-    #: How many of each joined; features and labels are those of nodes that were there.
+    #: Numbers added. Features and labels are those of existing nodes.
     nodes_joined: int
     edges_joined: int
     features_joined: int
     labels_joined: int
-    #: Directions of the features that only what left supported, and those that only what joined supports.
+    #: Feature directions that only removed data supported, and those that only added data supports.
     directions_removed: int
     directions_gained: int
-    #: How much weight training had put on the deleted features: the norm of the row of W that a binary feature on
-    #: exactly these nodes would have, summed over blocks (the paper's feature injection test). None for edges alone.
+    #: How much weight training put on the deleted features: the norm of the row of W that a binary feature on exactly
+    #: these nodes would have, summed over blocks (the paper's feature injection test). None for edges alone.
     injected_norm_before: float | None
     injected_norm_after: float | None
-    #: How much of the weights those labels account for that left while their nodes stay, |sum h_i^T u_i|_F; None where
-    #: none did.
+    #: How much of the weights came from removed labels whose nodes stay, |sum h_i^T u_i|_F; None without such labels.
     training_norm_before: float | None
     training_norm_after: float | None
-    #: |Q^T W|_F along the removed directions Q, measured before anything joins; None where there are none.
+    #: |Q^T W|_F along the removed directions Q, measured before anything joins; None if there are none.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
-    #: Distance to the weights of retraining on what remains, before and after the repair, of columns multiplied as
-    #: `Model.exponents` says; None for a loss with kinks.
+    #: Upper bound on the distance to retraining on the remaining graph, before and after the repair, for columns scaled
+    #: by `Model.exponents`; None for a loss with kinks.
     bound_before: Certificate | None
     bound_after: Certificate | None
-    #: What came of the repair, and its steps; None for those where there was none.
+    #: Outcome of the repair and its number of steps; None if there was none.
     repair: RepairStatus
     iterations: int | None
     #: |W_after - W_before|_F / |W_before|_F.
@@ -78,42 +76,43 @@ class Report:
 
 @dataclass(frozen=True)
 class SpanFigures:
-    """What a set of nodes means to a model that still has them."""
+    """The influence of a set of nodes on a model that still has them."""
 
     #: As in `Report`.
     injected_norm: float
-    #: Directions of the features that nobody else supports, and |Q^T W|_F along them (None where there are none).
+    #: Number of feature directions that no other node supports, and |Q^T W|_F along them (None if there are none).
     directions: int
     lost_direction_norm: float | None
-    #: x_i^T M+ x_i of each node, (m,) float64 in [0, 1]: how nearly it is alone in supporting a direction.
+    #: x_i^T M+ x_i of each node, (m,) float64 in [0, 1]: 1 if the node alone supports a direction.
     leverages: NDArray[np.float64]
 
 
 class Model:
-    """A trained linear graph neural network on a graph; immutable, `forget` and `update` return another.
+    """A trained linear graph neural network on a graph. Immutable: `forget` and `update` return a new model.
 
-    Nodes are the rows of the graph that was given, 0 to n - 1, before and after any deletion; those that join follow.
-    What is forgotten leaves the weights, the graph and every prediction; its rows stay in memory, since the model
-    before shares them. To have them gone, as the service does, drop both and fit again from what remains.
+    Nodes are the rows of the given graph, 0 to n - 1, before and after any deletion. New nodes follow.
+
+    Forgotten data leaves the weights, the graph and every prediction. Its rows stay in memory, because the previous
+    model shares them. To erase them too, as the service does, drop both models and fit again from what remains.
     """
 
     def __init__(self, held: HeldModel, exponents: NDArray[np.int64] | None) -> None:
-        """Use `fit`. Column j of the features was multiplied by 2**exponents[j]; None where none was."""
+        """Use `fit`. Column j of the features was multiplied by 2**exponents[j]; None if none was scaled."""
         self._held = held
         self._exponents = exponents
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Model":
-        """The model itself, because it is immutable."""
+        """Return the model itself, because it is immutable."""
         return self
 
     @property
     def live(self) -> NDArray[np.bool_]:
-        """Which nodes have not been deleted, (n,)."""
+        """Mask of the nodes that have not been deleted, (n,)."""
         return self._held.state.live.copy()
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """W of the feature blocks, (blocks, d, C) float64, for the features as they were given."""
+        """W of the feature blocks, (blocks, d, C) float64, for the features as given."""
         blocks = by_block(self._held.state.features.W, self._held.state.classes).cpu().numpy().copy()
         if self._exponents is not None:
             blocks *= np.exp2(self._exponents.astype(np.float64))[:, None]
@@ -121,31 +120,31 @@ class Model:
 
     @property
     def exponents(self) -> NDArray[np.int64] | None:
-        """Column j of the features was multiplied by 2**exponents[j] at `fit`, (d,); None where none was.
+        """`fit` multiplied column j of the features by 2**exponents[j], (d,); None if none was scaled.
 
-        The objective is that of the multiplied columns, also for retraining: bounds are of `weights` divided by these
+        The objective uses the scaled columns, also for retraining. So bounds apply to `weights` divided by these
         powers.
         """
         return None if self._exponents is None else self._exponents.copy()
 
     @property
     def certificate(self) -> Certificate | None:
-        """How far the weights can be from the optimum of the live graph's objective: |W - W_u|_F <= bound.
+        """Upper bound on the distance to the optimum of the live graph's objective: |W - W_u|_F <= bound.
 
-        Both are of the columns multiplied by 2**exponents. None for the plain hinge, which has kinks.
+        Both refer to columns scaled by 2**exponents. None for the plain hinge, which has kinks.
         """
         return self._held.certificate()
 
     def predict(self, nodes: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Class probabilities, or real-valued targets, (m, C) float64, of `nodes` (m,), or of all (0 for deleted ones).
+        """Return class probabilities or real-valued targets of `nodes` (m,) or of all, (m, C) float64.
 
-        Raises GraphError for a node that was deleted, never existed, or is named twice.
+        Deleted nodes have 0 in the result for all. Raises GraphError for a deleted, unknown or repeated node.
         """
         probabilities = self._held.live_graph.probabilities(self._held.state)
         return probabilities if nodes is None else probabilities[live_rows(self._held, nodes)]
 
     def span(self, nodes: ArrayLike) -> SpanFigures:
-        """What `nodes` (m,) mean to the model, without forgetting them. Raises GraphError as `predict` does."""
+        """Return the influence of `nodes` (m,) on the model, without forgetting them. Raises as `predict` does."""
         rows = live_rows(self._held, nodes)
         held, state = self._held, self._held.state
         found = project_batch(state, held.features, held.labels, [Removal(nodes=rows)])
@@ -165,9 +164,9 @@ class Model:
         repair: bool = True,
         progress: Callable[[RepairProgress], None] | None = None,
     ) -> tuple["Model", Report]:
-        """The model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,), and a report.
+        """Return the model without `nodes` (m,), `edges` (k, 2) and the features of the nodes `features` (l,).
 
-        The part of `update` in which nothing joins.
+        Also returns a report. Equals `update` without additions.
         """
         return self.update(
             remove_nodes=nodes, remove_edges=edges, remove_features=features, repair=repair, progress=progress
@@ -188,25 +187,25 @@ class Model:
         repair: bool = True,
         progress: Callable[[RepairProgress], None] | None = None,
     ) -> tuple["Model", Report]:
-        """The model after what is named has left, and then what is given has joined, and a report.
+        """Return the model after removals and then additions, and a report.
 
-        What leaves: `remove_nodes` (m,) with all that is theirs; `remove_edges` (k, 2), each row one edge in either
-        direction; the features of the nodes `remove_features` (l,); the labels of the nodes `remove_labels` (r,),
-        which are trained on no longer and stay in the graph.
+        Removals: `remove_nodes` (m,) with all their data. `remove_edges` (k, 2), each row one edge in either direction.
+        The features of the nodes `remove_features` (l,). The labels of the nodes `remove_labels` (r,), which stay in
+        the graph but are no longer trained on.
 
-        What joins: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1,
-        … of the graph; `add_labels` (a,) are their classes, -1 for one that is not trained on (default: none is), or
-        real-valued targets where the model has these, float (a,) or (a, C), NaN for one that is not trained on;
-        `add_edges` (k, 2) link nodes, new ones among them, each edge once. `set_features` and `set_labels` give nodes
-        other features (d,) and another class, or targets (C,), to train on; what they had leaves first.
+        Additions: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1, …
+        of the graph. `add_labels` (a,) are their classes, -1 for a node that is not trained on (the default). If the
+        model has real-valued targets, they are float (a,) or (a, C), NaN for a node that is not trained on. `add_edges`
+        (k, 2) link old and new nodes, each edge once. `set_features` and `set_labels` give nodes new features (d,) and
+        a new class, or targets (C,), to train on; the old ones are removed first.
 
-        The projection of the paper for what leaves, then (unless `repair` is False) the minimum of the objective on the
-        graph as it is then: the weights that retraining would give, to a relative bound of 1e-8. `progress` is told how
-        far it has come. Column scales and sigmas of adaptive diffusion stay what they were in `fit`.
+        Removals use the paper's projection. Then (unless `repair` is False) the repair goes to the minimum of the
+        objective on the resulting graph: the weights of retraining, to a relative bound of 1e-8. `progress` receives
+        its progress. Column scales and sigmas of adaptive diffusion stay as in `fit`.
 
-        Raises GraphError for what is not in the graph (any more) or named twice, for an edge that is there already, and
-        for features or labels that do not fit the model; NotFinite when numbers overflow; TrainingError for `repair`
-        with the plain hinge, for which nothing bounds the distance to retraining, and for labels that leave without it.
+        Raises GraphError for deleted, unknown or repeated items, for an edge that already exists, and for features or
+        labels that do not fit the model. Raises NotFinite if numbers overflow. Raises TrainingError for `repair` with
+        the plain hinge, where nothing bounds the distance to retraining, and for removing labels without repair.
         """
         began = time.perf_counter()
         leaving = Leaving(remove_nodes, remove_edges, remove_features, remove_labels)
@@ -221,10 +220,10 @@ class Model:
         return Model(self._after(done, removal), self._exponents), report
 
     def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
-        """What `predict` would return, (m, C) float64, for nodes that are not in the graph; nothing changes.
+        """Return what `predict` would return, (m, C) float64, for nodes outside the graph. Nothing changes.
 
-        `features` (m, d) are theirs, dense or scipy CSR, and `neighbours` a list of nodes for each. Each is predicted
-        as if it alone had joined, without a label. Raises GraphError as `update` does.
+        `features` (m, d) are dense or scipy CSR, and `neighbours` has a list of nodes per row. Each prediction assumes
+        that this node alone joined, without a label. Raises GraphError as `update` does.
         """
         held = self._held
         predicted = [
@@ -238,7 +237,7 @@ class Model:
         given = [held.features] if held.labels is None else [held.features, held.labels]
         coefficients = done.outcome.coefficients
         if coefficients is None:
-            # Features alone take no label along, nor the other way round.
+            # Removing only features keeps the label, and vice versa.
             leaving = (removal.rows, np.concatenate([removal.nodes, removal.labels]))
             betas = [_without_rows(one.beta, rows) for one, rows in zip(given, leaving, strict=False)]
             if done.joined:
@@ -268,19 +267,19 @@ def fit(
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
 ) -> Model:
-    """Trains `spec` (default: `ModelSpec()`) on `data`, on `device`; on the CPU the same inputs give the same bits.
+    """Train `spec` (default: `ModelSpec()`) on `data`, on `device`. On the CPU the same inputs give the same bits.
 
-    `data` is a `torch_geometric.data.Data`, or anything with its attributes or keys: `edge_index` (2, E) with both
-    directions of each edge, `x` (n, d), `y` (n,) with -1 where there is no label, and `train_mask` (n,) bool (default:
-    every node with a label); or a `Graph`, from `from_arrays`.
+    `data` is a `torch_geometric.data.Data`, or any object with its attributes or keys: `edge_index` (2, E) with both
+    directions of each edge, `x` (n, d), `y` (n,) with -1 for unlabelled nodes, and `train_mask` (n,) bool (default:
+    every node with a label). A `Graph` from `from_arrays` works too.
 
-    With `weights` W (blocks, d, C), and `label_weights` where there is label reuse, training goes on from there. The
-    spec's `seed` and `tolerance` say how it is trained.
+    `weights` W (blocks, d, C), with `label_weights` under label reuse, are the starting point of training. The spec's
+    `seed` and `tolerance` control training.
 
-    Warns if the features are too large relative to lambda for any deletion to be proven, and suggests a divisor.
-    Raises GraphError for data that cannot be trained on, TrainingError for a setting that is out of range or a solver
-    that fails, RankError when the features' Gram matrix cannot tell their rank, WeightsError for `weights` that belong
-    to another graph, and DeviceError when the device is not there or too small.
+    Warns if the features are too large relative to lambda for any deletion to be proven, and suggests a divisor. Raises
+    GraphError for data that cannot be trained on, TrainingError for a setting out of range or a failing solver,
+    RankError if the features' Gram matrix cannot determine their rank, WeightsError for `weights` of another graph, and
+    DeviceError if the device is missing or too small.
     """
     torch_device(device)
     spec = spec or ModelSpec()

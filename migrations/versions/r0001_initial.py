@@ -1,4 +1,4 @@
-"""The schema of the first release. Each file of the folder beside this one holds one noun."""
+"""The schema of the first release. Each file in the folder of the same revision defines one noun."""
 
 from service.db.migrate import execute_files
 
@@ -9,7 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the schema; `bounds` and `functions` look at what the other files made, so they come last."""
+    """Create the schema; `bounds` and `functions` depend on the other files, so they come last."""
     execute_files(
         __file__,
         *("keys", "versions", "requests", "tombstones", "log", "decisions", "drills", "feed", "webhooks"),

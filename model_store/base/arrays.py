@@ -1,4 +1,4 @@
-"""Reading the arrays of `base/` chunk by chunk, every chunk against its digest, and writing them anew."""
+"""Read the arrays of `base/` chunk by chunk, verifying digests, and write them anew."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from model_store.base.index import Generation, Index, StoredArray, Table
 from model_store.disk.durable import DurableChanges, damaged, read_range
 
-#: The slots of one chunk as they lie on disk, (slots, slot_bytes).
+#: The slots of one chunk as stored on disk, (slots, slot_bytes).
 Raw = NDArray[np.uint8]
 
 
-#: How many times as long a byte takes of slots in no order, which are put in order, as of rows. [20 million slots.]
+#: Relative time per byte of unordered slots, which must be sorted, against rows. [20 million slots.]
 _SORTED = 9
 
 
 @dataclass(frozen=True, eq=False)
 class NewArray:
-    """An array to be written: what each slot holds and the byte that blanks it."""
+    """An array to write: the value of each slot and the byte that blanks it."""
 
     #: (slots,) or (slots, width).
     values: NDArray[Any]
@@ -31,9 +31,9 @@ class NewArray:
 
 @dataclass(frozen=True, eq=False)
 class NewTable:
-    """A table to be written."""
+    """A table to write."""
 
-    #: First slot of each chunk, and the number of slots at the end, (chunks + 1,).
+    #: First slot of each chunk, then the total number of slots, (chunks + 1,).
     starts: NDArray[np.int64]
     arrays: Mapping[str, NewArray]
 
@@ -41,28 +41,28 @@ class NewTable:
 class BaseArrays:
     """The arrays of `base/` as one index describes them.
 
-    While slots are being blanked (`Table.erasing`), some of their bytes may have been overwritten and others not. They
-    are then read as blank whatever they hold, and their chunks are held against the digests they are about to have:
-    a crash in the middle is no damage, and damage beside it is still found.
+    While slots are being blanked (`Table.erasing`), only some of their bytes may be overwritten. They always read as
+    blank, and their chunks are verified against the digests they are about to have. So a crash midway is not damage,
+    and damage next to it is still detected.
     """
 
     def __init__(self, folder: Path, index: Index, count: Callable[[float], None] | None = None) -> None:
-        """`count` is told, chunk by chunk, how much of `reading_work` has been read."""
+        """`count` receives, chunk by chunk, how much of `reading_work` has been read."""
         self.folder = folder
         self.index = index
         self._count = count
 
     def read(self, table_name: str, array_name: str, chunks: range) -> NDArray[Any]:
-        """The slots of consecutive chunks, (slots, width), verified; StoreDamaged names file and chunk."""
+        """Return verified slots of consecutive chunks, (slots, width). Raises StoreDamaged naming file and chunk."""
         array = self.index.tables[table_name].arrays[array_name]
         return self.read_raw(table_name, array_name, chunks).view(array.dtype)
 
     def read_all(self, table_name: str, array_name: str) -> NDArray[Any]:
-        """All slots of an array, (slots, width), verified."""
+        """Return all verified slots of an array, (slots, width)."""
         return self.read(table_name, array_name, range(self.index.tables[table_name].chunks))
 
     def read_raw(self, table_name: str, array_name: str, chunks: range, out: Raw | None = None) -> Raw:
-        """The bytes of consecutive chunks, (slots, slot_bytes), verified; in `out` where that is given."""
+        """Return the verified bytes of consecutive chunks, (slots, slot_bytes), in `out` if given."""
         table = self.index.tables[table_name]
         array = table.arrays[array_name]
         first, last = int(table.starts[chunks.start]), int(table.starts[chunks.stop])
@@ -82,20 +82,20 @@ class BaseArrays:
         return raw
 
     def reading_work(self) -> int:
-        """How much it is to read all arrays, in bytes of rows."""
+        """Return the work of reading all arrays, in bytes of rows."""
         return sum(_weight(table) * _bytes_of(table) for table in self.index.tables.values())
 
     @property
     def bytes(self) -> int:
-        """What all arrays hold."""
+        """Total bytes of all arrays."""
         return sum(map(_bytes_of, self.index.tables.values()))
 
     def path_of(self, table_name: str, array_name: str) -> Path:
-        """The file of an array, for errors."""
+        """Return the file of an array, for errors."""
         return self.folder / self.index.tables[table_name].arrays[array_name].file
 
     def check_sizes(self) -> None:
-        """Raises StoreDamaged, naming it, for an array file that is missing, too short or too long."""
+        """Raise StoreDamaged naming the array file that is missing, too short or too long."""
         nothing = np.empty((0, 1), dtype=np.uint8)
         for table in self.index.tables.values():
             for array in table.arrays.values():
@@ -111,14 +111,14 @@ def _weight(table: Table) -> int:
 
 
 def slots_within(slots: NDArray[np.int64], table: Table, chunk: int) -> NDArray[np.int64]:
-    """Those of the sorted `slots` that lie in a chunk, counted from its first slot."""
+    """Return the sorted `slots` that lie in a chunk, counted from its first slot."""
     first, last = table.starts[chunk], table.starts[chunk + 1]
     left, right = np.searchsorted(slots, [first, last])
     return np.asarray(slots[left:right] - first, dtype=np.int64)
 
 
 def digest_of(part: Raw) -> str:
-    """Hex SHA-256 of a chunk's bytes."""
+    """Return the hex SHA-256 of a chunk's bytes."""
     return hashlib.sha256(part.data).hexdigest()
 
 
@@ -130,9 +130,9 @@ def write_table(
     changes: DurableChanges,
     count: Callable[[float], None] | None = None,
 ) -> Table:
-    """Writes the files `<name>.<array>-<generation>` of a table, and returns how to find them.
+    """Write the files `<name>.<array>-<generation>` of a table, and return its description.
 
-    `count` is told of half the bytes of a chunk when they are written, and of half when they have a digest.
+    `count` receives half of a chunk's bytes when they are written, and half when their digest is computed.
     """
     arrays = {}
     for array_name, array in new.arrays.items():

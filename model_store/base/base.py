@@ -1,4 +1,4 @@
-"""The folder `base/` of a store: graph and span coefficients, read with digests and erased in place."""
+"""The folder `base/` of a store: graph and span coefficients, read with verified digests and erased in place."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -33,17 +33,17 @@ from model_store.work import Work
 from projector.graph.graph import Graph
 
 _Result = TypeVar("_Result")
-#: How often a read is tried when erasures change the base under it.
+#: Attempts at a read while erasures change the base concurrently.
 _READ_ATTEMPTS = 5
-#: The first number of a base; those of a great many changes follow it within 18 digits.
+#: Upper limit of a base's random first number; leaves room for many changes within 18 digits.
 _FIRST_BELOW = 10**15
-#: Bytes of an input and its coefficients that are read at a time.
+#: Bytes of an input and its coefficients read at a time.
 _SPAN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """What `base/` holds now."""
+    """The current contents of `base/`."""
 
     #: Erased nodes have no id (""), label, mask, features or edges.
     graph: Graph
@@ -51,13 +51,13 @@ class Base:
     beta: NDArray[np.float64]
     #: Span coefficients of the labels, (label_hops, n, C) float64.
     label_beta: NDArray[np.float64]
-    #: Nodes declared public, (n,): never deleted.
+    #: Mask of public nodes, (n,), which are never deleted.
     public: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class SpanChunk:
-    """An input and its span coefficients in consecutive rows; zero in the rows of nodes that are not in the span."""
+    """An input and its span coefficients in consecutive rows; zero for nodes outside of the span."""
 
     rows: slice
     #: Features (k, d), dense or COO, or one-hot labels (k, C), CSR; float64.
@@ -67,7 +67,7 @@ class SpanChunk:
 
 
 class BaseStore:
-    """`base/` of one model. Every call reads the disk afresh."""
+    """The folder `base/` of one model. Every call reads the disk afresh."""
 
     def __init__(self, folder: Path, manifest: Manifest, *, manifest_sha256: str) -> None:
         self.folder = folder
@@ -75,13 +75,13 @@ class BaseStore:
         self._manifest_sha256 = manifest_sha256
 
     def create(self, base: Base, *, chunk_rows: int) -> None:
-        """Writes the folder and syncs it, but not its parent."""
+        """Write the folder and sync it, but not its parent."""
         make_folder(self.folder)
-        # Unpredictable on purpose: nobody can tell afterwards which edge lay in which slot.
+        # Deliberately unpredictable, so that nobody can infer which edge was in which slot.
         new = encode_graph(base.graph, base.public, chunk_rows, np.random.default_rng())
         new |= _beta_tables(base.beta, base.label_beta, chunk_rows)
-        # Another one in every model: an erasure of the model that this one replaces may go on after that, and must find
-        # none of its files here.
+        # Use a different number in every model: an erasure of the replaced model may still run, and must not find its
+        # files here.
         first = Generation(fencing=0, number=secrets.randbelow(_FIRST_BELOW))
         with durable_changes() as changes:
             tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
@@ -90,21 +90,21 @@ class BaseStore:
             changes.name(self.folder)
 
     def check(self) -> None:
-        """Raises StoreDamaged or NotAStore for a file that is missing, of another size, or not the store's."""
+        """Raise StoreDamaged or NotAStore for a file that is missing, has another size, or is not the store's."""
         self._steadily(self._check)
 
     def load(self, work: Work) -> Base:
-        """Graph and span coefficients, every chunk verified; what an open erasure names is gone already."""
+        """Return graph and span coefficients with every chunk verified. Slots in an open erasure are already blank."""
         return self._steadily(partial(self._load, work))
 
     def load_graph(self) -> Graph:
-        """The graph of `load`."""
+        """Return the graph of `load`."""
         return self._steadily(lambda: decode_graph(self._arrays(), self._manifest))
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
-        """Features and coefficients of all rows in so many `parts`, for as many threads.
+        """Return features and coefficients of all rows in `parts` iterators, for as many threads.
 
-        About 4 MiB at a time, read and verified as they are asked for. Rows that are not in `featured` (n,) are zero.
+        Each reads and verifies about 4 MiB at a time. Rows outside of `featured` (n,) are zero.
         """
         base = self._arrays()
 
@@ -118,7 +118,7 @@ class BaseStore:
         return [read(steps[part::parts]) for part in range(parts)]
 
     def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
-        """The same of labels, in one: rows of nodes that are not in `live` (n,), or no training nodes, are zero."""
+        """Yield labels and their coefficients likewise, in one part. Rows outside `live` (n,) or training are zero."""
         base = self._arrays()
         for chunks, rows in _steps(base.index, "nodes", "label_beta"):
             labels = decode_training_labels(base, self._manifest, chunks, live[rows])
@@ -127,41 +127,41 @@ class BaseStore:
             yield SpanChunk(rows, labels, beta)
 
     def is_open(self) -> bool:
-        """Whether an erasure was interrupted by a crash; `erase` finishes it before anything else."""
+        """Return whether a crash interrupted an erasure. Any write finishes it first."""
         return Index.latest(self.folder).is_open
 
     def begin_erasure(self, erasure: Erasure, *, fencing: int) -> Index:
-        """Writes down, durably, what of nodes, features or edges is to be overwritten; none for what is gone already.
+        """Record durably what to overwrite of nodes, features or edges; nothing for data already gone.
 
-        An erasure that was interrupted is finished first. Raises StoreConflict when a writer with a higher fencing
-        number has changed the base, IndexError for a row that the graph does not have.
+        Finishes an interrupted erasure first. Raises StoreConflict if a writer with a higher fencing number has changed
+        the base, IndexError for a row that the graph does not have.
         """
         index = self._resolve_open_index(fencing)
         opened = plan(BaseArrays(self.folder, index), erasure, self._manifest.feature_layout, _next(index, fencing))
         return index if opened is None else self._install(opened)
 
     def overwrite(self, index: Index, changes: DurableChanges) -> None:
-        """Overwrites in place what an erasure that was begun names."""
+        """Overwrite in place what a begun erasure names."""
         if index.is_open:
             carry_out(index, self.folder, changes)
             changes.write(self.folder / _closing(index), [index.closed().to_bytes()])
 
     def end_erasure(self, index: Index, last: DurableChanges, *, fencing: int) -> None:
-        """Once that is durable, removes what tells of it, and all else that nothing needs."""
+        """After the overwriting is durable, remove its record and all files that are no longer needed."""
         if index.is_open:
-            # Over the open one: whichever of the two a crash leaves, those before it are not needed any more.
+            # Replaces the open index: whichever a crash leaves, earlier indexes are no longer needed.
             last.rename(self.folder / _closing(index), self.folder / index.file_name)
         self._tidy(index, last, fencing)
 
     def tidy(self, *, fencing: int) -> None:
-        """Removes files that nothing needs, written under numbers up to `fencing`; raises StoreConflict as `erase`."""
+        """Remove unneeded files with fencing numbers up to `fencing`. Raises StoreConflict as `begin_erasure` does."""
         with durable_changes() as last:
             self._tidy(self._resolve_open_index(fencing), last, fencing)
 
     def claim(self, *, fencing: int) -> None:
-        """Makes the index one of the caller's, so that none counts that an earlier writer writes from here on.
+        """Make the caller own the current index, which invalidates later indexes of earlier writers.
 
-        Raises StoreConflict as `erase` does.
+        Raises StoreConflict as `begin_erasure` does.
         """
         index = self._resolve_open_index(fencing)
         if index.generation.fencing < fencing:
@@ -170,32 +170,32 @@ class BaseStore:
             self._tidy(index, last, fencing)
 
     def beta_version(self) -> int:
-        """The model version whose weights the span coefficients were last rebuilt from; 0 for those of training."""
+        """Return the model version of the last rebuild of the span coefficients; 0 for those of training."""
         return self._index().beta_version
 
     def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
-        """The file of the features' values, the bytes of a slot, and the row of each, -1 where it was blanked.
+        """Return the file of the features' values, the bytes of a slot, and each slot's row, -1 if blanked.
 
-        A slot is a row of dense features, and a stored value of sparse ones.
+        A slot is a row of dense features, or a stored value of sparse ones.
         """
         return self._steadily(self._feature_slots)
 
     def files(self) -> frozenset[str]:
-        """The names of the index that counts and of its arrays."""
+        """Return the names of the current index and its arrays."""
         index = self._index()
         return index.files() | {index.file_name}
 
     def fencing(self) -> int:
-        """The highest fencing number under which a file of `base/` was written."""
+        """Return the highest fencing number of any file in `base/`."""
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
 
     def write_beta(
         self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int, work: Work
     ) -> None:
-        """Replaces all span coefficients, (blocks, n, C) and (label_hops, n, C), by those of `version`, in one step.
+        """Replace all span coefficients, (blocks, n, C) and (label_hops, n, C), with those of `version`, atomically.
 
-        Those before stay on the disk until the next erasure. The rows of deleted nodes, and in `beta` those of nodes
-        whose features were deleted, must be zero. Raises StoreConflict as `erase` does, ValueError for another shape.
+        The old ones stay on disk until the next erasure. Rows of deleted nodes and, in `beta`, of nodes with deleted
+        features must be zero. Raises StoreConflict as `begin_erasure` does, ValueError for another shape.
         """
         index = self._resolve_open_index(fencing)
         spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
@@ -216,7 +216,7 @@ class BaseStore:
         rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:
-        """What `read` returns, starting again when another process erased something meanwhile."""
+        """Return the result of `read`, retrying if another process erased something meanwhile."""
         for _ in range(_READ_ATTEMPTS - 1):
             before = list(labelled_files(self.folder))
             try:
@@ -260,7 +260,7 @@ class BaseStore:
         return index
 
     def _resolve_open_index(self, fencing: int) -> Index:
-        """The index to change, after an interrupted erasure has been finished."""
+        """Return the index to change, finishing an interrupted erasure first."""
         index = self._index()
         if index.generation.fencing > fencing:
             raise _overtaken(index.generation, fencing)
@@ -268,7 +268,7 @@ class BaseStore:
             return index
         with durable_changes() as changes:
             carry_out(index, self.folder, changes)
-        # Of another writer under another name: that may go on, and write the one that its open index is to get.
+        # Use a new name if another writer opened it: that writer may continue, and write its own closed index.
         own = index.generation.fencing == fencing
         return self._install(replace(index.closed(), generation=index.generation if own else _next(index, fencing)))
 
@@ -278,7 +278,7 @@ class BaseStore:
         return index
 
     def _tidy(self, index: Index, last: DurableChanges, fencing: int) -> None:
-        """Removes older indexes, replaced arrays and unfinished files of `base/`."""
+        """Remove older indexes, replaced arrays and unfinished files of `base/`."""
         latest = Index.latest_generation(self.folder)
         if latest > index.generation:
             raise _overtaken(latest, fencing)
@@ -293,7 +293,7 @@ def _beta_tables(beta: NDArray[np.float64], label_beta: NDArray[np.float64], chu
 
 
 def _steps(index: Index, *tables: str) -> Iterator[tuple[range, slice]]:
-    """Consecutive chunks of rows, and the rows, by about 4 MiB of the given tables."""
+    """Yield consecutive chunks of rows, and the rows, in steps of about 4 MiB of the given tables."""
     row_bytes = sum(
         array.slot_bytes * index.tables[name].slots // index.nodes
         for name in tables
@@ -310,7 +310,7 @@ def _next(index: Index, fencing: int) -> Generation:
 
 
 def _closing(index: Index) -> str:
-    """The name of the index that is to take the place of an open one."""
+    """Return the temporary name of the index that will replace an open one."""
     return f".closing-{index.generation}.json"
 
 
@@ -322,12 +322,12 @@ def _overtaken(latest: Generation, fencing: int) -> StoreConflict:
 
 
 def _only(features: NDArray[Any] | sp.coo_array, live: NDArray[np.bool_]) -> NDArray[Any] | sp.coo_array:
-    """Features in float64 with the rows of deleted nodes zero."""
+    """Return features in float64 with the rows of deleted nodes zero."""
     if isinstance(features, np.ndarray):
         features = features.astype(np.float64)
         features[~live] = 0
         return features
-    # Not the matrix' own `astype`, which puts the values in order first.
+    # Avoid the matrix's own `astype`, which sorts the values first.
     values, (rows, columns) = features.data.astype(np.float64), features.coords
     if not live.all():
         values[~live[rows]] = 0

@@ -1,9 +1,8 @@
-"""Erasing nodes, features and edges from `base/`: which slots hold them, and overwriting those in place.
+"""Erase nodes, features and edges from `base/`: find their slots and overwrite them in place.
 
-An erasure is written down in the index before the first byte is overwritten: every slot to be blanked, and the digest
-of every chunk touched as it will be afterwards, so that what is left to do after a crash does not depend on what was
-done before it. Blanking only ever writes the same bytes at the same places: a writer that goes on after it lost its
-lease repeats what its successor has done.
+The index records an erasure before the first byte is overwritten: every slot to blank, and the future digest of every
+affected chunk. So recovery after a crash does not depend on how much was done. Blanking always writes the same bytes to
+the same places: a writer that continues after losing its lease only repeats its successor's work.
 """
 
 from collections.abc import Iterable
@@ -32,24 +31,24 @@ def _no_edges() -> NDArray[np.int64]:
 class Erasure:
     """What to overwrite, by row."""
 
-    #: Nodes of which everything goes: features, label, masks, id, all span coefficients, edges; (k,).
+    #: Nodes to erase with features, label, masks, id, all span coefficients and edges; (k,).
     nodes: NDArray[np.int64] = field(default_factory=_no_rows)
-    #: Nodes of which the features and the features' span coefficients go, (k,).
+    #: Nodes whose features and feature span coefficients are erased, (k,).
     feature_rows: NDArray[np.int64] = field(default_factory=_no_rows)
     #: Edges, each in one direction or both, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
 
     def check(self, nodes: int) -> None:
-        """Raises IndexError for a row that a graph of `nodes` nodes does not have."""
+        """Raise IndexError for a row that a graph of `nodes` nodes does not have."""
         for rows in (self.nodes, self.feature_rows, self.edges):
             if rows.size and (rows.min() < 0 or rows.max() >= nodes):
                 raise IndexError(f"rows to erase must lie in [0, {nodes}), not in [{rows.min()}, {rows.max()}]")
 
 
 def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: Generation) -> Index | None:
-    """The open index to carry out an erasure by, or None when nothing of it is left on disk.
+    """Return the open index for carrying out an erasure, or None if nothing of it is left on disk.
 
-    Reads the chunks that hold what is erased, and the neighbours' chunks of the adjacency.
+    Reads the chunks that contain erased data, and the neighbours' chunks of the adjacency.
     """
     erasure.check(base.index.nodes)
     nodes = np.unique(erasure.nodes)
@@ -68,7 +67,7 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: 
 
 
 def carry_out(index: Index, folder: Path, changes: DurableChanges) -> None:
-    """Overwrites the slots that an open index names; repeating it changes nothing."""
+    """Overwrite the slots that an open index names. Idempotent."""
     for table in index.tables.values():
         for array in table.arrays.values() if table.erasing.size else ():
             changes.overwrite(folder / array.file, table.erasing, slot_bytes=array.slot_bytes, fill=array.blank)
@@ -84,7 +83,7 @@ def _id_slots(base: BaseArrays, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _value_slots(base: BaseArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Slots of the stored values of sparse features in the given rows."""
+    """Return the slots of stored sparse feature values in the given rows."""
     found = [_no_rows()]
     starts = base.index.tables["features"].starts
     for chunk, local in _by_chunk(base, rows):
@@ -99,9 +98,9 @@ def _beta_slots(base: BaseArrays, table_name: str, rows: NDArray[np.int64]) -> N
 
 
 def _edge_slots(base: BaseArrays, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Slots of all edges at `nodes` and of `edges`, in both directions."""
+    """Return the slots of all edges at `nodes` and of `edges`, in both directions."""
     n = base.index.nodes
-    # One more, for the row and column -1 of a blanked slot.
+    # One extra entry, for row and column -1 of a blanked slot.
     gone = np.zeros(n + 1, dtype=np.bool_)
     gone[nodes] = True
     pairs = np.unique(np.concatenate([edges[:, 0] * n + edges[:, 1], edges[:, 1] * n + edges[:, 0]]))
@@ -121,7 +120,7 @@ def _edge_slots(base: BaseArrays, nodes: NDArray[np.int64], edges: NDArray[np.in
 
 
 def _edges_in(base: BaseArrays, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Slots, rows and columns of a chunk of the adjacency; blanked slots have row and column -1."""
+    """Return slots, rows and columns of a chunk of the adjacency. Blanked slots have row and column -1."""
     local = base.read("adjacency", "rows", range(chunk, chunk + 1))[:, 0]
     columns = base.read("adjacency", "columns", range(chunk, chunk + 1))[:, 0].astype(np.int64)
     rows = np.where(local == NO_ROW, np.int64(-1), local + np.int64(chunk * base.index.chunk_rows))
@@ -129,14 +128,14 @@ def _edges_in(base: BaseArrays, chunk: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _by_chunk(base: BaseArrays, rows: NDArray[np.int64]) -> Iterable[tuple[int, NDArray[np.int64]]]:
-    """The chunks that hold sorted rows, with those rows counted from the chunk's first."""
+    """Yield the chunks of sorted rows, with those rows counted from the chunk's first."""
     chunks, firsts = np.unique(rows // base.index.chunk_rows, return_index=True)
     for chunk, local in zip(chunks.tolist(), np.split(rows, firsts[1:]), strict=True) if rows.size else ():
         yield chunk, local - chunk * base.index.chunk_rows
 
 
 def _erasing(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Table:
-    """The table with those of the slots that lie in chunks which blanking them changes, and the digests to come."""
+    """Return the table with the slots to blank, in chunks that blanking changes, and their future digests."""
     table = base.index.tables[name]
     slots = np.unique(slots)
     changed: list[NDArray[np.int64]] = [_no_rows()]
@@ -153,7 +152,7 @@ def _erasing(base: BaseArrays, name: str, slots: NDArray[np.int64]) -> Table:
 
 
 def _digests_after(base: BaseArrays, table: Table, name: str, chunk: int, local: NDArray[np.int64]) -> dict[str, str]:
-    """Digest of each array's chunk once the slots `local` of it are blank."""
+    """Return the digest of each array's chunk once its slots `local` are blank."""
     after = {}
     for array, stored in table.arrays.items():
         raw = base.read_raw(name, array, range(chunk, chunk + 1))

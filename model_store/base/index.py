@@ -1,15 +1,14 @@
-"""The index of `base/`: which arrays there are, how each is cut into chunks, and a digest per chunk.
+"""The index of `base/`: its arrays, their chunks, and a digest per chunk.
 
-A table is a set of arrays with one entry per slot, and the slots are cut into chunks; the slots of a chunk belong to
-nodes of the same `chunk_rows` rows. Every array fills a file of its own with equal slots, and has one byte with which
-a slot is blanked.
+A table is a set of arrays with one entry per slot, and the slots are cut into chunks. The slots of a chunk belong to
+nodes of the same `chunk_rows` rows. Every array has its own file with equally sized slots, and a byte that blanks a
+slot.
 
-Each change of `base/` writes a new index under a name of its own, `index-<number>-<fencing>.json`; the one that sorts
-highest by fencing number, then by number, counts. A writer that lost its lease can therefore not replace the index of
-its successor.
+Each change of `base/` writes a new index under its own name, `index-<number>-<fencing>.json`. The current index has the
+highest fencing number, then the highest number. So a writer that lost its lease cannot replace its successor's index.
 
-An erasure first writes an index that is *open*: it names the slots that are being overwritten, and has the digests
-that their chunks will have. Once they are overwritten, the same index without these slots takes its place.
+An erasure first writes an *open* index. It names the slots being overwritten, and has their chunks' future digests.
+After overwriting, the same index without these slots replaces it.
 """
 
 import re
@@ -24,7 +23,7 @@ from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import damaged
 from model_store.errors import NotAStore
 
-#: Numbers of at most 18 digits fit the database's.
+#: Numbers with at most 18 digits fit the database's integers.
 _LABELLED = re.compile(
     r"(?P<stem>.+)-(?P<number>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})(?P<suffix>\.json)?", re.ASCII
 )
@@ -34,7 +33,7 @@ _HEX = 64
 
 @dataclass(frozen=True, order=True)
 class Generation:
-    """One state of `base/`: ordered by the fencing number it was written under, then by its own number."""
+    """One state of `base/`, ordered by the fencing number of its writer, then by its own number."""
 
     fencing: int
     number: int
@@ -44,7 +43,7 @@ class Generation:
 
     @classmethod
     def parse(cls, text: str) -> "Generation":
-        """The generation written as "<number>-<fencing>"; ValueError otherwise."""
+        """Return the generation written as "<number>-<fencing>". Raises ValueError for other text."""
         found = _LABELLED.fullmatch(f"x-{text}")
         if found is None or found["stem"] != "x" or found["suffix"]:
             raise ValueError(f"{text!r} is not a generation")
@@ -56,13 +55,13 @@ class StoredArray:
     """One file of `base/`."""
 
     file: str
-    #: numpy's name of the items' type, such as "<f4".
+    #: numpy name of the item type, such as "<f4".
     dtype: str
     #: Items per slot.
     width: int
     #: The byte that fills a blanked slot: 0 or 255.
     blank: int
-    #: Hex SHA-256 of each chunk, one after the other.
+    #: Hex SHA-256 of each chunk, concatenated.
     digests: str
 
     @property
@@ -71,7 +70,7 @@ class StoredArray:
         return int(np.dtype(self.dtype).itemsize) * self.width
 
     def digest(self, chunk: int) -> str:
-        """Hex SHA-256 of a chunk."""
+        """Return the hex SHA-256 of a chunk."""
         return self.digests[_HEX * chunk : _HEX * (chunk + 1)]
 
 
@@ -79,69 +78,69 @@ class StoredArray:
 class Table:
     """Arrays that share their slots."""
 
-    #: First slot of each chunk, and the number of slots at the end, (chunks + 1,).
+    #: First slot of each chunk, then the total number of slots, (chunks + 1,).
     starts: NDArray[np.int64]
     arrays: Mapping[str, StoredArray]
-    #: Slots that are being blanked, sorted, (k,). Some may hold what they held before; the digests are those without.
+    #: Slots being blanked, sorted, (k,). Some may still hold their old content; the digests exclude it.
     erasing: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def chunks(self) -> int:
-        """How many chunks the slots are cut into."""
+        """Number of chunks."""
         return int(self.starts.size) - 1
 
     @property
     def slots(self) -> int:
-        """How many slots each array has."""
+        """Number of slots in each array."""
         return int(self.starts[-1])
 
     def chunk_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The chunk of each slot, (k,)."""
+        """Return the chunk of each slot, (k,)."""
         return np.asarray(np.searchsorted(self.starts, slots, side="right") - 1, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """What `base/` holds."""
+    """The contents of `base/`."""
 
     generation: Generation
-    #: SHA-256, hex, of the manifest.json that this base belongs to.
+    #: SHA-256, hex, of this base's manifest.json.
     manifest_sha256: str
     nodes: int
     chunk_rows: int
-    #: The model version whose weights the span coefficients were last rebuilt from; 0 for those of training.
+    #: The model version of the last rebuild of the span coefficients; 0 for those of training.
     beta_version: int
     tables: Mapping[str, Table]
 
     @property
     def row_chunks(self) -> int:
-        """How many chunks the rows are cut into."""
+        """Number of chunks of rows."""
         return -(-self.nodes // self.chunk_rows)
 
     @property
     def file_name(self) -> str:
-        """The name of this index in `base/`."""
+        """File name of this index in `base/`."""
         return f"{_INDEX}-{self.generation}.json"
 
     def files(self) -> frozenset[str]:
-        """The names of all array files."""
+        """Return the names of all array files."""
         return frozenset(array.file for table in self.tables.values() for array in table.arrays.values())
 
     @property
     def is_open(self) -> bool:
-        """Whether an erasure is under way, or was interrupted."""
+        """Whether an erasure is in progress or was interrupted."""
         return any(table.erasing.size for table in self.tables.values())
 
     def closed(self) -> "Index":
-        """The same index once all that is being erased is overwritten."""
+        """Return the same index after the erasure is complete."""
         return replace(self, tables={name: Table(table.starts, table.arrays) for name, table in self.tables.items()})
 
     def with_table(self, name: str, table: Table) -> "Index":
-        """The same index with one table replaced."""
+        """Return the same index with one table replaced."""
         return replace(self, tables={**self.tables, name: table})
 
     def to_bytes(self) -> bytes:
-        """The index as it is written."""
+        """Return the file content of the index."""
         tables = {
             name: _TableFile(tuple(table.starts.tolist()), dict(table.arrays), tuple(table.erasing.tolist()))
             for name, table in self.tables.items()
@@ -153,7 +152,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """The index in a file; StoreDamaged or NotAStore, naming it, when there is none."""
+        """Return the index in a file. Raises StoreDamaged or NotAStore naming the file if there is none."""
         found = read_checksummed(path, _IndexFile)
         try:
             generation = Generation.parse(found.generation)
@@ -167,12 +166,12 @@ class Index:
 
     @classmethod
     def latest(cls, folder: Path) -> "Index":
-        """The index that counts in `base/`; StoreDamaged when there is none or it cannot be read."""
+        """Return the current index of `base/`. Raises StoreDamaged if it is missing or unreadable."""
         return cls.read(folder / f"{_INDEX}-{cls.latest_generation(folder)}.json")
 
     @staticmethod
     def latest_generation(folder: Path) -> Generation:
-        """The generation of the index that counts in `base/`; StoreDamaged when there is none."""
+        """Return the generation of the current index of `base/`. Raises StoreDamaged if there is none."""
         found = [generation for stem, generation, _ in labelled_files(folder) if stem == _INDEX]
         if not found:
             raise damaged(folder / f"{_INDEX}-….json", "is missing")
@@ -180,7 +179,7 @@ class Index:
 
 
 def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
-    """Stem, generation and path of each file of `base/` whose name ends in a generation."""
+    """Yield stem, generation and path of each file of `base/` whose name ends in a generation."""
     if not folder.is_dir():
         raise damaged(folder, "is missing")
     for path in sorted(folder.iterdir()):
@@ -190,7 +189,7 @@ def labelled_files(folder: Path) -> Iterator[tuple[str, Generation, Path]]:
 
 
 def check_file_names(folder: Path) -> None:
-    """Raises NotAStore for a file of `base/` that no Lethe wrote, and that erasure would leave alone."""
+    """Raise NotAStore for a file of `base/` that Lethe did not write, because erasure would miss it."""
     known = {path for _, _, path in labelled_files(folder)}
     for path in sorted(folder.iterdir()):
         if path not in known and not path.name.startswith("."):
@@ -201,7 +200,7 @@ def check_file_names(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _TableFile:
-    """A table as it is written."""
+    """A table in the index file."""
 
     starts: tuple[int, ...]
     arrays: dict[str, StoredArray]
@@ -210,7 +209,7 @@ class _TableFile:
 
 @dataclass(frozen=True)
 class _IndexFile:
-    """An index as it is written."""
+    """An index in its file."""
 
     generation: str
     manifest_sha256: str
@@ -221,7 +220,7 @@ class _IndexFile:
 
 
 def _table(path: Path, table_name: str, found: _TableFile) -> Table:
-    """What a file says of a table; NotAStore when its parts do not go together."""
+    """Return a table from its description in a file. Raises NotAStore if its parts do not fit together."""
     starts, slots = np.asarray(found.starts, dtype=np.int64), np.asarray(found.erasing, dtype=np.int64)
     end = int(starts[-1]) if starts.size else 0
     if slots.size and (slots[0] < 0 or slots[-1] >= end or (np.diff(slots) <= 0).any()):
@@ -229,7 +228,7 @@ def _table(path: Path, table_name: str, found: _TableFile) -> Table:
     for name, array in found.arrays.items():
         stem, chunks = f"{table_name}.{name}", len(found.starts) - 1
         labelled = _LABELLED.fullmatch(array.file)
-        # A file of this very folder: a path would have reading, and worse, erasing reach out of the store.
+        # The file must be in this folder: a path could make reading, and worse, erasing, reach outside of the store.
         if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in array.file:
             raise wrong(path, f"{stem}.file", f"the name {stem}-<number>-<fencing>", array.file)
         if len(array.digests) != _HEX * chunks:

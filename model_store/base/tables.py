@@ -1,4 +1,4 @@
-"""A graph, its public nodes and its span coefficients as the tables of `base/`, and back.
+"""Convert a graph, its public nodes and its span coefficients to the tables of `base/` and back.
 
 | table | a slot is | arrays |
 | --- | --- | --- |
@@ -10,8 +10,8 @@
 | beta | a row of one feature block, block after block | values |
 | label_beta | a row of one label block, block after block | values |
 
-Stored values and edges lie in random order within their chunk, each with its own row: the gap that a blanked one
-leaves tells neither its row nor its column, as it would in CSR.
+Stored values and edges are in random order within their chunk, each with its own row. So the gap of a blanked one
+reveals neither its row nor its column, unlike in CSR.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.graph import Features, Graph, one_hot
 from projector.graph.ranges import index_type, parts_of_rows
 
-#: Row of a blanked slot of a sparse table, counted within its chunk; chunks must therefore have fewer rows.
+#: Row of a blanked slot of a sparse table, counted within its chunk. So chunks must have fewer rows.
 NO_ROW = 0xFFFF
 _ZERO, _MINUS_ONE = 0x00, 0xFF
 _TRAIN, _VAL, _TEST, _PUBLIC = 1, 2, 4, 8
@@ -42,7 +42,7 @@ _ALTERED = f"It was altered, or another program wrote it; {TRAIN_AGAIN}"
 def encode_graph(
     graph: Graph, public: NDArray[np.bool_], chunk_rows: int, random: np.random.Generator
 ) -> dict[str, NewTable]:
-    """All tables but those of span coefficients; `public` (n,) masks the nodes that are never deleted."""
+    """Return all tables except span coefficients; `public` (n,) masks the nodes that are never deleted."""
     row_starts = starts_of_rows(graph.nodes, chunk_rows)
     masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST + public * _PUBLIC
     ids = graph.node_ids
@@ -63,7 +63,7 @@ def encode_graph(
 
 
 def check_index(index: Index, manifest: Manifest, path: Path) -> None:
-    """Raises NotAStore, naming the file `path` of the index, unless its tables are those of such a model."""
+    """Raise NotAStore, naming the index file `path`, unless its tables match the manifest."""
     chunk_rows, nodes = index.chunk_rows, manifest.nodes
     if index.nodes != nodes or nodes == 0 or not 0 < chunk_rows <= NO_ROW:
         raise _unfit(path, f"{index.nodes} nodes in chunks of {chunk_rows}")
@@ -75,7 +75,7 @@ def check_index(index: Index, manifest: Manifest, path: Path) -> None:
         found = {key: (array.dtype, array.width, array.blank) for key, array in table.arrays.items()}
         if found != arrays:
             raise _unfit(path, f"arrays of another kind in the table {name}")
-        # Counted before the rows are listed, of which there may be said to be any number.
+        # Check the count before listing rows: the file may claim any number.
         chunks = index.row_chunks * (1 if blocks is None else blocks)
         starts = table.starts
         if starts.size != chunks + 1 or starts[0] != 0 or (np.diff(starts) < 0).any():
@@ -85,9 +85,9 @@ def check_index(index: Index, manifest: Manifest, path: Path) -> None:
 
 
 def _layouts(manifest: Manifest) -> dict[str, tuple[dict[str, tuple[str, int, int]], int | None]]:
-    """Of each table its arrays' types, widths and blanks, and how many blocks of rows its slots are.
+    """Return for each table its arrays' types, widths and blanks, and the number of row blocks in its slots.
 
-    None for that where they are no rows.
+    None replaces the number if the slots are not rows.
     """
     classes, spec = len(manifest.classes), manifest.spec
     row, edge, feature = ("<u2", 1, _MINUS_ONE), _column_type(manifest.nodes), _column_type(manifest.features)
@@ -115,25 +115,25 @@ def _unfit(path: Path, what: str) -> NotAStore:
 
 
 def encode_beta(beta: NDArray[np.float64], chunk_rows: int) -> NewTable:
-    """The table of span coefficients (blocks, n, C); without blocks, a table without chunks."""
+    """Return the table of span coefficients (blocks, n, C); without blocks, a table without chunks."""
     blocks, nodes, classes = beta.shape
     values = beta.reshape(blocks * nodes, classes).astype("<f8", copy=False)
     return NewTable(_starts_of_blocks(blocks, nodes, chunk_rows), {"values": NewArray(values, _ZERO)})
 
 
 def _starts_of_blocks(blocks: int, nodes: int, chunk_rows: int) -> NDArray[np.int64]:
-    """First row of each chunk, and the number of rows at the end, of so many blocks of all rows."""
+    """Return the first row of each chunk in `blocks` blocks of all rows, then the total number of rows."""
     within = starts_of_rows(nodes, chunk_rows)[:-1]
     return np.append((np.arange(blocks)[:, None] * nodes + within).reshape(-1), np.int64(blocks * nodes))
 
 
 def starts_of_rows(nodes: int, chunk_rows: int) -> NDArray[np.int64]:
-    """First row of each chunk of rows, and the number of rows at the end, (chunks + 1,)."""
+    """Return the first row of each chunk of rows, then the number of rows, (chunks + 1,)."""
     return np.append(np.arange(0, nodes, chunk_rows, dtype=np.int64), np.int64(nodes))
 
 
 def decode_graph(base: BaseArrays, manifest: Manifest) -> Graph:
-    """The graph as it is now: blanked rows have no id, label, features or edges."""
+    """Return the current graph. Blanked rows have no id, label, features or edges."""
     chunks = range(base.index.row_chunks)
     masks = base.read_all("nodes", "masks")[:, 0]
     return Graph(
@@ -150,16 +150,16 @@ def decode_graph(base: BaseArrays, manifest: Manifest) -> Graph:
 
 
 def decode_public(base: BaseArrays) -> NDArray[np.bool_]:
-    """Which nodes are never deleted, (n,)."""
+    """Return the mask of nodes that are never deleted, (n,)."""
     return np.asarray((base.read_all("nodes", "masks")[:, 0] & _PUBLIC) > 0)
 
 
 def decode_training_labels(
     base: BaseArrays, manifest: Manifest, chunks: range, live: NDArray[np.bool_]
 ) -> sp.csr_array:
-    """One-hot labels of the live training nodes among the rows in consecutive chunks, (k, C) CSR; other rows are zero.
+    """Return one-hot labels of live training nodes in consecutive chunks, (k, C) CSR; other rows are zero.
 
-    `live` (k,) is about these rows.
+    `live` (k,) refers to these rows.
     """
     labels = base.read("nodes", "labels", chunks)[:, 0].astype(np.int64, copy=False)
     training = (base.read("nodes", "masks", chunks)[:, 0] & _TRAIN) > 0
@@ -167,13 +167,13 @@ def decode_training_labels(
 
 
 def decode_features(base: BaseArrays, manifest: Manifest, chunks: range) -> Features:
-    """Features of the rows in consecutive chunks, (k, d), in the layout and type they are stored in."""
+    """Return the features of the rows in consecutive chunks, (k, d), in their stored layout and dtype."""
     found = stored_features(base, manifest, chunks)
     return found if isinstance(found, np.ndarray) else sp.csr_array(found)
 
 
 def stored_features(base: BaseArrays, manifest: Manifest, chunks: range) -> NDArray[Any] | sp.coo_array:
-    """The same, sparse ones in the order they are stored in: products with them need no other."""
+    """Return the same features, sparse ones in stored order, which is enough for products."""
     values = base.read("features", "values", chunks)
     if manifest.feature_layout is FeatureLayout.DENSE:
         return values
@@ -182,7 +182,7 @@ def stored_features(base: BaseArrays, manifest: Manifest, chunks: range) -> NDAr
 
 
 def rows_of_feature_slots(base: BaseArrays, manifest: Manifest) -> NDArray[np.int64]:
-    """Row of each slot of the table of features, (slots,); -1 where a stored value was blanked."""
+    """Return the row of each slot of the feature table, (slots,); -1 for a blanked value."""
     if manifest.feature_layout is FeatureLayout.DENSE:
         return np.arange(base.index.nodes, dtype=np.int64)
     rows, _, kept = _decode_sparse(base, "features", range(base.index.row_chunks), manifest.features)
@@ -192,7 +192,7 @@ def rows_of_feature_slots(base: BaseArrays, manifest: Manifest) -> NDArray[np.in
 
 
 def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
-    """Rows of the adjacency in consecutive chunks, (k, n) float64 ones; more than one where an edge is repeated."""
+    """Return adjacency rows in consecutive chunks, (k, n) float64 ones; above one for a repeated edge."""
     starts = base.index.tables["adjacency"].starts[chunks.start : chunks.stop + 1]
     nodes, slots = base.index.nodes, int(starts[-1] - starts[0])
     index = index_type(max(nodes, slots))
@@ -212,7 +212,7 @@ def decode_adjacency(base: BaseArrays, chunks: range) -> sp.csr_array:
 
 
 def decode_beta(base: BaseArrays, table_name: str, chunks: range) -> NDArray[np.float64]:
-    """Span coefficients of the rows in consecutive chunks, (blocks, k, C)."""
+    """Return the span coefficients of the rows in consecutive chunks, (blocks, k, C)."""
     table, per_block = base.index.tables[table_name], base.index.row_chunks
     blocks, classes = range(table.chunks // per_block), table.arrays["values"].width
     beta: NDArray[np.float64] = seldom_read((len(blocks), _rows_in(base, chunks), classes)).numpy()
@@ -230,7 +230,7 @@ def _encode_features(features: Features, chunk_rows: int, random: np.random.Gene
 
 
 def _encode_sparse(matrix: sp.csr_array, chunk_rows: int, random: np.random.Generator, *, values: bool) -> NewTable:
-    """A table of the stored values of a CSR matrix, shuffled within each chunk of rows."""
+    """Return a table of the stored values of a CSR matrix, shuffled within each chunk of rows."""
     nodes, width = matrix.shape
     bounds = starts_of_rows(nodes, chunk_rows)
     arrays = {
@@ -256,9 +256,9 @@ def _column_type(width: int) -> str:
 def _decode_sparse(
     base: BaseArrays, table_name: str, chunks: range, width: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | slice]:
-    """Rows, counted from the first of `chunks`, and columns of the slots that are kept, and which are.
+    """Return the rows, counted from the first of `chunks`, and columns of the kept slots, and which slots those are.
 
-    StoreDamaged for a row outside of its chunk, where erasing would not look for it, and a column not below `width`.
+    Raises StoreDamaged for a row outside of its chunk, where erasing would miss it, or a column not below `width`.
     """
     starts = base.index.tables[table_name].starts[chunks.start : chunks.stop + 1]
     rows = base.read(table_name, "rows", chunks)[:, 0]
@@ -282,7 +282,7 @@ def _decode_sparse(
 
 
 def _coo(values: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.coo_array:
-    """The matrix of stored values in any order, with the index type that scipy prefers for its size."""
+    """Return the matrix of stored values in any order, with the index type that scipy prefers for its size."""
     index_type = sp.get_index_dtype(maxval=max(*shape, values.size))
     places = (rows.astype(index_type, copy=False), columns.astype(index_type, copy=False))
     return sp.coo_array((values, places), shape=shape)
@@ -292,7 +292,7 @@ def _decode_ids(base: BaseArrays) -> NodeIds:
     lengths = base.read_all("nodes", "id_bytes")[:, 0]
     id_slots = base.read_all("layout", "id_slots")[:, 0]
     ids = NodeIds(base.read_all("ids", "utf8"), id_slots, lengths)
-    # Each chunk's as well: erasing goes by them.
+    # Check each chunk too, since erasing relies on it.
     of_chunks = ids.starts[base.index.tables["layout"].starts]
     if (lengths > id_slots.astype(np.int64) * SLOT_BYTES).any() or (of_chunks != base.index.tables["ids"].starts).any():
         raise damaged(base.path_of("layout", "id_slots"), "does not locate the ids of the nodes")

@@ -1,4 +1,4 @@
-"""Datasets fetched through torch-geometric, kept as `.npz`."""
+"""Download datasets through torch-geometric and store them as `.npz`."""
 
 import tempfile
 import warnings
@@ -10,7 +10,7 @@ from model_store.datasets.files import write_npz
 from model_store.errors import DatasetNotFound
 from projector.graph.tensors import from_torch_geometric
 
-#: Datasets torch-geometric can fetch: our name -> its class and the name within it.
+#: Datasets that torch-geometric can fetch: our name -> its class and the name within it.
 DOWNLOADABLE: Mapping[str, tuple[str, str]] = {
     "citeseer": ("Planetoid", "CiteSeer"),
     "pubmed": ("Planetoid", "PubMed"),
@@ -18,14 +18,14 @@ DOWNLOADABLE: Mapping[str, tuple[str, str]] = {
     "coauthor_cs": ("Coauthor", "CS"),
 }
 
-#: (our name, a folder to use while fetching) -> attributes of a torch-geometric `Data`.
+#: (our name, a temporary folder for the download) -> attributes of a torch-geometric `Data`.
 Fetch = Callable[[str, Path], Mapping[str, Any]]
 
 
 def fetch(name: str, folder: Path) -> Mapping[str, Any]:
-    """Fetches a dataset of `DOWNLOADABLE` into `folder`; raises whatever the network does."""
+    """Fetch a dataset of `DOWNLOADABLE` into `folder`; network errors propagate."""
     with warnings.catch_warnings():
-        # torch-geometric calls deprecated functions of torch while it is imported.
+        # torch-geometric calls deprecated torch functions during import.
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch_geometric import datasets
     kind, inner = DOWNLOADABLE[name]
@@ -34,9 +34,9 @@ def fetch(name: str, folder: Path) -> Mapping[str, Any]:
 
 
 def download(name: str, folder: Path, fetch: Fetch = fetch) -> Path:
-    """Fetches the dataset `name` and writes it to `folder`/`name`.npz, whose path it returns.
+    """Download the dataset `name` to `folder`/`name`.npz and return the path.
 
-    Raises DatasetNotFound saying why it could not be fetched.
+    Raises DatasetNotFound with the reason if the download fails.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def download(name: str, folder: Path, fetch: Fetch = fetch) -> Path:
             attributes = fetch(name, Path(scratch))
     except Exception as error:
         needed = "without torch-geometric " if isinstance(error, ModuleNotFoundError) else ""
-        # Whatever failed below, the dataset could not be had.
+        # Any failure below means that the dataset is unavailable.
         raise DatasetNotFound(
             f"The dataset {name!r} could not be downloaded {needed}({type(error).__name__}: {error}).",
             f"Put {name}.npz into {folder}, or try again where the network allows it.",

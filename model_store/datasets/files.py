@@ -23,15 +23,16 @@ _PLAIN = (
     "Save one plain torch_geometric.data.Data of tensors with torch.save, and node_ids, if any, as a list of str: "
     "[str(name) for name in ids]."
 )
-#: The class of a graph, as torch-geometric has called it since its first version.
+#: The class name of a graph, unchanged since torch-geometric's first version.
 _DATA = "torch_geometric.data.data.Data"
 
 
 def read_npz(path: Path) -> RawGraph:
-    """The dataset in an `.npz`: `edge_index`, `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`,
-    optionally `train_mask, val_mask, test_mask` and `node_ids`. Pickled objects are refused.
+    """Return the dataset in an `.npz`. Pickled objects are refused.
 
-    Raises DatasetNotFound when there is no such file, GraphError when it is not such a dataset.
+    The file has `edge_index`, `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`, and optionally
+    `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if the file does not exist, GraphError if
+    it is not such a dataset.
     """
     arrays = _npz_arrays(path)
     refuse_unread(str(path), {name: array for name, array in arrays.items() if name not in _READ})
@@ -49,7 +50,7 @@ def read_npz(path: Path) -> RawGraph:
 
 
 def write_npz(path: Path, graph: RawGraph) -> None:
-    """Writes `graph` so that `read_npz` returns it; the file appears at `path` only when it is whole."""
+    """Write `graph` in the format of `read_npz`. The file appears at `path` only once complete."""
     arrays: dict[str, NDArray[Any]] = {"edge_index": graph.edge_index.astype(np.int32), "y": graph.labels}
     if isinstance(graph.features, np.ndarray):
         arrays["x"] = graph.features
@@ -68,7 +69,7 @@ def write_npz(path: Path, graph: RawGraph) -> None:
 
 
 def read_torch_geometric(path: Path) -> RawGraph:
-    """The dataset in a `torch_geometric.data.Data` saved with `torch.save`; nothing but data is unpickled.
+    """Return the dataset in a `torch_geometric.data.Data` saved with `torch.save`, unpickling only data.
 
     Reads `edge_index`, `x`, `y`, optionally the three masks and `node_ids`. Raises as `read_npz` does.
     """
@@ -82,7 +83,7 @@ def read_torch_geometric(path: Path) -> RawGraph:
     except GraphError:
         raise
     except Exception as error:
-        # Damage shows in any way.
+        # Damage can raise any exception.
         raise GraphError(
             f"{path} cannot be read as a saved torch-geometric Data: {first_line(error)}.", _PLAIN
         ) from error
@@ -90,7 +91,7 @@ def read_torch_geometric(path: Path) -> RawGraph:
 
 
 def _attributes(path: Path, content: object) -> dict[str, Any]:
-    """The attributes of the `Data` that a file of torch.save holds."""
+    """Return the attributes of the `Data` in a torch.save file."""
     if isinstance(content, tuple | list):
         raise GraphError(
             f"{path} holds a {type(content).__name__} of {len(content)}, as a whole dataset is saved, and no Data.",
@@ -98,7 +99,7 @@ def _attributes(path: Path, content: object) -> dict[str, Any]:
         )
     if not isinstance(content, Unread) or content.kind != _DATA:
         raise GraphError(f"{path} holds a {_kind(content)}.", _PLAIN)
-    # Before 2.0, the attributes of the graph were those of the Data.
+    # Before 2.0, a Data stored the graph's attributes itself.
     attributes: Any = content.state
     if isinstance(attributes, dict) and "_store" in attributes:
         attributes = attributes["_store"].state["_mapping"]

@@ -1,4 +1,4 @@
-"""Datasets by name, by path or made up, as graphs to train on."""
+"""Load datasets by name or path, or generate them, as graphs to train on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +18,10 @@ from projector.graph.raw_graph import Masks, RawGraph
 
 Split = Literal["full", "public"]
 
-#: The folder of what ships with Lethe: `cora.npz`, its source and licence in `cora.txt`.
+#: The datasets that ship with Lethe: `cora.npz`, with source and licence in `cora.txt`.
 _SHIPPED = Path(__file__).parent
 _SHIPPED_NAMES = ("cora",)
-#: Shares of training and validation nodes where a dataset has no split.
+#: Shares of training and validation nodes if a dataset has no split.
 _TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
 _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
     ".npz": read_npz,
@@ -31,7 +31,7 @@ _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
 
 
 def default_data_dirs(env: Mapping[str, str]) -> list[Path]:
-    """Where datasets are looked for by name: LETHE_DATA_DIR, ./data, ~/.cache/lethe."""
+    """Return the search path for dataset names: LETHE_DATA_DIR, ./data, ~/.cache/lethe."""
     given = [Path(env["LETHE_DATA_DIR"])] if env.get("LETHE_DATA_DIR") else []
     return [*given, Path("data"), Path(env.get("HOME") or Path.home()) / ".cache" / "lethe"]
 
@@ -45,17 +45,17 @@ def load_dataset(
     dedupe: bool = False,
     download: Callable[[str, Path], Path] | None = download,
 ) -> Graph:
-    """The graph called `source`, checked by `validate`.
+    """Return the graph named `source`, checked by `validate`.
 
-    `source` is a name looked for as `NAME.npz` in `data_dirs` and then among what ships with Lethe (`cora`), a path to
-    an `.npz` or a saved torch-geometric `Data` (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name found
-    nowhere is downloaded into the last of `data_dirs`, unless `download` is None.
+    `source` is a name, searched as `NAME.npz` in `data_dirs` and then among the datasets that ship with Lethe (`cora`),
+    a path to an `.npz` or a saved torch-geometric `Data` (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name
+    that is not found is downloaded into the last of `data_dirs`, unless `download` is None.
 
     With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
-    is the dataset's own split. Where there is none, "full" draws 60/20/20 with `seed`. With `dedupe` an edge that is
-    given several times is taken once; otherwise such a graph is refused.
+    is the dataset's own split. Without one, "full" draws 60/20/20 with `seed`. With `dedupe` a repeated edge counts
+    once; otherwise such a graph is refused.
 
-    Raises DatasetNotFound listing where it looked, or GraphError saying what is wrong with the data.
+    Raises DatasetNotFound listing the searched places, or GraphError describing the problem with the data.
     """
     graph = _with_split(_read(source, data_dirs, download), split, seed, dedupe=dedupe)
     validate(graph)
@@ -63,7 +63,7 @@ def load_dataset(
 
 
 def is_own(source: str) -> bool:
-    """Whether `source` is data of the user's: neither made up, nor what Lethe ships or downloads."""
+    """Return whether `source` is user data: not synthetic, shipped or downloaded by Lethe."""
     return not source.startswith(PREFIX) and source.lower() not in {*DOWNLOADABLE, *_SHIPPED_NAMES}
 
 
@@ -74,7 +74,7 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
     if path.suffix.lower() in _READERS:
         return _READERS[path.suffix.lower()](path)
     name = source.lower()
-    # What the user put somewhere comes before what ships.
+    # The user's files take precedence over shipped ones.
     looked = list(dict.fromkeys(folder / f"{name}.npz" for folder in (*data_dirs, _SHIPPED)))
     for candidate in looked:
         if path.name == source and candidate.is_file():
@@ -120,7 +120,7 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
 
 
 def _drawn_masks(raw: RawGraph, seed: int) -> Masks:
-    """60/20/20 of the labelled nodes; the first share is rounded up, so that there is a training node."""
+    """Draw 60/20/20 of the labelled nodes. The first share is rounded up to guarantee a training node."""
     labelled = np.flatnonzero(raw.labels >= 0)
     order = np.random.default_rng(seed).permutation(labelled)
     train = int(np.ceil(_TRAIN_SHARE * order.size))

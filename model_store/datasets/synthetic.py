@@ -1,4 +1,4 @@
-"""Synthetic graphs that look like citation networks: homophilous, with sparse binary features."""
+"""Synthetic graphs that resemble citation networks: homophilous, with sparse binary features."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ PREFIX = "synthetic:"
 DEFAULT_SYNTHETIC = "synthetic:n=2708,d=1433,classes=7,seed=0"
 
 _EDGES_PER_NODE = 2
-#: Share of edges drawn within a class; the others fall anywhere.
+#: Share of edges drawn within a class; the others are drawn from all nodes.
 _HOMOPHILY = 0.7
 _WORDS_PER_NODE = 24
-#: Share of a node's words drawn from its class' own part of the vocabulary.
+#: Share of a node's words drawn from its class's own part of the vocabulary.
 _TOPICAL = 0.3
 
 
 @dataclass(frozen=True)
 class SyntheticParameters:
-    """What `synthetic:n=…,d=…,classes=…,seed=…` says."""
+    """The parameters of `synthetic:n=…,d=…,classes=…,seed=…`."""
 
     n: int
     d: int
@@ -31,7 +31,10 @@ class SyntheticParameters:
 
 
 def parse(source: str) -> SyntheticParameters:
-    """The parameters in `synthetic:n=…,d=…,classes=…,seed=…`; GraphError when one is missing, unknown or too small."""
+    """Return the parameters in `synthetic:n=…,d=…,classes=…,seed=…`.
+
+    Raises GraphError if one is missing, unknown or too small.
+    """
     remedy = f"Write {PREFIX}n=…,d=…,classes=…,seed=…, for example {DEFAULT_SYNTHETIC}."
     least = {"n": 4, "d": 2, "classes": 2, "seed": 0}
     values: dict[str, int] = {}
@@ -54,10 +57,10 @@ def parse(source: str) -> SyntheticParameters:
 
 
 def generate(parameters: SyntheticParameters) -> RawGraph:
-    """A stochastic block model whose nodes carry words of a Zipf-like vocabulary, partly of their class' topic.
+    """Return a stochastic block model whose nodes have words of a Zipf-like vocabulary, partly of their class's topic.
 
-    As in real text, most words are rare: some are carried by one node alone. Every class has a node. Features are a
-    CSR float32 matrix of zeros and ones. The same parameters give the same graph.
+    As in real text, most words are rare: some occur on one node only. Every class has a node. Features are a CSR
+    float32 matrix of zeros and ones. The same parameters give the same graph.
     """
     rng = np.random.default_rng(parameters.seed)
     labels = rng.permutation(np.arange(parameters.n) % parameters.classes).astype(np.int64)

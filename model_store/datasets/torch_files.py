@@ -1,7 +1,7 @@
-"""Files of `torch.save` from anywhere, read without running anything in them.
+"""Read untrusted `torch.save` files without running anything in them.
 
-Objects of all other classes become `Unread`; torch's own loader would refuse the file, and
-it allocates whatever size a storage or tensor claims. Here no tensor is larger than its bytes in the file.
+Reads plain objects and tensors. Objects of other classes become `Unread`. torch's own loader would refuse the file, and
+it allocates any size that a storage or tensor claims. Here no tensor is larger than its bytes in the file.
 """
 
 import io
@@ -40,7 +40,7 @@ _COMPRESSED = {
 
 
 class Unread:
-    """An object of a class that is not read: neither the class nor anything else of it is run."""
+    """An object of an unsupported class; none of its code runs."""
 
     #: Module and name of the class.
     kind = ""
@@ -52,11 +52,11 @@ class Unread:
         self.state = state
 
     def __call__(self, *args: object) -> "Unread":
-        """Stands for the class or object that it would make, when a file calls it."""
+        """Stand in for the class or object that a file creates by calling it."""
         return self
 
     def append(self, item: object) -> None:
-        """Passes over an item of a list of such a class; `extend`, `add` and `__setitem__` do so of others."""
+        """Ignore an item of a list of such a class, like `extend`, `add` and `__setitem__`."""
 
     extend = add = append
 
@@ -74,7 +74,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor whose values have not been looked at."""
+    """A tensor whose values have not been read."""
 
     storage: _Storage
     dtype: torch.dtype
@@ -86,15 +86,15 @@ class StoredTensor:
 @dataclass(frozen=True)
 class _StoredSparse:
     layout: str
-    #: Indices, values, shape and what follows, as torch has them for this layout.
+    #: Indices, values, shape and the rest, in torch's order for this layout.
     parts: Any
 
 
 class TorchFile:
-    """The object in a file of torch.save, and its tensors."""
+    """The object in a torch.save file, and its tensors."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ArraysUnreadable when it is more than can be read, and any other error when it is damaged."""
+        """Raises ArraysUnreadable if it is too large to read, and any other error if it is damaged."""
         self._bytes: dict[str, bytearray] = {}
         if zipfile.is_zipfile(path):
             self._read_archive(path)
@@ -103,9 +103,9 @@ class TorchFile:
             self._read_legacy(io.BytesIO(path.read_bytes()))
 
     def tensor(self, value: object) -> object:
-        """The tensor that `value`, found in `content`, stands for; `value` itself if it is no tensor.
+        """Return the tensor that `value`, found in `content`, represents, or `value` itself if it is not a tensor.
 
-        The parts of a sparse one do not have to fit together. Raises ValueError for one that is not in the file.
+        The parts of a sparse tensor need not fit together. Raises ValueError for a tensor that is not in the file.
         """
         match value:
             case StoredTensor():
@@ -135,7 +135,7 @@ class TorchFile:
                     self._bytes[storage.key] = bytearray(untrusted_arrays.member_bytes(archive, info))
 
     def _read_legacy(self, file: io.BytesIO) -> None:
-        """The format before torch 1.6: four pickles, the keys of the storages, and each storage after its size."""
+        """Read the format before torch 1.6: four pickles, the keys of the storages, and each storage after its size."""
         magic, protocol, system = (_Unpickler(file).load() for _ in range(3))
         if magic != _LEGACY_MAGIC or protocol != _LEGACY_PROTOCOL or not system["little_endian"]:
             raise ValueError("it has none of the formats of torch.save, or its numbers are big-endian")
@@ -165,9 +165,9 @@ class TorchFile:
     def _sparse(self, stored: _StoredSparse) -> Tensor:
         parts = [self._dense(part) if isinstance(part, StoredTensor) else part for part in stored.parts]
         with warnings.catch_warnings():
-            # torch says once that it is in beta.
+            # Ignore torch's one-time beta warning.
             warnings.simplefilter("ignore", UserWarning)
-            # The parts are checked when they are turned into CSR; torch's own check follows wrong pointers.
+            # The conversion to CSR checks the parts; torch's own check follows invalid pointers.
             if stored.layout == str(torch.sparse_coo):
                 indices, values, shape = parts[:3]
                 return torch.sparse_coo_tensor(indices, values, _whole(shape), check_invariants=False)
@@ -178,7 +178,7 @@ class TorchFile:
             )
 
 
-#: What operations of pickle hash of the objects before them.
+#: The objects that pickle operations hash, among those before them.
 _HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
     pickle.SETITEM[0]: lambda stack: stack[-2:-1],
     pickle.SETITEMS[0]: lambda stack: stack[::2],
@@ -189,13 +189,13 @@ _HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
 
 
 def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """An operation of pickle that first looks at what it hashes or changes.
+    """Return a pickle operation that first checks what it hashes or changes.
 
-    To hash a tuple of a million levels takes more stack than there is, which ends the process.
+    Hashing a tuple of a million levels overflows the stack, which ends the process.
     """
 
     def checked(unpickler: "_Unpickler") -> None:
-        # Of a typeshed that knows only the unpickler in C.
+        # The typeshed declares only the C unpickler.
         stack: list[Any] = vars(unpickler)["stack"]
         if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread | dict):
             raise ValueError(f"it changes a {type(stack[-2]).__name__}")
@@ -208,11 +208,11 @@ def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
     return checked
 
 
-# The Python implementation: the C one allocates as many objects as a file declares.
+# The Python implementation, because the C one allocates as many objects as a file declares.
 class _Unpickler(pickle._Unpickler):
-    """Makes plain objects, tensors still to be read, and `Unread`; it imports and calls nothing else."""
+    """Builds plain objects, unread tensors and `Unread`; imports and calls nothing else."""
 
-    #: Checked, and without what takes memory for a declared size, and what refers to classes by number.
+    #: Checked operations, without those that allocate a declared size or refer to classes by number.
     dispatch: ClassVar = {
         code: _checked(code, load)
         for code, load in pickle._Unpickler.dispatch.items()
@@ -225,17 +225,17 @@ class _Unpickler(pickle._Unpickler):
         self._known = _known()
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for a class or function: of tensors what keeps their parts, of all others an `Unread`."""
+        """Return the stand-in for a class or function: one that keeps a tensor's parts, otherwise an `Unread`."""
         kind = f"{module}.{name}"
         if module == "torch":
             dtype = _STORAGES.get(name, vars(torch).get(name))
             if isinstance(dtype, torch.dtype):
                 return dtype
-        # A class of its own for each, since a file may set attributes of what it names.
+        # A separate class for each, since a file may set attributes of what it names.
         return self._known.get(kind) or type("Unread", (Unread,), {"kind": kind})
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """The storage that a file refers to, unread."""
+        """Return the unread storage that a file refers to."""
         match pid:
             case ("storage", torch.dtype() as dtype, str(key), _, int(size), *view) if size >= 0 and view in (
                 [],
@@ -247,7 +247,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _known() -> Mapping[str, Any]:
-    """Made for each file, which may set attributes of what it names."""
+    """Return fresh stand-ins for each file, which may set their attributes."""
 
     def tensor(
         storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
@@ -272,7 +272,7 @@ def _known() -> Mapping[str, Any]:
         "torch._utils._rebuild_tensor_v3": typed,
         "torch._utils._rebuild_sparse_tensor": sparse,
         "torch._utils._rebuild_parameter": lambda data, *_: data,
-        # A tensor with attributes, or of a class of its own: its values are those of the plain one.
+        # A tensor with attributes or of its own class has the values of the plain tensor.
         "torch._tensor._rebuild_from_type_v2": lambda make, _kind, parts, _state: make(*parts),
         "torch.serialization._get_layout": lambda name: name,
         # Neither copies: a file could ask for a thousand copies of a long list.
@@ -283,7 +283,7 @@ def _known() -> Mapping[str, Any]:
 
 
 def _require_unmarked(marks: object) -> None:
-    """Raises ValueError for a tensor whose values are the negative or the conjugate of what is stored."""
+    """Raise ValueError for a tensor whose values are the negative or conjugate of the stored ones."""
     if marks and not (isinstance(marks, dict) and not any(marks.values())):
         raise ValueError("a tensor is stored as the negative or conjugate of another")
 

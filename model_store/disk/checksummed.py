@@ -1,7 +1,7 @@
-"""Checksummed JSON: documents that carry their own SHA-256, read as the dataclasses they were written from.
+"""Checksummed JSON: documents with their own SHA-256, read back as the dataclasses they were written from.
 
-A checksummed document is one JSON object whose `sha256` member is the digest of the whole file with that digest's 64
-characters written as zeros, so a change of any byte of the file shows.
+A checksummed document is one JSON object. Its `sha256` member is the digest of the whole file with that digest's 64
+characters written as zeros, so a change of any byte shows.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ import numpy as np
 from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
 from model_store.errors import NotAStore
 
-#: The format of every document of a store that this version writes and reads.
+#: The format of every store document that this version reads and writes.
 FORMAT = 3
 
 _UNDECIDED = "0" * 64
 _T = TypeVar("_T")
-#: Whole numbers are kept in 64 bits, here and in the database; negative ones occur in lists alone.
+#: Integers fit 64 bits, here and in the database; negative ones occur only in lists.
 _COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _WHOLE = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _TIME = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -33,15 +33,15 @@ _OTHER_VERSION = f"It was written by another program or another version of Lethe
 
 
 class _Header(msgspec.Struct):
-    """What every document has besides its own members."""
+    """The members of every document besides its own."""
 
     sha256: object = None
     format: object = None
 
 
 def checksummed(document: object, *, indent: int | None = None) -> bytes:
-    """The bytes of a dataclass, or of a mapping, with format and digest; ValueError for NaN and infinities."""
-    # What else occurs are numbers of numpy.
+    """Return the bytes of a dataclass or mapping, with format and digest. Raises ValueError for NaN and infinities."""
+    # The remaining types are numpy numbers.
     members = msgspec.to_builtins(document, builtin_types=(datetime,), enc_hook=np.generic.item)
     text = json.dumps(
         {"format": FORMAT, **members, "sha256": _UNDECIDED},
@@ -56,9 +56,9 @@ def checksummed(document: object, *, indent: int | None = None) -> bytes:
 
 
 def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
-    """The dataclass `kind` that `path` holds, its digest checked; all of it unless not `whole`.
+    """Return the dataclass `kind` in `path`, with its digest checked. Unless `whole`, unknown members are allowed.
 
-    Raises StoreDamaged when the file is missing or altered, NotAStore when it is no such document of this format.
+    Raises StoreDamaged if the file is missing or altered, NotAStore if it is not such a document of this format.
     """
     data = read_file(path)
     try:
@@ -85,7 +85,7 @@ def read_checksummed(path: Path, kind: type[_T], *, whole: bool = True) -> _T:
 
 
 def wrong(source: Path, name: str, expected: str, value: object) -> NotAStore:
-    """The error for a member that is not what it must be."""
+    """Return the error for a member with an invalid value."""
     return NotAStore(f"{source}: field {name!r} must be {expected}, not {value!r:.60}.", _OTHER_VERSION)
 
 
@@ -98,7 +98,7 @@ def _digest_holds(data: bytes, digest: object) -> bool:
 
 @cache
 def _exact(kind: type[Any], *, whole: bool = True, bases: tuple[type, ...] = ()) -> type[Any]:
-    """A dataclass as what msgspec checks to the letter: no member may be missing, and none is unknown if `whole`."""
+    """Return a dataclass as a strict msgspec type: no member may be missing, and if `whole` none may be unknown."""
     hints = get_type_hints(kind)
     members = [(field.name, _exact_hint(hints[field.name], _COUNT)) for field in fields(kind)]
     return msgspec.defstruct(kind.__name__, members, bases=bases, kw_only=True, forbid_unknown_fields=whole)

@@ -1,8 +1,8 @@
-"""Changes of files that survive a crash: written under another name, synced, renamed, and the folder synced.
+"""Crash-safe file changes: write under another name, sync, rename, and sync the folder.
 
-A wait for the disk takes longer than all the rest, and the disk takes many at once: changes that need no order among
-themselves are made as `durable_changes`. Every change of the store goes through these functions. Files are readable by
-their owner alone, since they hold personal data.
+Waiting for the disk dominates the time, and the disk takes many requests at once. So changes that need no order among
+themselves are grouped in `durable_changes`. Every change of the store goes through these functions. Files are readable
+by their owner only, since they hold personal data.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from model_store.errors import StoreDamaged
 
 _FILE_MODE = 0o600
-#: What opening a file says of a link, of a folder to be written to, and of a device or socket.
+#: Errors from opening a link, a folder for writing, or a device or socket.
 _NOT_PLAIN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 _FOLDER_MODE = 0o700
-#: Waits at the same time.
+#: Number of concurrent waits.
 _AT_ONCE = 4
-#: Parts of a file that one call overwrites, the most that the kernel takes at once, and the longest of them (bytes).
+#: Parts of a file that one call overwrites, the kernel's maximum, and their largest length in bytes.
 _MOST_SPANS = 1024
 _SPAN_BYTES = 4096
-#: What to do about a folder that cannot be read, and for which there is no backup.
+#: Remedy for an unreadable folder without a backup.
 TRAIN_AGAIN = (
     "train the model again, with the same `--name`; where this folder was served, put the new one in its place and run "
     "`./lethe recover`, which repeats all deletions."
@@ -38,14 +38,14 @@ _RESTORE = f"Restore the model's folder and the database from the same backup, o
 
 
 def damaged(path: Path, what: str) -> StoreDamaged:
-    """The error for a file of the store that is not as it was written; `what` completes "<path> …"."""
+    """Return the error for a store file that was altered; `what` completes "<path> …"."""
     return StoreDamaged(f"{path} {what}.", _RESTORE)
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a regular file; StoreDamaged when it is missing, or is a link, a folder or a device."""
+    """Return a descriptor of a regular file. Raises StoreDamaged if it is missing, a link, a folder or a device."""
     try:
-        # Without waiting for whoever writes into a pipe.
+        # O_NONBLOCK: do not wait for the writer of a pipe.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise damaged(path, "is missing") from error
@@ -60,13 +60,13 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """All bytes of a file; StoreDamaged when it is missing or no regular file."""
+    """Return all bytes of a file. Raises StoreDamaged if it is missing or not a regular file."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
 
 def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: int) -> None:
-    """Fills `out` from byte `offset` of a file that must be `file_bytes` long; StoreDamaged when it is not."""
+    """Fill `out` from byte `offset` of a file. Raises StoreDamaged unless it has `file_bytes` bytes."""
     descriptor = open_plain(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -83,16 +83,16 @@ def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: i
 
 
 def write_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Writes a file, over any of that name, and syncs it (not its folder)."""
+    """Write a file, replacing one of that name, and sync it (not its folder)."""
     with durable_changes() as changes:
         changes.write(path, parts)
 
 
 class DurableChanges:
-    """Changes of files that wait for the disk at once; none of them is durable before another. See `durable_changes`.
+    """File changes that wait for the disk together; none is durable before the others. See `durable_changes`.
 
-    A file that has lost its last name gives its space back, which waits for the disk too, once nobody holds it open. So
-    it is held until the others wait.
+    Closing the last descriptor of a deleted file frees its space, which waits for the disk too. So such files stay open
+    until the common wait.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class DurableChanges:
         self._folders: dict[Path, None] = {}
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        """Writes a file, over any of that name (its folder is not synced)."""
+        """Write a file, replacing one of that name (its folder is not synced)."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
         self._changed.append(descriptor)
         for part in parts:
@@ -110,14 +110,14 @@ class DurableChanges:
                 view = view[os.write(descriptor, view) :]
 
     def name(self, folder: Path) -> None:
-        """The names that files have in it by the end are durable too."""
+        """Make the folder's final names durable too."""
         self._folders[folder] = None
 
     def overwrite(self, path: Path, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
-        """Fills the given slots of a file of equal slots with the byte `fill`, in place.
+        """Fill the given slots of a file of equal slots with the byte `fill`, in place.
 
-        `slots` are (k,). No other byte is written, so that nothing comes back that somebody else has blanked meanwhile.
-        Writing the same slots again changes nothing, so a crash in between is mended by repeating the call.
+        `slots` are (k,). No other byte is written, so data that another process blanked meanwhile cannot return.
+        Repeating the call after a crash completes it, and repeating it again changes nothing.
         """
         descriptor = open_plain(path, os.O_RDWR)
         self._changed.append(descriptor)
@@ -126,19 +126,19 @@ class DurableChanges:
         blank(descriptor, slots, slot_bytes=slot_bytes, fill=fill)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Renames within one folder, over any file of the new name."""
+        """Rename within one folder, replacing a file of the new name."""
         self._hold(target)
         source.rename(target)
         self._folders[target.parent] = None
 
     def remove(self, path: Path) -> None:
-        """Unlinks a file; one that is gone already is fine."""
+        """Remove a file. A missing file is fine."""
         self._hold(path)
         path.unlink(missing_ok=True)
         self._folders[path.parent] = None
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a folder with everything in it, deepest first."""
+        """Remove a folder with everything in it, deepest first."""
         for entry in sorted(path.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
                 self.remove_tree(entry)
@@ -150,14 +150,14 @@ class DurableChanges:
         self._folders[path.parent] = None
 
     def wait(self) -> None:
-        """Waits for all of it."""
+        """Wait until all changes are durable."""
         folders = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in self._folders]
         self._changed += folders
         held, self._held = self._held, []
         at_once([*(partial(os.fsync, each) for each in self._changed), *(partial(os.close, each) for each in held)])
 
     def close(self) -> None:
-        """Lets go of all files, whatever became of them."""
+        """Close all files, regardless of their state."""
         while self._changed or self._held:
             os.close((self._changed or self._held).pop())
 
@@ -168,7 +168,7 @@ class DurableChanges:
 
 @contextlib.contextmanager
 def durable_changes() -> Iterator[DurableChanges]:
-    """Changes of files that are durable once the block has ended; after an error in it any of them may be lost."""
+    """Group file changes that are durable once the block ends. After an error any of them may be lost."""
     changes = DurableChanges()
     try:
         yield changes
@@ -178,12 +178,12 @@ def durable_changes() -> Iterator[DurableChanges]:
 
 
 def at_once(jobs: Sequence[Callable[[], None]]) -> None:
-    """Does what only waits, several at a time; raises what the first that failed has raised, once all have ended."""
+    """Run waiting jobs concurrently. After all have ended, raise the error of the first failed one, if any."""
     if len(jobs) == 1:
         jobs[0]()
         return
     under_way = [_threads(os.getpid()).submit(job) for job in jobs]
-    # The caller closes their files after an error too, and others are given the descriptors' numbers then.
+    # Wait for all, even after an error: the caller then closes their descriptors, and the numbers are reused.
     wait(under_way)
     for done in under_way:
         done.result()
@@ -191,30 +191,30 @@ def at_once(jobs: Sequence[Callable[[], None]]) -> None:
 
 @cache
 def _threads(_process: int) -> ThreadPoolExecutor:
-    # Kept, because to begin them takes longer than what they wait for; and of one process, since a fork has none.
+    # Cached, because starting threads takes longer than their waits; per process, since a fork has no threads.
     return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="disk")
 
 
 def replace_file(path: Path, data: bytes, *, temporary: str) -> None:
-    """Makes `path` hold `data`, in one step for whoever reads it; `temporary` is a name in the same folder."""
+    """Replace the content of `path` with `data`, atomically for readers; `temporary` is a name in the same folder."""
     unfinished = path.parent / temporary
     write_file(unfinished, [data])
     rename(unfinished, path)
 
 
 def rename(source: Path, target: Path) -> None:
-    """Renames within one folder, over any file of the new name, and syncs the folder."""
+    """Rename within one folder, replacing a file of the new name, and sync the folder."""
     source.rename(target)
     sync(target.parent)
 
 
 def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
-    """Fills slots of an open file with the byte `fill`, and writes no other byte; the caller syncs the file.
+    """Fill slots of an open file with the byte `fill`, and write no other byte. The caller syncs the file.
 
-    Through a mapping, because edges lie in no order and a call to the system for each of them takes longer than all
-    the rest. It is the kernel that writes into it: where the file system cannot give a page (a full disk under a file
-    whose blocks are shared with a copy of it, a block that cannot be read), it answers with an error, which a write
-    of this process to the same page would not survive (SIGBUS).
+    Writes through a mapping, because edges are unordered and a system call for each would dominate the time. The kernel
+    does the writing. So if the file system cannot provide a page (a full disk under a file that shares blocks with a
+    copy, an unreadable block), the call returns an error. A write by this process to the same page would kill it
+    (SIGBUS).
 
     Raises:
         OSError: a part of the file cannot be written; others may have been.
@@ -234,7 +234,7 @@ def blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: i
 
 
 def _spans(slots: NDArray[np.int64], slot_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First byte and end of each run of slots, which are sorted and different, cut to at most `_SPAN_BYTES`."""
+    """Return first byte and end of each run of slots, sorted and distinct, cut to at most `_SPAN_BYTES`."""
     breaks = np.flatnonzero(np.diff(slots) > 1)
     firsts = slots[np.concatenate([[0], breaks + 1])] * slot_bytes
     ends = (slots[np.concatenate([breaks, [slots.size - 1]])] + 1) * slot_bytes
@@ -245,7 +245,7 @@ def _spans(slots: NDArray[np.int64], slot_bytes: int) -> tuple[NDArray[np.int64]
 
 
 def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.int64], source: int) -> None:
-    """One read from the start of `source` into parts of a mapping."""
+    """Read once from the start of `source` into parts of a mapping."""
     whole = memoryview(mapped)
     parts = [whole[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
     try:
@@ -255,7 +255,7 @@ def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.in
             raise
         done = 0
     finally:
-        # Nothing may refer to the mapping when it is closed.
+        # The mapping can be closed only without references to it.
         parts.clear()
         whole.release()
     if done != int((ends - firsts).sum()):
@@ -263,12 +263,12 @@ def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.in
 
 
 def make_folder(path: Path) -> None:
-    """Makes one folder; its parent must exist and is not synced."""
+    """Create one folder. Its parent must exist and is not synced."""
     path.mkdir(_FOLDER_MODE)
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and its missing parents, durably."""
+    """Create a folder and its missing parents, durably."""
     if not path.exists():
         make_folders(path.parent)
         make_folder(path)
@@ -276,7 +276,7 @@ def make_folders(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes what a file holds, or the names in a folder, durable."""
+    """Make a file's content or a folder's names durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -285,12 +285,12 @@ def sync(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Unlinks a file; one that is gone already is fine."""
+    """Remove a file. A missing file is fine."""
     path.unlink(missing_ok=True)
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder with everything in it, deepest first; neither it nor its parent is synced."""
+    """Remove a folder with everything in it, deepest first. Neither it nor its parent is synced."""
     for entry in sorted(path.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             remove_tree(entry)

@@ -1,4 +1,4 @@
-"""Arrays of `.npz` and `.npy` files from anywhere: what they declare is held against the file before it is read."""
+"""Read untrusted `.npz` and `.npy` files, checking their declarations against the file first."""
 
 import re
 import zipfile
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from model_store.memory import free_memory
 from projector.errors import ProjectorError
 
-#: An archive that unpacks to more than this is read only where it is not mostly repetition (bytes, and bytes per byte).
+#: An archive that unpacks to more bytes than this must not exceed this many unpacked bytes per packed byte.
 _ALWAYS_READ, _MOST_UNPACKED = 256 << 20, 100
-#: Copies of what is read that are held at once while it is turned into a graph.
+#: Copies held at once while the data becomes a graph.
 _COPIES = 2
 _REMEDY = "Write it again with numpy.savez_compressed, without object arrays."
-#: Of other methods, zipfile unpacks a piece to whatever it grows to before it looks at what was declared.
+#: With other methods, zipfile may unpack a piece to any size before checking the declared one.
 _BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: The codes by which a terminal makes letters bold.
+#: Terminal escape codes, such as for bold text.
 _TERMINAL = re.compile("\x1b\\[[0-9;]*m")
 _SMALLER = "Save sparse features in CSR form, or the arrays with numpy.savez, which does not compress."
 
 
 class ArraysUnreadable(ProjectorError):
-    """A file of arrays that is damaged, holds objects, or is more than can be read."""
+    """A file of arrays is damaged, contains objects, or is too large to read."""
 
 
 def read_npz(
@@ -36,9 +36,9 @@ def read_npz(
     also: Callable[[str], bool] = lambda name: False,
     free_bytes: Callable[[], int | None] = free_memory,
 ) -> dict[str, NDArray[Any]]:
-    """Those of the arrays `wanted`, and of those that `also` is true of, that an `.npz` holds.
+    """Return the arrays of an `.npz` that are in `wanted` or for which `also` is true.
 
-    ArraysUnreadable when one is not as it is declared.
+    Raises ArraysUnreadable if one differs from its declaration.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -67,7 +67,7 @@ def read_npz(
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The array in an `.npy`; ArraysUnreadable when it is not as it is declared."""
+    """Return the array in an `.npy`. Raises ArraysUnreadable if it differs from its declaration."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -83,7 +83,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def require_room(path: Path, sizes: Iterable[int], *, free_bytes: Callable[[], int | None] = free_memory) -> None:
-    """Raises ArraysUnreadable when what `path` unpacks to, in parts of these `sizes`, is more than can be read."""
+    """Raise ArraysUnreadable if unpacking `path`, in parts of these `sizes`, takes too much memory."""
     unpacked, packed, free = sum(sizes), path.stat().st_size, free_bytes()
     if unpacked > max(_ALWAYS_READ, _MOST_UNPACKED * packed):
         raise ArraysUnreadable(f"{path} has {packed:,} bytes, and would unpack to {unpacked:,}.", _SMALLER)
@@ -95,7 +95,7 @@ def require_room(path: Path, sizes: Iterable[int], *, free_bytes: Callable[[], i
 
 
 def member_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member, never more than it declares; ValueError where unpacking it has no bound."""
+    """Return a member's bytes, never more than declared. Raises ValueError if unpacking it has no bound."""
     _require_bounded(info)
     return archive.read(info)
 
@@ -106,7 +106,7 @@ def _require_bounded(info: zipfile.ZipInfo) -> None:
 
 
 def _require_declared(file: IO[bytes], size: int) -> None:
-    """Raises ValueError unless the header of an `.npy` declares an array of just the bytes that follow it."""
+    """Raise ValueError unless the header of an `.npy` declares exactly the bytes that follow it."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"it is of version {version} of the format")
@@ -115,7 +115,7 @@ def _require_declared(file: IO[bytes], size: int) -> None:
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     if not dtype.itemsize:
-        # Nothing in the file bounds how many there are.
+        # Otherwise nothing in the file bounds their number.
         raise ValueError(f"its elements ({dtype}) have no bytes")
     declared = dtype.itemsize
     for length in shape:
@@ -125,5 +125,5 @@ def _require_declared(file: IO[bytes], size: int) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in a line that more words can follow."""
+    """Return an error's message as one line that can be continued."""
     return (_TERMINAL.sub("", str(error)).splitlines() or [type(error).__name__])[0].rstrip(". ")

@@ -1,10 +1,11 @@
-"""Gaussian differential privacy: how well two Gaussians can be told apart, and the same as (epsilon, delta).
+"""Gaussian differential privacy (GDP) and its conversion to (epsilon, delta).
 
-A publication is mu-GDP when telling which of two neighbours it was made from is at least as hard as telling N(0, 1)
-from N(mu, 1) by one draw (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 2022; theorems are numbered as in
-arXiv:1905.02383). Noise of standard deviation sigma on values that lie at most Delta apart, in the Euclidean norm, is
-Delta/sigma-GDP (Theorem 2.7), and so is whatever is computed from it. Publications of mu_1, mu_2, …, each chosen with
-sight of those before, are together sqrt(mu_1^2 + mu_2^2 + …)-GDP (Corollary 3.3), which is exact for Gaussian noise.
+A publication is mu-GDP when distinguishing the two neighbours that it may come from is at least as hard as
+distinguishing N(0, 1) from N(mu, 1) by one draw (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 2022;
+theorems are numbered as in arXiv:1905.02383). Adding noise of standard deviation sigma to values that lie at most Delta
+apart, in the Euclidean norm, is Delta/sigma-GDP (Theorem 2.7). So is everything computed from the result. Publications
+of mu_1, mu_2, …, each chosen after seeing the earlier ones, compose to sqrt(mu_1^2 + mu_2^2 + …)-GDP (Corollary 3.3),
+which is exact for Gaussian noise.
 """
 
 import math
@@ -14,12 +15,12 @@ from scipy.special import log_ndtr
 
 from projector.errors import PromiseError
 
-#: No mu outside of these is looked for.
+#: Bounds of the search for mu.
 _SMALLEST_MU, _LARGEST_MU = 1e-12, 1e3
 
 
 def delta_at(epsilon: float, mu: float) -> float:
-    """The smallest delta for which mu-GDP is (epsilon, delta)-differential privacy, epsilon >= 0 and mu > 0.
+    """Return the smallest delta for which mu-GDP is (epsilon, delta)-differential privacy, epsilon >= 0 and mu > 0.
 
     Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) (Balle and Wang, "Improving the Gaussian Mechanism for
     Differential Privacy", ICML 2018, Theorem 8; Dong, Roth and Su, Corollary 2.13).
@@ -29,9 +30,9 @@ def delta_at(epsilon: float, mu: float) -> float:
 
 
 def largest_mu(epsilon: float, delta: float) -> float:
-    """The largest mu for which mu-GDP is (epsilon, delta)-differential privacy.
+    """Return the largest mu for which mu-GDP is (epsilon, delta)-differential privacy.
 
-    sigma = Delta/mu is the noise of Balle and Wang's Algorithm 1. Raises PromiseError where there is none.
+    sigma = Delta/mu is the noise of Balle and Wang's Algorithm 1. Raises PromiseError if no mu fits.
     """
     if not (0 <= epsilon < math.inf and 0 < delta < 1):
         raise PromiseError(
@@ -44,14 +45,14 @@ def largest_mu(epsilon: float, delta: float) -> float:
         lambda log_mu: delta_at(epsilon, math.exp(log_mu)) - delta,
         math.log(_SMALLEST_MU), math.log(_LARGEST_MU), xtol=1e-14,
     )  # fmt: skip
-    # The root is met from either side; the noise may be a hair more, and not less.
+    # The root is approximate on either side. Shrinking mu errs towards more noise, never less.
     return math.exp(log_mu) * (1 - 1e-12)
 
 
 def success(mu: float) -> float:
-    """In what share of cases an observer says rightly which of two equally likely neighbours it was: at most Phi(mu/2).
+    """Return Phi(mu/2), the highest success rate at identifying which of two equally likely neighbours was used.
 
-    By the definition of mu-GDP the errors alpha and beta of any rule obey beta >= Phi(Phi^-1(1 - alpha) - mu), and
-    (alpha + beta)/2, the share of wrong answers, is smallest where both are Phi(-mu/2).
+    By the definition of mu-GDP the errors alpha and beta of any rule obey beta >= Phi(Phi^-1(1 - alpha) - mu). The
+    error rate (alpha + beta)/2 is smallest where both are Phi(-mu/2).
     """
     return math.exp(float(log_ndtr(mu / 2)))

@@ -1,7 +1,8 @@
-"""What publications after a deletion have told together, against what was promised.
+"""The privacy budget that publications after a deletion have used.
 
-A version counts for everybody deleted with it or before it, and for nobody deleted later: until then both services
-that are compared had the same data. Published again from the same secret it tells nothing new and is counted once.
+A version counts against every deletion made with it or before it. It does not count against later deletions: until
+then, both services under comparison had the same data. Publishing again from the same secret reveals nothing new, so it
+counts once.
 """
 
 import math
@@ -12,25 +13,25 @@ from fractions import Fraction
 from projector.certified.publication import Mechanism
 from projector.errors import PromiseError
 
-#: A share of the budget from which on is told that it runs out.
+#: Share of the budget from which `nearly_used` warns.
 _NEARLY_USED = 0.9
-#: mu^2 is counted in units of 2^-120, rounded up: sums are exact, in whatever order, and never too small.
+#: Unit of mu^2, rounded up: sums are exact in any order, and never too small.
 _UNIT = 2**120
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What everybody deleted with one version or later stands at, at most."""
+    """Upper bound on the budget used since one version, valid for deletions of that version or later."""
 
     publications: int
-    #: What was published since is together mu-GDP.
+    #: The publications since then are together mu-GDP.
     mu: float
-    #: mu^2 as a share of that of the budget: how many of K equal publications that is.
+    #: mu^2 as a share of the budget's mu^2: the share of K equal publications.
     share: float
 
     @property
     def nearly_used(self) -> bool:
-        """Whether the promise soon allows no further publication; with more of them planned, each takes less."""
+        """Return whether the promise will soon allow no further publication. Planning more makes each cost less."""
         return self.share >= _NEARLY_USED
 
 
@@ -40,26 +41,26 @@ class Ledger:
     def __init__(self) -> None:
         self._versions: list[int] = []
         self._costs: list[int] = []
-        #: Those before each version together, and at the end all.
+        #: Cumulative cost before each version, then the total.
         self._before: list[int] = [0]
 
     @property
     def newest(self) -> int:
-        """The last version counted; -1 before any."""
+        """The last version counted; -1 if there is none."""
         return self._versions[-1] if self._versions else -1
 
     def since(self, version: int, budget: float) -> Spent:
-        """What the publications of `version` and those after it have told; `budget` is the mu that was promised."""
+        """Return what the publications from `version` on have used. `budget` is the promised mu."""
         first = bisect_left(self._versions, version)
         told = Fraction(self._before[-1] - self._before[first], _UNIT)
         share = told / Fraction(budget) ** 2
         return Spent(len(self._versions) - first, _root(told), float(share))
 
     def add(self, version: int, mechanism: Mechanism, oldest_deletion: int) -> None:
-        """Counts the publication of `version`, before it is made; one that was counted already stays as it is.
+        """Count the publication of `version` before it is made. Counting the same publication again changes nothing.
 
-        `oldest_deletion` is the first version without somebody to whom `mechanism.budget` is promised. Raises
-        PromiseError when the publication would exceed it, or comes after a later version or with other noise.
+        `oldest_deletion` is the first version that lacks a node to which `mechanism.budget` is promised. Raises
+        PromiseError if the publication would exceed that budget, follows a later version or uses other noise.
         """
         cost = _cost(mechanism.mu)
         if self._versions and version <= self._versions[-1]:
@@ -79,8 +80,8 @@ class Ledger:
         self.record(version, mechanism.mu)
 
     def record(self, version: int, mu: float) -> None:
-        """Takes a publication over that was counted before, whatever was promised then; later than those so far."""
-        # The version last: other threads ask `since` meanwhile.
+        """Record an already counted publication, newer than all recorded so far, without checking any promise."""
+        # Append the version last: other threads call `since` concurrently.
         self._costs.append(_cost(mu))
         self._before.append(self._before[-1] + self._costs[-1])
         self._versions.append(version)
@@ -91,7 +92,7 @@ def _cost(mu: float) -> int:
 
 
 def _root(square: Fraction) -> float:
-    """The root as a float that is not below it."""
+    """Return the square root as a float, rounded up."""
     root = math.sqrt(float(square))
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)

@@ -1,9 +1,9 @@
-"""Weights published with noise, so that nobody can tell whether they were unlearned or retrained.
+"""Publish weights with noise that hides whether they were unlearned or retrained.
 
 Lethe's weights W lie within a proven distance of the optimum W_u on the live graph, |W - W_u| <= cap
-(`projector.forgetting.certificate`). So do those of a service that was trained on the live graph alone, and the two
-lie at most 2 cap apart: little enough for noise to hide. Cap, noise and grid are made of what was fixed beforehand, and
-tell nothing of the data.
+(`projector.forgetting.certificate`). So do the weights of a service that trained on the live graph alone. The two lie
+at most 2 cap apart, close enough for noise to hide. Cap, noise and grid depend only on values fixed beforehand, so they
+reveal nothing about the data.
 """
 
 import math
@@ -24,17 +24,18 @@ from projector.network.blocks import by_block, side_by_side
 from projector.network.losses import Loss, Regression
 
 _EPSILON = float(np.finfo(np.float64).eps)
-#: What the grid may add to the sensitivity, as a share of the noise's part in it.
+#: Largest contribution of the grid to the sensitivity, as a share of the noise's part in it.
 _SHARE_OF_GRID = 2.0**-10
 
 
 def radius(loss: Loss, classes: int, regularization: float, largest_target: float | None = None) -> float:
-    """R with |W_u| <= R whatever the data: sqrt(2 F(0) / lambda), since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
+    """Return R with |W_u| <= R for any data: sqrt(2 F(0) / lambda), since lambda/2 |W_u|^2 <= F(W_u) <= F(0).
 
     F(0) is the loss of one row of zero logits: log C (softmax), C log 2 (ovr), C/2 (smoothed hinge), 1/2 (squared).
-    With real-valued targets it depends on the data, unless no node's |y|_2 is above a `largest_target` that was
-    declared without looking at them: then it is half of that squared (1 for one target of 1 or -1). Raises PromiseError
-    where none is declared, and for an objective that bounds no distance to retraining.
+
+    With real-valued targets F(0) depends on the data. `largest_target` bounds every node's |y|_2 and must be declared
+    without looking at them; F(0) is then half its square (1 suits one target of 1 or -1). Raises PromiseError if it is
+    missing, and for an objective that does not bound the distance to retraining.
     """
     if not certifiable(loss, regularization):
         raise PromiseError(
@@ -53,23 +54,23 @@ def radius(loss: Loss, classes: int, regularization: float, largest_target: floa
 
 
 def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mechanism:
-    """The mechanism with the least noise that keeps `promise` for `weights` numbers W with |W_u| <= R.
+    """Return the mechanism with the least noise that keeps `promise` for `weights` numbers W with |W_u| <= R.
 
     A repair to the relative bound `tolerance` meets the cap, tolerance R / (1 - tolerance): the bound is at most
-    tolerance |W| and |W| at most R and the bound. Rounding moves each number by half a step g at most, and the division
-    by the step errs by at most eps |W| / 2 in all, so that two services lie at most
+    tolerance |W|, and |W| is at most R plus the bound. Rounding moves each number by at most half a step g, and
+    dividing by the step errs by at most eps |W| / 2 in all. So two services lie at most
 
         Delta = 2 cap + g sqrt(weights) + eps (R + cap)
 
-    apart. With mu from epsilon and delta, sigma = Delta sqrt(K) / mu. The step is made small against cap, not against
-    sigma, which is far above Delta where many publications are planned.
+    apart. With mu from epsilon and delta, sigma = Delta sqrt(K) / mu. The step is small against cap rather than against
+    sigma, which far exceeds Delta when many publications are planned.
 
-    `ERROR` of each number published is taken from delta: what is at most tau from its law in total variation adds
-    (1 + e^epsilon) tau. Raises PromiseError where nothing of delta is left, or float64 cannot carry the grid.
+    `ERROR` of each published number is subtracted from delta: a sample at most tau from its law in total variation adds
+    (1 + e^epsilon) tau. Raises PromiseError if that leaves nothing of delta, or if float64 cannot represent the grid.
     """
     if promise.publications < 1 or weights < 1:
         raise PromiseError("At least one publication of at least one number is required.", "Plan more.")
-    # Larger epsilons than 100 leave nothing of delta.
+    # Epsilon above 100 leaves nothing of delta.
     error = (1 + math.exp(min(promise.epsilon, 100.0))) * promise.publications * weights * ERROR
     if error >= promise.delta:
         raise PromiseError(
@@ -93,12 +94,12 @@ def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mec
 
 
 def published(mechanism: Mechanism, W: Tensor, certificate: Certificate, secret: bytes, version: int) -> Tensor:
-    """What others may see of the weights W of `version`, in the shape of W: multiples of the step, with noise.
+    """Return the public weights of `version` in the shape of W: multiples of the step, with noise.
 
-    A function of its arguments: whoever keeps `secret` (`SECRET_BYTES` from the system's generator) with the version
-    publishes the same again. It is as secret as W, and goes when the version does: with it the noise can be taken off.
-
-    Raises PromiseError unless `certificate`, that of W, says that W is within the cap.
+    The result is a function of the arguments. Keep `secret` (`SECRET_BYTES` from the system's generator) with the
+    version to publish the same weights again. The secret is as confidential as W and must be erased with the version:
+    it allows the noise to be removed. Raises PromiseError unless `certificate`, which must belong to W, bounds W within
+    the cap.
     """
     if not certificate.bound <= mechanism.cap:
         raise PromiseError(
@@ -121,19 +122,19 @@ def _noisy(mechanism: Mechanism, W: Tensor, secret: bytes, version: int) -> Tens
 def mechanism_for(
     promise: Promise, state: ModelState, loss: Loss, regularization: float, tolerance: float
 ) -> Mechanism:
-    """The noise that keeps `promise` for the versions of a model whose repairs end at the relative bound `tolerance`.
+    """Return the mechanism that keeps `promise` for a model whose repairs end at the relative bound `tolerance`.
 
-    Nothing of `state` matters but the number of its weights. Raises PromiseError as `radius` and `calibrate` do.
+    Only the number of weights of `state` matters. Raises PromiseError as `radius` and `calibrate` do.
     """
     R = radius(loss, state.classes, regularization)
     return calibrate(promise, R, stacked(state).numel(), tolerance)
 
 
 def shown(publication: Publication, state: ModelState, certificate: Certificate | None) -> ModelState:
-    """`state` with the weights that others may see; its coefficients are not theirs.
+    """Return `state` with its public weights; its coefficients stay private.
 
-    `certificate` is that of `state`, or None where it was looked at when the publication was drawn: what was published
-    once is published again, whatever the last digits of a bound. Raises PromiseError as `published` does.
+    `certificate` belongs to `state`. Pass None if it was checked when the publication was drawn: a published version is
+    published again, regardless of the last digits of a bound. Raises PromiseError as `published` does.
     """
     W, secret, mechanism = stacked(state), publication.secret, publication.mechanism
     if certificate is None:

@@ -1,4 +1,4 @@
-"""What is promised of published weights, the noise that keeps it, and the publication of one version: records."""
+"""Records of a privacy promise, the noise that keeps it and the publication of one version."""
 
 import hashlib
 import math
@@ -12,10 +12,10 @@ _SALT = b"lethe/commitment-salt"
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised to whoever has been deleted: K publications after it are together (epsilon, delta)-hidden.
+    """The promise to every deleted user: the K publications after the deletion are together (epsilon, delta)-hidden.
 
-    For every set S of what they may be, the probabilities p of unlearned and q of retrained weights obey
-    p(S) <= e^epsilon q(S) + delta and the reverse.
+    For every set S of possible publications, the probabilities p from unlearned and q from retrained weights obey p(S)
+    <= e^epsilon q(S) + delta and the reverse.
     """
 
     epsilon: float
@@ -26,23 +26,23 @@ class Promise:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How weights are published: each is rounded to a multiple of `step`, and normal noise in whole steps is added."""
+    """How weights are published: each is rounded to a multiple of `step`, then gets normal noise in whole steps."""
 
-    #: Weights farther than this from those of retraining are not published.
+    #: Weights farther than this from the retrained weights are not published.
     cap: float
-    #: p C, how many numbers W has.
+    #: p C, the number of weights.
     weights: int
-    #: Delta: how far apart the rounded weights of two services can lie.
+    #: Delta: the largest distance between the rounded weights of two services.
     sensitivity: float
-    #: The noise's standard deviation is sigma = 2^bits steps.
+    #: Standard deviation of the noise: sigma = 2^bits steps.
     sigma: float
     bits: int
-    #: The mu of all K publications together.
+    #: mu of all K publications together.
     budget: float
 
     @property
     def step(self) -> float:
-        """g, between neighbours on the grid."""
+        """g, the grid spacing."""
         return math.ldexp(self.sigma, -self.bits)
 
     @property
@@ -53,9 +53,10 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Publication:
-    """How one version is published: drawn once, kept with its weights, and gone with them.
+    """How one version is published: drawn once, stored with its weights and erased with them.
 
-    It is kept whole, and not made again from the promise: the same secret with other noise would tell the weights.
+    It is stored whole rather than derived again from the promise: the same secret with other noise would reveal the
+    weights.
     """
 
     promise: Promise
@@ -64,13 +65,13 @@ class Publication:
 
     @classmethod
     def drawn(cls, promise: Promise, mechanism: Mechanism) -> "Publication":
-        """A new one, its secret from the system's generator."""
+        """Return a new publication with a secret from the system's generator."""
         return cls(promise, mechanism, secrets.token_bytes(SECRET_BYTES))
 
     @property
     def commitment_salt(self) -> bytes:
-        """What commitments to this version's weights and figures are salted with: SHA-256, which leads back to nothing.
+        """Return the salt of commitments to this version's weights and figures: a one-way SHA-256 of the secret.
 
-        Whoever has it can open them, and cannot take the noise off.
+        Its holder can open the commitments but cannot remove the noise.
         """
         return hashlib.sha256(_SALT + self.secret).digest()

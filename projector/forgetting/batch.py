@@ -1,4 +1,4 @@
-"""One batch of removals: which rows leave which input's span, and what was measured of each request."""
+"""One batch of removals: the rows that leave each input's span, and the figures measured for each request."""
 
 import math
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ def _no_edges() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What one request takes away, by row."""
+    """What one request removes, by row."""
 
-    #: Nodes that leave with all that is theirs, (m,); live, and in no other removal of the batch.
+    #: Nodes to remove with all their data, (m,). They are live and appear in no other removal of the batch.
     nodes: NDArray[np.int64] = field(default_factory=_no_nodes)
-    #: Nodes of which the features leave, (l,); the same holds of them.
+    #: Nodes whose features are removed, (l,), under the same conditions.
     features: NDArray[np.int64] = field(default_factory=_no_nodes)
     #: Edges, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
-    #: Nodes that are trained on and whose labels leave, (r,); the same holds of them.
+    #: Training nodes whose labels are removed, (r,), under the same conditions.
     labels: NDArray[np.int64] = field(default_factory=_no_nodes)
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The nodes whose features leave, with the node or without, (m + l,)."""
+        """Nodes whose features are removed, with or without the node, (m + l,)."""
         return np.concatenate([self.nodes, self.features])
 
 
@@ -50,9 +50,9 @@ class ModelState:
 
     version: int
     features: SpanState
-    #: The labels' span, with label reuse.
+    #: The labels' span, under label reuse.
     labels: SpanState | None
-    #: Mask (n,) of the nodes that have not been deleted.
+    #: Mask (n,) of live nodes.
     live: NDArray[np.bool_]
     #: C.
     classes: int
@@ -65,7 +65,7 @@ class ModelState:
 
 @dataclass(frozen=True, eq=False)
 class InputRows:
-    """The rows of one input and their span coefficients (blocks, n, C) as last stored."""
+    """The rows of one input and their span coefficients (blocks, n, C), as last stored."""
 
     rows: FeatureMatrix
     beta: Tensor
@@ -73,15 +73,15 @@ class InputRows:
 
 @dataclass(frozen=True, eq=False)
 class InjectedColumn:
-    """A feature column that was added to the dataset's: that of an injected channel, or of a cohort of canaries."""
+    """A feature column added to the dataset's: an injected channel, or one of a canary cohort."""
 
     column: int
-    #: The rows that are not zero in it, (m,) int64; those of deleted nodes may be among them.
+    #: Its nonzero rows, (m,) int64; may include rows of deleted nodes.
     carriers: NDArray[np.int64]
 
 
 def carried_columns(features: Features, columns: Sequence[int]) -> tuple[InjectedColumn, ...]:
-    """`columns` of `features` (n, d), with their carriers."""
+    """Return `columns` of `features` (n, d) with their carriers."""
     if not columns:
         return ()
     chosen = sp.coo_array(features[:, list(columns)])
@@ -92,14 +92,14 @@ def carried_columns(features: Features, columns: Sequence[int]) -> tuple[Injecte
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The state after a batch, and what was measured on the way."""
+    """The state after a batch, and the figures measured on the way."""
 
     state: ModelState
     #: One entry per removal, in the order given.
     norms: tuple[Norms, ...]
-    #: Directions of the features' span that only deleted rows supported.
+    #: Number of feature directions that only deleted rows supported.
     directions_removed: int
-    #: |Q^T W|_F over all feature blocks, None when no direction was lost.
+    #: |Q^T W|_F over all feature blocks; None if no direction was lost.
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
     #: |W_after - W_before|_F / |W_before|_F over all inputs.
@@ -108,19 +108,19 @@ class Projection:
     coefficient_residual: float
     #: How the features' pseudo-inverse was obtained.
     factor_method: FactorMethod
-    #: Q, (d, k), None when no direction was lost; a trace of the deleted rows.
+    #: Q, (d, k), a trace of the deleted rows; None if no direction was lost.
     lost_directions: Tensor | None
-    #: For each removal, the injected columns that its rows carry and that no row does after the batch.
+    #: For each removal, the injected columns that its rows carried and no row carries after the batch.
     emptied_columns: tuple[tuple[int, ...], ...]
-    #: Directions of the features' span that only rows support which join.
+    #: Number of feature directions that only joining rows support.
     directions_gained: int = 0
-    #: Whether rows have joined since, so that columns of what left may carry weight again.
+    #: Whether rows have joined since the removal, so that the removed rows' columns may carry weight again.
     between_halves: bool = False
 
     def with_weights_of(self, state: ModelState, before: ModelState) -> "Projection":
-        """Measurements, with the figures that are read from the weights after the batch read from `state`.
+        """Return these measurements with the after-weights figures taken from `state`.
 
-        `state` has the same span and other weights; `before` is the state before the batch.
+        `state` has the same span but other weights. `before` is the state before the batch.
         """
         if self.between_halves:
             return replace(self, state=state, weight_change=_change(before, state))
@@ -144,12 +144,13 @@ def project_batch(
     removals: Sequence[Removal],
     injected: Sequence[InjectedColumn] = (),
 ) -> Projection:
-    """Carries out all removals at once and returns the new state; nothing given is changed.
+    """Apply all removals together and return the new state. No argument changes.
 
-    A node takes its features and its label out of their spans; features or labels alone leave theirs; edges change
-    neither.
-    `injected` are columns whose rows of W can be watched: those that the batch takes from the last of their carriers
-    are measured.
+    Removing a node takes its features and label out of their spans. Removing only features or labels affects only their
+    own span. Removing edges affects neither.
+
+    `injected` lists columns whose rows of W can be watched. Those that lose their last carrier in this batch are
+    measured.
     """
     with threads_for(state.features.gram.M):
         return _project_batch(state, features, labels, removals, injected)
@@ -197,7 +198,7 @@ def _project_batch(
 
 @dataclass(frozen=True, eq=False)
 class _Leaving:
-    """The feature rows that leave the span, (m,), and for each the place of its removal; edges take none."""
+    """The feature rows that leave the span, (m,), and the index of each row's removal; edges remove none."""
 
     rows: NDArray[np.int64]
     owner: NDArray[np.int64]
@@ -227,7 +228,7 @@ def _norms(
     if update is None:
         return tuple(norms)
     injected = injected_norms(update.effective_before, owner, len(removals), before.classes)
-    # Rows that a request left in the span would go on carrying weight for it: none, unless the update went wrong.
+    # Nonzero only if the update failed to take a request's rows out of the span.
     remains = np.flatnonzero(after.features.in_span[leaving.rows])
     left = [0.0] * len(removals)
     if remains.size:
@@ -247,7 +248,7 @@ def _norms(
 def _emptied(
     removals: int, leaving: _Leaving, in_span: NDArray[np.bool_], injected: Sequence[InjectedColumn]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each removal, those of the columns `injected` that its rows carry and none of the rows `in_span` (n,) do."""
+    """Return for each removal the `injected` columns that its rows carry and no row `in_span` (n,) carries."""
     columns: list[list[int]] = [[] for _ in range(removals)]
     for each in injected:
         if not in_span[each.carriers].any():
@@ -261,7 +262,7 @@ def _of_channels(state: ModelState, columns: Sequence[int]) -> float:
 
 
 def _along(Q: Tensor | None, state: ModelState) -> float | None:
-    """|Q^T W|_F of the feature weights."""
+    """Return |Q^T W|_F of the feature weights."""
     return None if Q is None else float(torch.linalg.norm(Q.T @ state.features.W))
 
 

@@ -1,28 +1,28 @@
-"""Canaries: made-up nodes by which anyone can see that this model forgets."""
+"""Canaries: synthetic nodes that let anyone verify that the model forgets."""
 
 import secrets
 from dataclasses import dataclass
 
-#: How the external ids of canaries begin; no node of a dataset may be called so.
+#: Prefix of the external ids of canaries, reserved for them.
 PREFIX = "lethe-canary-"
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """The canaries of one model: cohorts of nodes, each with a feature column that no other node carries."""
+    """The canaries of one model: cohorts of nodes, each with a feature column of its own."""
 
-    #: How many cohorts there were at training, at least 1; they are numbered from 1.
+    #: Number of cohorts at training, at least 1, numbered from 1.
     cohorts: int
-    #: Nodes of each cohort, at least 1.
+    #: Nodes in each cohort, at least 1.
     nodes: int
     #: The feature column of cohort 1; cohort k has column `first_column` + k - 1.
     first_column: int
-    #: Tells the canaries of one training from those of all others. What was deleted from one model must not come back
-    #: with the next, so the cohorts of a newly trained model need ids that have never been deleted.
+    #: Unique to one training run. Ids deleted from one model must not return with the next, so a newly trained model
+    #: needs cohort ids that were never deleted.
     tag: str
 
     def cohort_ids(self, cohort: int) -> tuple[str, ...]:
-        """External ids of the nodes of a cohort, `lethe-canary-<tag>-<cohort>-<i>`, both numbered from 1.
+        """Return the external ids of a cohort, `lethe-canary-<tag>-<cohort>-<i>`, both numbered from 1.
 
         Raises ValueError for a cohort that the model never had.
         """
@@ -30,7 +30,7 @@ class Canaries:
         return tuple(f"{PREFIX}{self.tag}-{cohort}-{node}" for node in range(1, self.nodes + 1))
 
     def column(self, cohort: int) -> int:
-        """The feature column of a cohort; ValueError for one that the model never had."""
+        """Return the feature column of a cohort. Raises ValueError for a cohort that the model never had."""
         self._check(cohort)
         return self.first_column + cohort - 1
 
@@ -50,5 +50,5 @@ class Canaries:
 
 
 def new_tag() -> str:
-    """A tag that no other training has, 8 hexadecimal digits. It is not drawn from the seed, which trainings share."""
+    """Return a unique tag of 8 hexadecimal digits. It ignores the seed, which training runs may share."""
     return secrets.token_hex(4)

@@ -1,7 +1,7 @@
 """Span coefficients: how much weight training put on each node's features.
 
-Letters: beta_b (n, C) with W_b = X^T beta_b for each block b of an input X; U (n_train, C) the dual variable with
-W = H^T U; S selects training rows, H_b = S R_b X; T_b (d, C) the lazy correction that deletions leave.
+Letters: beta_b (n, C) with W_b = X^T beta_b for each block b of an input X; U (n_train, C) the dual variable with W =
+H^T U; S selects training rows, H_b = S R_b X; T_b (d, C) the lazy correction that deletions leave.
 """
 
 import math
@@ -19,12 +19,12 @@ from projector.device import seldom_read
 from projector.network.representation import Representation
 from projector.parallel.workers import Division, together
 
-#: Share of what is added up at or below which a sum is compared with that share: less may be rounding alone.
+#: A sum at or below this share of its terms' magnitude is compared with that share: it may be rounding alone.
 _CANCELLED = 1e-4
 
 
 class SpanRows(Protocol):
-    """Some rows of a model: their features and their span coefficients."""
+    """Some rows of a model: their features and span coefficients."""
 
     @property
     def X(self) -> NDArray[Any] | sp.sparray:
@@ -37,9 +37,9 @@ class SpanRows(Protocol):
 
 @together
 def span_coefficients(representation: Representation, dual: Tensor) -> list[Tensor]:
-    """For each input, beta_b = R_b^T S^T U of its blocks b, (blocks, n, C), for U (n_train, C); at the first worker.
+    """Return beta_b = R_b^T S^T U per block b of each input, (blocks, n, C), for U (n_train, C); on the first worker.
 
-    From W_b = H_b^T U = X^T R_b^T S^T U. Each worker sweeps over the graph for its own classes.
+    Follows from W_b = H_b^T U = X^T R_b^T S^T U. Each worker sweeps over the graph for its own classes.
     """
     inputs, workers, classes = representation.inputs, representation.workers, dual.shape[1]
     to_first = Division.at_first(representation.nodes, workers.count)
@@ -56,11 +56,11 @@ def span_coefficients(representation: Representation, dual: Tensor) -> list[Tens
 
 
 def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], *parts: Iterable[SpanRows]) -> float:
-    """|W_b - X^T (beta_b + X T_b)|_F / |W_b|_F over all rows in `parts`, the largest over blocks; see `_relative`.
+    """Return |W_b - X^T (beta_b + X T_b)|_F / |W_b|_F over all rows in `parts`, maximised over blocks; see `_relative`.
 
-    `weights` and `T` are (blocks, d, C) float64. With the surviving rows as parts this is the paper's guarantee as a
-    measurement: it is a rounding error exactly when the weights lie where these rows' coefficients say they do. Each
-    part is read, and its products taken, in a thread of its own.
+    `weights` and `T` are (blocks, d, C) float64. With the surviving rows as parts, this measures the paper's guarantee:
+    it is a rounding error exactly when the weights lie where these rows' coefficients place them. Each part is read and
+    multiplied in its own thread.
     """
     explained, magnitudes = np.zeros_like(weights), np.zeros(len(weights))
     with ThreadPoolExecutor(len(parts)) as threads:
@@ -71,7 +71,7 @@ def span_residual(weights: NDArray[np.float64], T: NDArray[np.float64], *parts: 
 
 
 def _explained(T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sums over `chunks` of X^T (beta_b + X T_b), (blocks, d, C), and of the product of their norms, (blocks,)."""
+    """Return the sums over `chunks` of X^T (beta_b + X T_b), (blocks, d, C), and of the norms' products, (blocks,)."""
     blocks, width, classes = T.shape
     beside = T.transpose(1, 0, 2).reshape(width, blocks * classes)
     explained, magnitudes = np.zeros_like(beside), np.zeros(blocks)
@@ -82,13 +82,13 @@ def _explained(T: NDArray[np.float64], chunks: Iterable[SpanRows]) -> tuple[NDAr
         by_block += chunk.beta
         explained += X.T @ effective
         values = (X if isinstance(X, np.ndarray) else X.data).reshape(-1)
-        # Not by BLAS, whose threads would be in the way of those that take the other parts.
+        # Avoid BLAS: its threads would compete with those of the other parts.
         size = math.sqrt(np.einsum("i,i->", values, values))
         magnitudes += size * np.sqrt(np.einsum("bkc,bkc->b", by_block, by_block))
     return explained.reshape(width, blocks, classes).transpose(1, 0, 2), magnitudes
 
 
 def _relative(W_b: NDArray[np.float64], explained: NDArray[np.float64], magnitude: float) -> float:
-    """|W_b - explained| / |W_b|; by a share of the magnitude of its sums where these all but cancel in W_b."""
+    """Return |W_b - explained| / |W_b|, or relative to a share of `magnitude` if its sums nearly cancel in W_b."""
     size = max(float(np.linalg.norm(W_b)), _CANCELLED * magnitude)
     return float(np.linalg.norm(W_b - explained)) / size if size > 0 else 0.0

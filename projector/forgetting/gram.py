@@ -1,15 +1,15 @@
 """The Gram matrix of the features and its pseudo-inverse, kept exact while rows leave.
 
-`M = X^T X` and `M+` describe the span of the features of all live nodes. `factorise` computes both from the
-rows; `downdate` takes rows away and says which directions of the span went with them; `pinv_residual` and
-`rank_residual` tell whether a downdated pseudo-inverse is still one.
+`M = X^T X` and `M+` describe the span of all live nodes' features. `factorise` computes both from the rows. `downdate`
+removes rows and returns the span directions lost with them. `pinv_residual` and `rank_residual` check that a downdated
+pseudo-inverse is still one.
 
-M+ carries the *strong* directions, those whose eigenvalue of M is above `RANK_TOLERANCE` of the scale at import. A
-direction that rows support more faintly than that is *faint*: it belongs to the span all the same, and only one that
-no surviving row supports is *lost*.
+M+ carries the *strong* directions, whose eigenvalue of M exceeds `RANK_TOLERANCE` times the scale at import. A
+direction with weaker support is *faint*. It still belongs to the span. A direction is *lost* only if no surviving row
+supports it.
 
-Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows,
-K = X_D M+ X_D^T their leverages, Q (d, k) the lost directions. Everything is float64.
+Letters: X (n, d) features, M (d, d) Gram matrix, M+ its Moore-Penrose inverse, D the deleted rows, K = X_D M+ X_D^T
+their leverages, Q (d, k) the lost directions. Everything is float64.
 """
 
 from dataclasses import dataclass, replace
@@ -25,26 +25,26 @@ from projector.graph.features import FeatureMatrix
 
 #: Eigenvalues of M at or below this share of `sigma_ref_squared` count as zero (1e-5 on singular values of X).
 RANK_TOLERANCE = 1e-10
-#: Surviving rows whose part along a direction is at or below this share of sigma_ref do not support it: about what
-#: rounding leaves of a direction once its strong part has been taken off.
+#: Surviving rows support a direction only if their part along it exceeds this share of sigma_ref: about the rounding
+#: that remains once the strong part of a direction is subtracted.
 SUPPORT_TOLERANCE = 1e-13
-#: Leverages closer to 1 than this are settled on the surviving rows: rounding in K grows like eps cond(X)^2, so
-#: no narrow band around 1 tells a lost direction from one that few other nodes support.
+#: Surviving rows decide leverages closer to 1 than this: rounding in K grows like eps cond(X)^2, so no narrow band
+#: around 1 separates lost directions from those that few other nodes support.
 LEVERAGE_MARGIN = 1e-3
-#: A downdated pseudo-inverse is kept while its residuals stay below these limits, and below this one in any case.
+#: Upper limit on the residuals at which a downdated pseudo-inverse is kept.
 ACCEPTANCE = 1e-6
-#: Residual that is never worth a recomputation.
+#: A residual up to this never justifies a recomputation.
 _PRECISE = 1e-9
-#: Residual, in units of eps |M| |M+|, that a recomputation would have as well.
+#: Residual, in units of eps |M| |M+|, that a recomputation would have too.
 _ROUNDING = 2 * torch.finfo(torch.float64).eps
-#: Random vectors on which the pseudo-inverse is tested after each downdate.
+#: Random vectors that test the pseudo-inverse after each downdate.
 _PROBES = 4
-#: Batches of at least this share of d are decomposed at once: about where the two cost the same, for d = 129 to 1,433.
+#: Batches of at least this share of d skip the update for a decomposition: about break-even, for d = 129 to 1,433.
 LARGE_BATCH = 0.75
-#: How often what rows support is taken off candidates for lost directions, and the least of one that is kept then: a
-#: lost direction of which the deleted rows had less than that beside a faint one is not told.
+#: Rounds of subtracting supported parts from candidates for lost directions, and the least part that a round keeps. A
+#: lost direction is missed if the deleted rows held less than that of it beside a faint one.
 _TURNS, _LEAST_LEFT = 17, 1e-4
-#: A downdated M settles the rank when no eigenvalue is within this factor of the cutoff, on either side.
+#: A downdated M settles the rank if no eigenvalue lies within this factor of the cutoff, on either side.
 _UNDECIDED = 1e-3
 
 
@@ -55,41 +55,41 @@ class FactorMethod(StrEnum):
     NONE = "none"
     #: The rank-revealing Woodbury update.
     DOWNDATE = "downdate"
-    #: The Woodbury update of rows that join, with the directions that they bring.
+    #: The Woodbury update for joining rows, with the directions they add.
     UPDATE = "update"
     #: An eigendecomposition of the updated Gram matrix.
     DECOMPOSE = "decompose"
-    #: The Gram matrix of the rows, and its eigendecomposition.
+    #: A new Gram matrix from the rows, and its eigendecomposition.
     REFACTORISE = "refactorise"
-    #: The same on a larger scale, since rows much longer than those of the import have joined.
+    #: The same on a larger scale, after rows much longer than those at import joined.
     RESCALE = "rescale"
 
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """M, M+ and the rank of the span, with the scale against which every rank decision is taken."""
+    """M, M+, the rank of the span and the scale for every rank decision."""
 
     #: X^T X over the rows in the span, (d, d).
     M: Tensor
-    #: Its pseudo-inverse, (d, d).
+    #: Moore-Penrose inverse of M, (d, d).
     M_pinv: Tensor
     rank: int
-    #: Largest eigenvalue of M at import, or when rows had joined that were much longer; never lowered, since later
-    #: maxima may be noise.
+    #: Largest eigenvalue of M at import, or after much longer rows joined. Never lowered, since later maxima may be
+    #: noise.
     sigma_ref_squared: float
-    #: sigma_max / sigma_min over the directions kept when last factorised.
+    #: sigma_max / sigma_min over the directions kept at the last factorisation.
     condition_number: float
     rank_tolerance: float = RANK_TOLERANCE
 
     @property
     def is_full(self) -> bool:
-        """Whether every direction is strong."""
+        """Return whether every direction is strong."""
         return self.rank == self.M.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T, until `from_spectrum` uses up V."""
+    """A Gram matrix and its eigendecomposition M = V diag(eigenvalues) V^T, until `from_spectrum` overwrites V."""
 
     M: Tensor
     #: Ascending, (d,).
@@ -100,12 +100,12 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class Downdate:
-    """What taking rows away did."""
+    """The result of removing rows."""
 
     gram: Gram
-    #: Orthonormal basis of the directions that left M+ and that no surviving row supports, (d, k); k may be 0.
+    #: Orthonormal basis of the directions that left M+ and have no surviving support, (d, k); k may be 0.
     lost_directions: Tensor
-    #: Directions that left M+ though surviving rows still support them, if faintly.
+    #: Number of directions that left M+ but still have faint support.
     weakened: int
     method: FactorMethod
 
@@ -117,7 +117,7 @@ def factorise(
     sigma_ref_squared: float | None = None,
     rank_tolerance: float = RANK_TOLERANCE,
 ) -> Gram:
-    """Computes M from the rows of the mask `in_span` (n,) and M+ from its eigendecomposition.
+    """Compute M from the rows of the mask `in_span` (n,), and M+ from its eigendecomposition.
 
     `sigma_ref_squared` is the scale fixed at import; None makes this factorisation the import.
     """
@@ -125,7 +125,7 @@ def factorise(
 
 
 def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum:
-    """The Gram matrix of the rows of the mask `in_span` (n,), and its eigendecomposition."""
+    """Return the Gram matrix of the rows of the mask `in_span` (n,) with its eigendecomposition."""
     M = features.gram(in_span)
     eigenvalues, vectors = torch.linalg.eigh(M)
     return Spectrum(M, eigenvalues, vectors)
@@ -134,9 +134,9 @@ def spectrum_of(features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Spectrum
 def from_spectrum(
     spectrum: Spectrum, sigma_ref_squared: float | None = None, rank_tolerance: float = RANK_TOLERANCE
 ) -> Gram:
-    """The factors that an eigendecomposition gives; None for `sigma_ref_squared` takes its largest eigenvalue.
+    """Return the factors of an eigendecomposition. None for `sigma_ref_squared` uses its largest eigenvalue.
 
-    The eigenvectors kept are scaled in place, which saves two matrices of that size; the others stay orthonormal.
+    Scales the kept eigenvectors in place, which saves two matrices of that size. The others stay orthonormal.
     """
     if sigma_ref_squared is None:
         sigma_ref_squared = max(float(spectrum.eigenvalues[-1]), 0.0)
@@ -155,15 +155,15 @@ def downdate(
     features: FeatureMatrix,
     surviving: NDArray[np.bool_],
 ) -> Downdate:
-    """Takes the rows X_D (m, d) out of the span; `surviving` (n,) masks the rows of `features` that stay.
+    """Take the rows X_D (m, d) out of the span; `surviving` (n,) masks the rows of `features` that stay.
 
-    The rank-revealing Woodbury update: eigenvectors of the leverages near 1 are candidates for lost directions,
-    and the surviving rows decide which of them are lost. Falls back to `factorise` when a candidate survives, when a
-    direction may have become faint, or when the result fails the acceptance test; a batch that is large against d gets
-    an eigendecomposition at once, which is then cheaper, of the downdated M, so that the cost does not depend on n.
+    Uses the rank-revealing Woodbury update: eigenvectors of the leverages near 1 are candidates for lost directions,
+    and the surviving rows decide which are lost. Falls back to `factorise` if a candidate survives, a direction may
+    have become faint, or the result fails the acceptance test. For a batch that is large against d, decomposing the
+    downdated M is cheaper, at a cost independent of n.
     """
     large = X_D.shape[0] >= LARGE_BATCH * gram.M.shape[0]
-    # What an attempt allocated is gone before the factors are recomputed.
+    # Free the attempt's memory before recomputing the factors.
     done = _decomposed(gram, X_D, features, surviving) if large else _updated(gram, X_D, features, surviving)
     if done is not None:
         return done
@@ -172,10 +172,10 @@ def downdate(
 
 
 def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Tensor:
-    """Orthonormal basis (d, k) of all directions, strong or faint, that the rows X_D (m, d) alone supported.
+    """Return an orthonormal basis (d, k) of all directions, strong or faint, that only the rows X_D (m, d) supported.
 
-    `gram` is that of the surviving rows. What X_D holds outside of the strong span is known only up to rounding, so
-    both sides are decided on the rows: none that survives supports the direction, and those of X_D do.
+    `gram` is that of the surviving rows. Rounding limits what is known of X_D outside of the strong span. So the rows
+    decide both conditions: no surviving row supports the direction, and rows of X_D do.
     """
     candidates, sizes = outside(gram, X_D)
     lost = _unsupported(gram, features, surviving, candidates[:, sizes > _support_limit(gram)])
@@ -185,16 +185,16 @@ def lost_with(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArr
 
 
 def supports_nothing(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> bool:
-    """Whether no direction at all is left to the surviving rows, whose factors are `gram`."""
+    """Return whether the surviving rows, whose factors are `gram`, support no direction."""
     return gram.rank == 0 and bool(features.gram(surviving).trace() <= _support_limit(gram) ** 2)
 
 
 def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
-    """The Woodbury update; None when a candidate survives, a direction may be faint now, or it is not accepted."""
+    """Return the Woodbury update; None if a candidate survives, a direction may be faint now, or it is not accepted."""
     Y = X_D @ gram.M_pinv
     K = symmetrise(Y @ X_D.T)
     identity = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
-    # A Cholesky factor exists exactly when no leverage eigenvalue reaches 1 - margin.
+    # A Cholesky factor exists exactly if no leverage eigenvalue reaches 1 - margin.
     if int(torch.linalg.cholesky_ex((1.0 - LEVERAGE_MARGIN) * identity - K).info) == 0:
         scaled = torch.linalg.solve_triangular(torch.linalg.cholesky(identity - K), Y, upper=False)
         M_pinv = rank_update(gram.M_pinv, scaled, 1.0)
@@ -216,8 +216,8 @@ def _updated(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArra
 
 
 def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
-    """Whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
-    # |M+|_F is no less than the largest of them, and mostly settles it.
+    """Return whether a direction of M+ may have sunk to the cutoff: an eigenvalue of about its inverse, or more."""
+    # |M+|_F is at least the largest eigenvalue and usually settles it.
     if cutoff * float(torch.linalg.norm(M_pinv)) < 1.0 - LEVERAGE_MARGIN:
         return False
     identity = torch.eye(M_pinv.shape[0], dtype=M_pinv.dtype, device=M_pinv.device)
@@ -225,7 +225,7 @@ def has_faint(M_pinv: Tensor, cutoff: float) -> bool:
 
 
 def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_]) -> Downdate | None:
-    """From the downdated M; None when an eigenvalue is too close to the cutoff to be told from the rounding in M."""
+    """Return the factors of the downdated M; None if rounding in M blurs an eigenvalue near the cutoff."""
     M = symmetrise(torch.addmm(gram.M, X_D.T, X_D, alpha=-1.0))
     spectrum = Spectrum(M, *torch.linalg.eigh(M))
     fresh = settled(spectrum, gram)
@@ -233,7 +233,7 @@ def _decomposed(gram: Gram, X_D: Tensor, features: FeatureMatrix, surviving: NDA
 
 
 def settled(spectrum: Spectrum, earlier: Gram) -> Gram | None:
-    """The factors of an updated M, on the scale of `earlier`; None where its rounding leaves the rank in doubt."""
+    """Return the factors of an updated M on the scale of `earlier`; None if its rounding leaves the rank in doubt."""
     cutoff = earlier.rank_tolerance * earlier.sigma_ref_squared
     undecided = (spectrum.eigenvalues > cutoff * _UNDECIDED) & (spectrum.eigenvalues < cutoff / _UNDECIDED)
     if bool(undecided.any()):
@@ -250,9 +250,9 @@ def _recomputed(
     surviving: NDArray[np.bool_],
     method: FactorMethod,
 ) -> Downdate:
-    """What became of the span when its factors were computed anew, in place of a downdate of `earlier`.
+    """Return the change of the span when `fresh` factors replace a downdate of `earlier`.
 
-    The old span is the new one plus the deleted rows, so their largest parts outside of the new span are what left it.
+    The old span is the new one plus the deleted rows, so their largest parts outside of the new span are the ones lost.
     """
     gone = max(0, earlier.rank - fresh.rank)
     left = outside(fresh, X_D)[0][:, :gone] if gone else X_D.new_zeros((X_D.shape[1], 0))
@@ -262,16 +262,16 @@ def _recomputed(
 def _told_apart(
     gram: Gram, left: Tensor, features: FeatureMatrix, surviving: NDArray[np.bool_], method: FactorMethod
 ) -> Downdate:
-    """Parts the directions `left` (d, k) that left M+ into those lost and those that are faint from now on."""
+    """Split the directions `left` (d, k) that left M+ into lost and newly faint ones."""
     lost = _unsupported(gram, features, surviving, left)
     return Downdate(gram, lost, left.shape[1] - lost.shape[1], method)
 
 
 def accepted(gram: Gram) -> bool:
-    """Whether M+ is a pseudo-inverse of M of the stated rank, as good as a recomputation.
+    """Return whether M+ is a pseudo-inverse of M of the stated rank, as accurate as a recomputation.
 
-    A fixed limit alone would keep errors from a time when a barely supported direction made M+ large: after it has
-    gone they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
+    A fixed limit alone would keep errors from when a barely supported direction made M+ large. Once that direction is
+    gone, they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
     """
     residual, limit = pinv_residual(gram), _PRECISE
     if not residual <= limit:
@@ -281,11 +281,10 @@ def accepted(gram: Gram) -> bool:
 
 
 def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
-    """|M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
+    """Return |M+ M M+ - M+|_F / |M+|_F, estimated on `probes` Gaussian vectors, or exactly for None.
 
-    The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3); see
-    `tests/unit/projector/forgetting/test_gram.py` for how close it comes. (|M M+ M - M| would be blind to errors
-    of M+.)
+    The estimate is unbiased for the squared norms and costs O(d^2) instead of O(d^3). Its accuracy is in
+    `tests/unit/projector/forgetting/test_gram.py`. (|M M+ M - M| would miss errors of M+.)
     """
     M_pinv = gram.M_pinv
     if probes is None:
@@ -301,41 +300,41 @@ def pinv_residual(gram: Gram, probes: int | None = _PROBES) -> float:
 
 
 def rank_residual(gram: Gram) -> float:
-    """|tr(M M+) - rank|: the trace of a projector is its rank."""
+    """Return |tr(M M+) - rank|: the trace of a projector is its rank."""
     return abs(float(torch.dot(gram.M.reshape(-1), gram.M_pinv.reshape(-1))) - gram.rank)
 
 
 def _support_limit(gram: Gram) -> float:
-    """Singular values of rows at or below this one are rounding."""
+    """Return the singular value at or below which rows are rounding."""
     return float(SUPPORT_TOLERANCE * gram.sigma_ref_squared**0.5)
 
 
 def _supported(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> tuple[Tensor, Tensor]:
-    """The span of orthonormal `directions` (d, c) along right singular vectors of the surviving rows, and their sigma.
+    """Return orthonormal `directions` (d, c) rotated to right singular vectors of the surviving rows, and their sigma.
 
-    Singular values descend; those of c directions along which fewer rows survive are 0.
+    Singular values descend. They are padded with 0 if fewer than c rows survive.
     """
     support = _parts(features, surviving, directions)
-    # Through R: the Gram matrix of `support` would square the singular values below its own rounding. All of `right`:
-    # there may be fewer rows than directions.
+    # Decompose R: the Gram matrix of `support` would square the singular values below its own rounding. Keep all of
+    # `right`, since there may be fewer rows than directions.
     _, sigma, right = torch.linalg.svd(torch.linalg.qr(support, mode="r").R, full_matrices=True)
     missing = directions.shape[1] - sigma.shape[0]
     return directions @ right.T, torch.cat([sigma, sigma.new_zeros(missing)])
 
 
 def _parts(features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
-    """X `directions` (n, c), zero in the rows that do not survive."""
+    """Return X `directions` (n, c), zero in deleted rows."""
     parts = features.matmul(directions)
     parts[torch.from_numpy(~surviving).to(parts.device)] = 0
     return parts
 
 
 def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool_], directions: Tensor) -> Tensor:
-    """Orthonormal basis (d, k) of the part of the span of orthonormal `directions` (d, c) that no row supports.
+    """Return an orthonormal basis (d, k) of the part of span(`directions`) (d, c, orthonormal) that no row supports.
 
-    Directions that come from the Gram matrix hold a trace of strong ones, [7e-14 to 7e-9 of sigma_ref at condition
-    numbers from 1e2 to 5e4], and of faint ones that rows support: the parts inside and outside of the strong span of
-    X^T X times such a mixture. They are taken off by turns, since less of one shows more of the other.
+    Directions from the Gram matrix hold traces of strong ones, [7e-14 to 7e-9 of sigma_ref at condition numbers from
+    1e2 to 5e4], and of faint ones that rows support: the parts inside and outside of the strong span of X^T X times
+    such a mixture. The rounds subtract the two alternately, since removing one exposes more of the other.
     """
     if directions.shape[1] == 0:
         return directions
@@ -351,17 +350,17 @@ def _unsupported(gram: Gram, features: FeatureMatrix, surviving: NDArray[np.bool
             strong = gram.M_pinv @ moved
             left = directions - strong + directions @ (directions.T @ strong)
         else:
-            # Those of before stay off: else one comes back with each of the others.
+            # Keep subtracting earlier ones, or one would return with each of the others.
             faint = torch.linalg.qr(torch.cat([faint, off_strong(gram, moved)], dim=1)).Q
             left = directions - faint @ (faint.T @ directions)
-        # What no row supports stays as it is: of a mixture of rounding alone, `faint` can lie anywhere.
+        # Unsupported directions stay as they are: for pure rounding, `faint` can point anywhere.
         left, sizes, _ = torch.linalg.svd(left - found @ (found.T @ left), full_matrices=False)
         directions = left[:, sizes > _LEAST_LEFT]
     return found
 
 
 def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
-    """Overwrites symmetric `matrix` (d, d) with (I - QQ^T) matrix (I - QQ^T), Q (d, k) orthonormal, by rank 2k."""
+    """Overwrite symmetric `matrix` (d, d) with (I - QQ^T) matrix (I - QQ^T), Q (d, k) orthonormal, by rank 2k."""
     if directions.shape[1] == 0:
         return matrix
     applied = matrix @ directions
@@ -371,13 +370,13 @@ def _remove(matrix: Tensor, directions: Tensor) -> Tensor:
 
 
 def outside(gram: Gram, X_D: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal basis of what the rows X_D (m, d) hold outside of the strong span, and its sizes, descending."""
+    """Return an orthonormal basis of the rows X_D (m, d) outside of the strong span, and its sizes, descending."""
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
     left, sizes, _ = torch.linalg.svd(off_strong(gram, rows.T), full_matrices=False)
     return left, sizes
 
 
 def off_strong(gram: Gram, vectors: Tensor) -> Tensor:
-    """The parts of `vectors` (d, k) outside of the strong span: (I - M+ M)(I - M M+) of them."""
+    """Return the parts of `vectors` (d, k) outside of the strong span: (I - M+ M)(I - M M+) applied to them."""
     outside = vectors - gram.M @ (gram.M_pinv @ vectors)
     return outside - gram.M_pinv @ (gram.M @ outside)

@@ -1,8 +1,8 @@
-"""The Gram factors after rows have joined the span: M+ updated, with the directions that the rows bring.
+"""The Gram factors after rows joined the span: M+ updated, with the directions that the rows add.
 
-Letters as in `projector.forgetting.gram`; X_A (m, d) are the rows that join, X_A = Y + Z Q^T with Y in the strong span
-of before and Q (d, k) an orthonormal basis of what they hold outside of it. With L = I + X_A M+ X_A^T and
-K = Z^T L^-1 Z, by Woodbury inside the span and by the Schur complement of Z^T Z for the rest,
+Letters as in `projector.forgetting.gram`. X_A (m, d) are the joining rows, X_A = Y + Z Q^T with Y in the earlier strong
+span and Q (d, k) an orthonormal basis of the rest. With L = I + X_A M+ X_A^T and K = Z^T L^-1 Z, by Woodbury inside the
+span and by the Schur complement of Z^T Z for the rest,
 
     (M + X_A^T X_A)+ = M+ - (X_A M+)^T L^-1 (X_A M+) + V K^-1 V^T,    V = Q - (X_A M+)^T L^-1 Z.
 """
@@ -31,32 +31,32 @@ from projector.graph.features import FeatureMatrix
 
 #: Rows longer than this many times sigma_ref cannot join: rounding in M would hide directions that others support.
 LONGEST_ROW = 100.0
-#: Once the largest eigenvalue of M exceeds this share of sigma_ref^2, it takes its place. [One row 1e4 or 1e5 times as
-#: long as the others hides directions that one node alone supports in 8 and 17 of 20 cases.]
+#: The largest eigenvalue of M replaces sigma_ref^2 once it exceeds this many times sigma_ref^2. [One row 1e4 or 1e5
+#: times as long as the others hides directions that one node alone supports in 8 and 17 of 20 cases.]
 _LARGEST_SHARE = LONGEST_ROW**2
-#: Outside of the strong span M must stay below this share of the cutoff, by an estimate from as many steps of the power
-#: iteration: faint rows become strong together. What rows hold there counts from this share of it on.
+#: Outside of the strong span M must stay below this share of the cutoff, estimated by this many steps of power
+#: iteration: faint rows can become strong together. Parts there below the last share are ignored.
 _FAINT_SHARE, _STEPS, _COUNTED = 0.1, 4, 1e-6
-#: Most vectors that the iteration is carried out on.
+#: Largest number of vectors in the iteration.
 _MIXTURES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What bringing rows into the span did."""
+    """The result of adding rows to the span."""
 
     gram: Gram
-    #: Directions that became strong.
+    #: Number of directions that became strong.
     gained: int
     method: FactorMethod
 
 
 def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.bool_]) -> Growth:
-    """Brings the rows X_A (m, d) into the span; `in_span` (n,) masks all rows of `features` that are in it then.
+    """Add the rows X_A (m, d) to the span; `in_span` (n,) masks all rows of `features` in it afterwards.
 
-    Falls back to `factorise` when the rank is in doubt, when faint directions may have become strong, or when the
-    result fails the acceptance test; a batch that is large against d gets an eigendecomposition at once. Where M has
-    outgrown the scale of the import, the scale is raised with it.
+    Falls back to `factorise` if the rank is in doubt, faint directions may have become strong, or the result fails the
+    acceptance test. A batch that is large against d goes straight to an eigendecomposition. If M has outgrown the scale
+    at import, the scale rises with it.
     """
     M = rank_update(gram.M, X_A, 1.0)
     if _exceeds(M, _LARGEST_SHARE * gram.sigma_ref_squared):
@@ -64,7 +64,7 @@ def grow(gram: Gram, X_A: Tensor, features: FeatureMatrix, in_span: NDArray[np.b
         raised = factorise(features, in_span, rank_tolerance=gram.rank_tolerance)
         return Growth(raised, gained, FactorMethod.RESCALE)
     large = X_A.shape[0] >= LARGE_BATCH * M.shape[0]
-    # What an attempt allocated is gone before the factors are recomputed.
+    # Free the attempt's memory before recomputing the factors.
     grown = _decomposed(gram, M) if large else _updated(gram, M, X_A)
     method = FactorMethod.DECOMPOSE if large else FactorMethod.UPDATE
     if grown is None:
@@ -80,7 +80,7 @@ def _cutoff(gram: Gram) -> float:
 
 
 def _exceeds(M: Tensor, limit: float) -> bool:
-    """Whether the largest eigenvalue of M does."""
+    """Return whether the largest eigenvalue of M exceeds `limit`."""
     if float(M.trace()) <= limit:
         return False
     identity = torch.eye(M.shape[0], dtype=M.dtype, device=M.device)
@@ -93,11 +93,11 @@ def _decomposed(gram: Gram, M: Tensor) -> Gram | None:
 
 
 def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
-    """The update of M+; None when a direction is near the cutoff on either side, or it is not accepted."""
+    """Return the updated factors; None if a direction is near the cutoff on either side, or they are not accepted."""
     Y = X_A @ gram.M_pinv
     identity = torch.eye(X_A.shape[0], dtype=Y.dtype, device=Y.device)
     root = torch.linalg.cholesky(symmetrise(Y @ X_A.T) + identity)
-    # L = root root^T: what is divided by it is divided by its root twice.
+    # L = root root^T: dividing by L means dividing by its root twice.
     halved = torch.linalg.solve_triangular(root, Y, upper=False)
     M_pinv, rank = rank_update(gram.M_pinv, halved, -1.0), gram.rank
     if not gram.is_full:
@@ -106,7 +106,7 @@ def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
         if Q.shape[1]:
             Z = torch.linalg.solve_triangular(root, X_A @ Q, upper=False)
             V = Q - halved.T @ Z
-            # K = R^T R, without squaring what Z is close to losing.
+            # K = R^T R, without squaring the precision that Z has left.
             R = torch.linalg.qr(Z, mode="r").R
             M_pinv = rank_update(M_pinv, torch.linalg.solve_triangular(R.T, V.T, upper=False), 1.0)
             rank += Q.shape[1]
@@ -117,7 +117,7 @@ def _updated(gram: Gram, M: Tensor, X_A: Tensor) -> Gram | None:
 
 
 def _left_out(gram: Gram, X_A: Tensor) -> float:
-    """About the largest eigenvalue of M outside of the strong span, if the rows X_A (m, d) have added to it."""
+    """Estimate the largest eigenvalue of M outside of the strong span, if the rows X_A (m, d) added to it."""
     if gram.is_full:
         return 0.0
     added = off_strong(gram, X_A.T)

@@ -1,7 +1,7 @@
-"""Feature columns that only chosen nodes carry, by whose rows of W anyone can see what was forgotten.
+"""Feature columns that only chosen nodes carry. Their rows of W show what the model has forgotten.
 
-Two uses: the paper's feature injection test puts a column on nodes of the dataset, and canaries are nodes that are made
-up for it.
+They serve two purposes. The paper's feature injection test adds a column to nodes of the dataset. Canaries are
+synthetic nodes with such columns.
 """
 
 import math
@@ -18,15 +18,15 @@ from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph, some
 
-#: What the class of `inject_channel` is called.
+#: Name of the class that `inject_channel` adds.
 INJECTED_CLASS = "injected"
 
 
 def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) -> Graph:
-    """`graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere (the paper's injection test).
+    """Return `graph` with one more feature, the last: 1 on the given nodes and 0 elsewhere.
 
-    With `extra_class` these nodes are also labelled with a new class of their own. Raises GraphError when an id is
-    unknown or none is given.
+    This is the paper's injection test. With `extra_class` these nodes also get a new class as label. Raises GraphError
+    if an id is unknown or none is given.
     """
     rows = graph.node_ids.rows_of(node_ids)
     unknown = [name for name, row in zip(node_ids, rows, strict=True) if row < 0]
@@ -51,17 +51,15 @@ def inject_channel(graph: Graph, node_ids: Sequence[str], *, extra_class: bool) 
 
 
 def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str) -> tuple[Graph, Canaries]:
-    """`graph` with `cohorts` cohorts of `nodes` canaries each, after its own nodes, and what they are.
+    """Return `graph` followed by `cohorts` cohorts of `nodes` canaries each, and the canaries' description.
 
-    A canary's only feature is its cohort's column, one of those added after the graph's own; its value is the power of
-    two nearest to the size of a real node's features, so that training treats the two alike and columns are rescaled
-    with canaries only where they would be without. A canary is a training node, in neither validation nor test, and
-    linked to all others of its cohort and to one real training node of its own. `seed` draws these, and the label of
-    each cohort: that of a training node drawn at random, so that the classes keep their shares. `tag` becomes part of
-    the canaries' ids.
+    A canary's only feature is its cohort's column, one of those added after the graph's own. Its value is the power of
+    two nearest to the size of a real node's features. So training treats both alike, and canaries do not cause columns
+    to be rescaled. A canary is a training node, in neither validation nor test. It is linked to the rest of its cohort
+    and to one real training node of its own. `seed` draws that node, and each cohort's label: the label of a random
+    training node, so that the classes keep their shares. `tag` becomes part of the canaries' ids.
 
-    Raises GraphError when an id of `graph` begins as those of canaries do, or when it has fewer training nodes than it
-    would have canaries.
+    Raises GraphError if an id of `graph` has the canaries' prefix, or if there are more canaries than training nodes.
     """
     refuse_canary_ids(graph)
     training = np.flatnonzero(graph.train_mask)
@@ -71,7 +69,7 @@ def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str)
             f"{cohorts} cohorts of {nodes} canaries are more than the {training.size} training nodes.",
             "Ask for fewer cohorts or smaller ones: canaries are trained on as real nodes are.",
         )
-    # Apart from the draws that the seed itself begins, such as that of a split.
+    # Independent of the draws that the seed itself starts, such as a split.
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     like = np.repeat(random.choice(training, size=cohorts), nodes)
     labels = graph.labels[like]
@@ -97,7 +95,7 @@ def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str)
 
 
 def refuse_canary_ids(graph: Graph, canaries: Canaries | None = None) -> None:
-    """Raises GraphError when an id of `graph` begins as those of canaries do and is none of `canaries`."""
+    """Raise GraphError if an id of `graph` has the canaries' prefix and is not one of `canaries`."""
     own = set() if canaries is None else set(canaries.ids)
     like_them = graph.node_ids.take(np.flatnonzero(graph.node_ids.beginning_with(PREFIX.encode())))
     taken = [name for name in like_them if name not in own]
@@ -109,7 +107,7 @@ def refuse_canary_ids(graph: Graph, canaries: Canaries | None = None) -> None:
 
 
 def _with_columns(graph: Graph, carriers: Sequence[NDArray[np.int64]], *, value: float) -> Graph:
-    """`graph` with one more feature for each of `carriers`: `value` on these rows and 0 elsewhere."""
+    """Return `graph` with one more feature for each of `carriers`: `value` on these rows and 0 elsewhere."""
     rows = np.concatenate(carriers)
     columns = np.repeat(np.arange(len(carriers)), [each.size for each in carriers])
     values = np.full(rows.size, value, dtype=graph.features.dtype)
@@ -120,7 +118,7 @@ def _with_columns(graph: Graph, carriers: Sequence[NDArray[np.int64]], *, value:
 
 
 def _row_size(graph: Graph) -> float:
-    """The root mean square of |x_j|_2 over all nodes, to the nearest power of two; 1 where all features are zero."""
+    """Return the root mean square of |x_j|_2 over all nodes, to the nearest power of two; 1 if all are zero."""
     stored = graph.features if isinstance(graph.features, np.ndarray) else graph.features.data
     values = stored.ravel()
     size = math.sqrt(float(np.einsum("i,i->", values, values, dtype=np.float64)) / graph.nodes)
@@ -128,7 +126,7 @@ def _row_size(graph: Graph) -> float:
 
 
 def _with_empty_rows(graph: Graph, count: int) -> NDArray[np.float32] | NDArray[np.float64] | sp.csr_array:
-    """The features with `count` more rows of zeros."""
+    """Return the features with `count` more rows of zeros."""
     shape = (count, graph.num_features)
     if isinstance(graph.features, np.ndarray):
         return np.concatenate([graph.features, np.zeros(shape, dtype=graph.features.dtype)])
@@ -136,7 +134,7 @@ def _with_empty_rows(graph: Graph, count: int) -> NDArray[np.float32] | NDArray[
 
 
 def _with_edges(graph: Graph, count: int, pairs: NDArray[np.int64]) -> sp.csr_array:
-    """The adjacency with `count` more nodes and the edges `pairs` (k, 2), each given once."""
+    """Return the adjacency with `count` more nodes and the edges `pairs` (k, 2), each given once."""
     before = graph.adjacency.tocoo()
     nodes = graph.nodes + count
     rows = np.concatenate([before.row, pairs[:, 0], pairs[:, 1]])

@@ -1,7 +1,7 @@
-"""What joins a graph: rows that enter the spans of their inputs, after all that leaves has left.
+"""Add nodes, features, labels and edges to a graph, after all removals: rows join the spans of their inputs.
 
-Rows X_A (m, k) join with coefficients beta_A = -X_A T, so that their effective coefficients beta_A + X_A T are 0: with
-B -= X_A^T X_A T and M += X_A^T X_A the weights W = B + M T stay what they are, until the repair learns what has joined.
+Rows X_A (m, k) join with coefficients beta_A = -X_A T, so their effective coefficients beta_A + X_A T are 0. With B -=
+X_A^T X_A T and M += X_A^T X_A the weights W = B + M T stay the same, until the repair learns from the new rows.
 """
 
 from collections.abc import Sequence
@@ -23,32 +23,32 @@ from projector.network.inputs import Inputs
 
 @dataclass(frozen=True, eq=False)
 class Joining:
-    """What joins, by row, on a graph that all that leaves has left."""
+    """What joins the graph, by row, after all removals."""
 
-    #: How many nodes are new: rows n, n + 1, … of the graph.
+    #: Number of new nodes: rows n, n + 1, … of the graph.
     new: int
-    #: Rows that get features, ascending: live nodes without any, then all that are new, (m,).
+    #: Rows that get features, ascending: live nodes without features, then all new nodes, (m,).
     feature_rows: NDArray[np.int64]
-    #: X_A, (m, d), in layout and dtype of the model's features, columns multiplied as they were.
+    #: X_A, (m, d), in the layout, dtype and column scales of the model's features.
     features: Features
-    #: Rows that are trained on from now on and were not, ascending, (l,), and their classes, (l,), or real-valued
-    #: targets, (l, C) float64.
+    #: Rows that become training nodes, ascending, (l,). Then their classes, (l,), or real-valued targets, (l, C)
+    #: float64.
     label_rows: NDArray[np.int64]
     labels: NDArray[np.int64] | NDArray[np.float64]
-    #: Edges that there are not yet, each once, (k, 2).
+    #: New edges, each once, (k, 2).
     edges: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class JoinedRows:
-    """The rows of one input that have other coefficients since rows have joined: those, or all of its span."""
+    """The rows of one input whose coefficients changed by joining: the new rows, or all of the span."""
 
     rows: NDArray[np.int64]
     #: (blocks, m, C).
     beta: Tensor
 
     def into(self, beta: Tensor, nodes: int) -> Tensor:
-        """`beta` (blocks, n, C), for as many `nodes`, with these rows among its own."""
+        """Return `beta` (blocks, n, C), extended to `nodes`, with these rows written into it."""
         larger = torch.cat([beta, beta.new_zeros((beta.shape[0], nodes - beta.shape[1], beta.shape[2]))], dim=1)
         larger[:, torch.from_numpy(self.rows).to(beta.device)] = self.beta
         return larger
@@ -57,10 +57,10 @@ class JoinedRows:
 def join_batch(
     projection: Projection, joining: Joining, inputs: Inputs, betas: Sequence[Tensor]
 ) -> tuple[Projection, list[JoinedRows]]:
-    """`projection`, of all that leaves, with what joins as well, and the rows of each input that have new coefficients.
+    """Return `projection`, which holds all removals, with `joining` added, and each input's changed coefficients.
 
-    `inputs` are those of the graph with all that joins, `betas` their coefficients as last stored, (blocks, n, C). The
-    weights stay as they are, and so do the figures of what has left: what joins may have the same columns.
+    `inputs` are those of the graph with everything that joins, `betas` their coefficients as last stored, (blocks, n,
+    C). Weights and removal figures stay as they are: what joins may use the same columns.
     """
     before = projection.state
     live = np.concatenate([before.live, np.ones(joining.new, dtype=np.bool_)])

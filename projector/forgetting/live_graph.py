@@ -1,4 +1,4 @@
-"""The graph of the live nodes and the predictions on it."""
+"""The graph of the live nodes and predictions on it."""
 
 import itertools
 from collections.abc import Callable
@@ -31,40 +31,40 @@ from projector.solvers.normal_equations import takes_normal_equations
 from projector.solvers.objective import Objective
 from projector.solvers.preconditioners import takes_whole
 
-#: Computing H takes about as long as d / (2 C) products through its factors, and a repair by a factor of the whole
-#: Hessian takes 20 to 50 products: H pays up to this many times C features. [100,000 nodes, d = 32, C = 8, 64 deleted:
-#: 0.43 s with H, 3.4 s without.]
+#: Computing H costs about d / (2 C) products through its factors, and a repair by a factor of the whole Hessian takes
+#: 20 to 50 products: H pays off up to this many times C features. [100,000 nodes, d = 32, C = 8, 64 deleted: 0.43 s
+#: with H, 3.4 s without.]
 _FEATURES_PER_CLASS = 16
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """Propagation over the live nodes; what leaves or joins gives a new one and leaves this one as it is."""
+    """Propagation over the live nodes. Removals and additions return a new graph; only `forget` overwrites this one."""
 
     #: The inputs' rows as last stored, and their operators over the live nodes.
     inputs: Inputs
     propagator: Propagator
     loss: Loss
-    #: Classes by row, (n,) int64, of the nodes that were trained on; `NO_LABEL` for all others. Not to be written to.
+    #: Classes by row, (n,) int64: `NO_LABEL` except for training nodes. Read only.
     targets: NDArray[np.int64]
-    #: Whether products with its training rows are taken with H itself, once that is computed.
+    #: Whether products use H itself, once computed, for its training rows.
     keeps_dense: bool
-    #: Whether repairs go by a factor of the whole Hessian, so that a few products suffice.
+    #: Whether repairs use a factor of the whole Hessian and need few products.
     factorises: bool
     workers: Workers = ALONE
-    #: The node at which the training rows of each worker but the first begin; they stay there, so that nodes that join
-    #: are the last worker's.
+    #: First node of each worker's training rows, except the first worker's. They stay fixed, so new nodes go to the
+    #: last worker.
     bounds: tuple[int, ...] = ()
     #: C.
     classes: int = 0
-    #: Real-valued targets by row, (n, C) float64, of the nodes whose class is 0; None for classes.
+    #: Real-valued targets by row, (n, C) float64, with class 0 for their nodes; None for classes.
     values: NDArray[np.float64] | None = None
-    #: Whether repairs of the squared loss go by its normal equations.
+    #: Whether repairs of the squared loss use its normal equations.
     keeps_equations: bool = False
-    #: Whether they are preconditioned by its kernel instead, where there are fewer training nodes than columns of H.
+    #: Whether its kernel preconditions them instead, with fewer training nodes than columns of H.
     keeps_kernel: bool = False
-    #: Mask (n,) of the nodes with other neighbours, features or label than in the graph this one was made from.
+    #: Mask (n,) of the nodes whose neighbours, features or label differ from the graph this one was made from.
     edited: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -80,9 +80,9 @@ class LiveGraph:
         device: torch.device | str,
         count: Callable[[int], None] | None = None,
     ) -> "LiveGraph":
-        """The nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`.
+        """Build from the nodes `live` (n,) of `graph`, of which `featured` (n,) still have their features, on `device`.
 
-        `temperature` is what training fitted for the squared loss; `count` as for `Propagator.build`.
+        `temperature` is the one training fitted for the squared loss; `count` is as in `Propagator.build`.
         """
         propagator = Propagator.build(
             graph.adjacency, spec.propagation, spec.self_loops, live=live, device=device, count=count
@@ -98,7 +98,7 @@ class LiveGraph:
         shape, squared = (representation.rows, representation.columns), isinstance(loss, Squared)
         equations, kernel = squared and takes_normal_equations(*shape), squared and takes_kernel(*shape)
         sizes = Sizes.of(graph)
-        # Repair is by Newton's method, whatever has trained; computing H anew has to be worth the products it saves.
+        # Repair always uses Newton's method. Recomputing H must pay for itself in saved products.
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes
         dense = cheap and keeps_dense(replace(spec, solver=SolverKind.NEWTON), sizes)
         values = None if graph.values is None else np.where(training[:, None], graph.values, 0.0)
@@ -109,11 +109,11 @@ class LiveGraph:
         )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":
-        """The same graph for several workers, of whom each has made it: they divide its training rows."""
+        """Return the graph with training rows divided among `workers`, each of which has built this graph."""
         rows = self.training_rows
         begins = [part.start for part in Division.evenly(rows.size, workers.count).parts[1:]]
         bounds = tuple(int(rows[begin]) if begin < rows.size else self.propagator.nodes for begin in begins)
-        # Rows of several workers are not multiplied with each other.
+        # Workers do not multiply their rows with each other's.
         alone = self.keeps_kernel and workers.count == 1
         shared = replace(self, workers=workers, bounds=bounds, keeps_kernel=alone)
         workers.knows(shared)
@@ -127,10 +127,10 @@ class LiveGraph:
         feature_rows: NDArray[np.int64],
         label_rows: NDArray[np.int64] = _NO_ROWS,
     ) -> "LiveGraph":
-        """The graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
+        """Return the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
 
-        Those are `feature_rows` (l,) and `label_rows` (r,). A node takes its edges, its degree, its label and its
-        prediction with it; without its label it is not trained on, and its label is no input.
+        Those are `feature_rows` (l,) and `label_rows` (r,). A removed node loses its edges, degree, label and
+        prediction. A node without its label is not trained on, and its label is not an input.
         """
         propagator, targets = self.propagator, self.targets.copy()
         if nodes.size:
@@ -144,7 +144,7 @@ class LiveGraph:
         return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
 
     def joined(self, joining: Joining) -> "LiveGraph":
-        """The graph with what joins it."""
+        """Return the graph with `joining` added."""
         features = joining.features
         if isinstance(features, np.ndarray):
             parts = (features.ravel(), _NO_ROWS, _NO_ROWS)
@@ -166,7 +166,7 @@ class LiveGraph:
         labels: NDArray[np.int64] | NDArray[np.float64],
         edges: NDArray[np.int64],
     ) -> "LiveGraph":
-        """The same from arrays: features are entries alone, or entries, columns and starts where they are CSR."""
+        """Return the same from arrays: features are entries alone, or entries, columns and starts for CSR."""
         shape = (feature_rows.size, self.inputs.features.rows.num_features)
         dense = self.inputs.features.rows.dense
         features = entries.reshape(shape) if dense else sp.csr_array((entries, columns, starts), shape=shape)
@@ -184,7 +184,7 @@ class LiveGraph:
         return grown._without_large_kernel() if self.keeps_kernel else grown
 
     def _without_large_kernel(self) -> "LiveGraph":
-        """The same, by normal equations once there are as many training nodes as columns of H."""
+        """Switch to normal equations once there are as many training nodes as columns of H."""
         rows, columns = self.training_rows.size, self.representation().columns
         if takes_kernel(max(rows, 1), columns):
             return self
@@ -198,7 +198,7 @@ class LiveGraph:
         feature_rows: NDArray[np.int64],
         label_rows: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """The mask (n,) of the live nodes named, those with another label only where labels are an input."""
+        """Return the mask (n,) of the named live nodes; label changes count only if labels are an input."""
         edited = np.zeros(propagator.nodes, dtype=np.bool_)
         edited[rewired] = edited[feature_rows] = True
         if self.inputs.read_labels:
@@ -207,9 +207,9 @@ class LiveGraph:
 
     @together
     def training_norm(self, W: Tensor, regularization: float, nodes: NDArray[np.int64]) -> float:
-        """|sum_i h_i^T u_i|_F over those of `nodes` (m,) that are trained on, u_i their dual variables at W (p, C).
+        """Return |sum_i h_i^T u_i|_F over the training nodes in `nodes` (m,), u_i their dual variables at W (p, C).
 
-        It is what they add to H^T U, which W is at an optimum: how much of the weights their labels account for.
+        At an optimum W = H^T U, and this is their contribution: how much of the weights their labels account for.
         """
         if not (self.targets[nodes] != NO_LABEL).any():
             return 0.0
@@ -222,9 +222,9 @@ class LiveGraph:
 
     @together
     def forget(self, nodes: NDArray[np.int64], feature_rows: NDArray[np.int64]) -> None:
-        """Overwrites, in place, the rows of `nodes` (m,) and the features of `feature_rows` (l,); not those of edges.
+        """Overwrite in place the rows of `nodes` (m,) and the features of `feature_rows` (l,), but no edges.
 
-        None of them may be of this graph; earlier graphs, which share the inputs' rows, must be gone.
+        None of them may belong to this graph. Earlier graphs, which share the inputs' rows, must be gone.
         """
         self.inputs.features.rows.forget(np.concatenate([nodes, feature_rows]))
         if self.values is not None:
@@ -234,52 +234,52 @@ class LiveGraph:
 
     @property
     def edges(self) -> int:
-        """How many edges there are, each counted once."""
+        """Number of edges, each counted once."""
         return int(self.propagator.neighbours.sum()) // 2
 
     @property
     def training_rows(self) -> NDArray[np.int64]:
-        """The live nodes that are trained on, (n_train,), ascending."""
+        """The live training nodes, (n_train,), ascending."""
         return np.flatnonzero(self.targets != NO_LABEL)
 
     @together
     def representation(self) -> Representation:
-        """H of the live training nodes, through its factors."""
+        """Return H of the live training nodes, through its factors."""
         rows = self.training_rows
         stops = [*np.searchsorted(rows, self.bounds).tolist(), rows.size]
         division = Division(tuple(stop - start for start, stop in itertools.pairwise([0, *stops])))
         return Representation(self.inputs, rows, self.workers, division)
 
     def objective(self, regularization: float) -> Objective:
-        """F^u: the training objective over the live training nodes, on the live graph."""
+        """Return F^u, the training objective over the live training nodes on the live graph."""
         return self.objective_with(self.representation(), regularization)
 
     @together
     def objective_with(self, representation: Representation, regularization: float) -> Objective:
-        """The same, with the products of `representation`."""
+        """Return the same objective with the products of `representation`."""
         labels = self.labels_of(self.training_rows[representation.own])
         return Objective(representation, self.loss, labels, regularization)
 
     def labels_of(self, rows: NDArray[np.int64]) -> Tensor:
-        """What `rows` (m,) are trained on: classes (m,) int64, or real-valued targets (m, C) float64."""
+        """Return the training targets of `rows` (m,): classes (m,) int64, or real-valued targets (m, C) float64."""
         given = self.targets if self.values is None else self.values
         return torch.from_numpy(given[rows]).to(self.propagator.device)
 
     def logits(self, state: ModelState) -> Tensor:
-        """The logits of every node under `state`, (n, C), by sweeps on class columns instead of features."""
+        """Return the logits of every node under `state`, (n, C), by sweeps over class columns instead of features."""
         return self.representation().logits_at_first(stacked(state))
 
     def probabilities(self, state: ModelState, logits: Tensor | None = None) -> NDArray[np.float64]:
-        """Class probabilities under `state`, (n, C), zero for nodes that are not live.
+        """Return class probabilities under `state`, (n, C), zero for nodes that are not live.
 
-        `logits` (n, C) are those of `state` where they are known.
+        `logits` (n, C) are those of `state`, if already known.
         """
         probabilities = self.loss.probabilities(self.logits(state) if logits is None else logits).cpu().numpy()
         probabilities[~state.live] = 0.0
         return probabilities
 
     def probabilities_of_new(self, state: ModelState, joining: Joining) -> NDArray[np.float64]:
-        """What is answered under `state`, (C,), for the one node that `joining` brings, in the graph with it."""
+        """Return the prediction under `state`, (C,), for the single node that `joining` adds, in the graph with it."""
         joined = self.joined(joining)
         node = np.array([joined.propagator.nodes - 1])
         row = image_rows(joined.inputs, node, joined.propagator.edges.adjacency, joined.propagator.live)
@@ -288,7 +288,7 @@ class LiveGraph:
 
 
 def label_gram(graph: Graph, live: NDArray[np.bool_], rows: FeatureMatrix) -> tuple[Gram, NDArray[np.bool_]]:
-    """The Gram factors of the label input `rows` (n, C), and the mask (n,) of its rows that count."""
+    """Return the Gram factors of the label input `rows` (n, C), and the mask (n,) of the rows in its span."""
     training = graph.train_mask & live
-    # Counts of training nodes by class: n bounds them for good, and a class that has one is never lost in it.
+    # M counts training nodes by class: n bounds it for good, and a class with one node is never lost.
     return factorise(rows, training, sigma_ref_squared=float(graph.nodes)), training

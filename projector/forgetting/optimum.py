@@ -1,4 +1,4 @@
-"""Weights at, or on their way to, an optimum as the state of a model: with coefficients that say the same."""
+"""Turn weights at or near an optimum into a model state with matching coefficients."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from projector.forgetting.projection import SpanState
 from projector.network.blocks import by_block, side_by_side
 from projector.solvers.objective import Objective, Point
 
-#: A difference between W and B + M T, relative to W, that is left as it is.
+#: A difference between W and B + M T up to this share of W is left as it is.
 _ROUNDING = 1e-12
 
 
@@ -28,16 +28,16 @@ class Coefficients:
 
 
 def stacked(state: ModelState) -> Tensor:
-    """The weights of all blocks of all inputs one above the other, (p, C)."""
+    """Return the weights of all blocks of all inputs, stacked vertically, (p, C)."""
     return torch.cat([by_block(span.W, state.classes).reshape(-1, state.classes) for span in state.spans])
 
 
 def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[ModelState, Coefficients]:
-    """`state` with the weights at `point` and with coefficients rebuilt from their dual variable.
+    """Return `state` with the weights at `point` and coefficients rebuilt from their dual variable.
 
-    At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U; T makes up for
-    the rest of the gradient where that lies along strong directions, and W gives it up along the others. Of W = 0 all
-    are 0, though those of U need only cancel.
+    At a minimum W = H^T U with U = -residual / (lambda n_train), so B = X^T beta for beta = R^T S^T U. The rest of the
+    gradient goes into T along strong directions, and leaves W along the others. For W = 0 all coefficients are set to
+    0, although those of U need only cancel.
     """
     representation = objective.representation
     dual = objective.dual(point)
@@ -55,7 +55,7 @@ def at_optimum(state: ModelState, objective: Objective, point: Point) -> tuple[M
 
 
 def _explained(span: SpanState) -> SpanState:
-    """`span` with T from M+ (W - B), and with W = B + M T where they differ by more than rounding."""
+    """Return `span` with T from M+ (W - B), and W = B + M T if they differ by more than rounding."""
     M, M_pinv = span.gram.M, span.gram.M_pinv
     T = M_pinv @ (span.W - span.B)
     if span.gram.is_full:

@@ -1,17 +1,17 @@
-"""Projector with rank loss: weights and span coefficients after rows have left their span, or joined it.
+"""Projector with rank loss: weights and span coefficients after rows left or joined their span.
 
 Letters as in the paper's Algorithm 1: W the weights of one input, X its rows, X_D (m, k) the deleted ones, M+ the
-pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta; the effective coefficient of node j is
-beta_j + x_j^T T, so that an update touches m rows and two matrices of the size of W instead of n rows. B is X^T beta
-over the rows still in the span.
+pseudo-inverse of X^T X. beta are the span coefficients, W = X^T beta. Node j has the effective coefficient beta_j +
+x_j^T T, so an update touches m rows and two matrices of the size of W instead of n rows. B is X^T beta over the rows
+still in the span.
 
-Weights have a part along faint directions too, which M+ does not carry (`projector.forgetting.gram`). Along them the
-survivors' coefficients stay what they are, and what leaves W is what the deleted rows gave: v - M t for v = X_D^T E, E
-the effective coefficients of the deleted rows, and t = M+ v. [Projecting W on such a direction instead would keep what
-a deleted row taught along it, and dropping it would lose what survivors did: a bound of 7e-4 after the repair.]
+Weights also have a part along faint directions, which M+ does not carry (`projector.forgetting.gram`). There, the
+survivors keep their coefficients, and W loses what the deleted rows contributed: v - M t for v = X_D^T E, E the
+effective coefficients of the deleted rows, and t = M+ v. [Projecting W on such a direction would keep what a deleted
+row taught along it. Dropping the direction would lose what survivors taught: a bound of 7e-4 after the repair.]
 
-Every block is treated alike, so the blocks stand side by side, (k, blocks * C), in W, B and T: one matrix product for
-all of them. beta (blocks, n, C) is as it is stored; a few rows of it are read.
+All blocks are treated alike, so they stand side by side, (k, blocks * C), in W, B and T, for a single matrix product.
+beta (blocks, n, C) keeps its stored layout; few of its rows are read.
 """
 
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ from projector.forgetting.symmetric import by_columns
 from projector.graph.features import FeatureMatrix
 from projector.network.blocks import side_by_side
 
-#: Above this relative residual of W = B + M T, T is corrected by what is missing; what then remains is faint.
+#: Above this relative residual of W = B + M T, T is corrected. The rest is then faint.
 _REFINEMENT = 1e-11
-#: If it stays above this one, B is summed afresh from the rows first.
+#: Above this residual, B is first summed again from the rows.
 COEFFICIENT_ACCEPTANCE = 1e-8
-#: Rows that take more than so many times W from B are given coefficients on their own. [A direction that was barely
-#: supported has made T large, and what joins supports it: W = B + M T cancels, to a residual of 2e-10.]
+#: Rows that take more than this many times W from B get coefficients of their own. [A barely supported direction made T
+#: large, and joining rows support it: W = B + M T cancels, to a residual of 2e-10.]
 _MOST_TAKEN = 1e3
 
 
 @dataclass(frozen=True, eq=False)
 class SpanState:
-    """Weights of one input, their coefficients and the span they lie in; never changed in place."""
+    """Weights of one input, their coefficients and their span; never changed in place."""
 
     #: (k, blocks * C) float64, as `B` and `T`.
     W: Tensor
@@ -52,13 +52,13 @@ class SpanState:
 
 @dataclass(frozen=True, eq=False)
 class SpanUpdate:
-    """What taking rows out of one input's span did."""
+    """The result of taking rows out of one input's span."""
 
     state: SpanState
     #: X_D, (m, k), and the effective coefficients of its rows before and after, (m, blocks * C).
     deleted_rows: Tensor
     effective_before: Tensor
-    #: Orthonormal basis of the directions only the deleted rows supported, (k, lost).
+    #: Orthonormal basis of the directions that only the deleted rows supported, (k, lost).
     lost_directions: Tensor
     #: |W - (B + M T)|_F / |W|_F.
     coefficient_residual: float
@@ -67,36 +67,36 @@ class SpanUpdate:
 
 @dataclass(frozen=True, eq=False)
 class SpanJoin:
-    """What bringing rows into one input's span did."""
+    """The result of adding rows to one input's span."""
 
     state: SpanState
-    #: The rows whose coefficients are others now, (m,), and their beta, (m, blocks * C).
+    #: The rows whose coefficients changed, (m,), and their beta, (m, blocks * C).
     rows: NDArray[np.int64]
     beta: Tensor
-    #: Directions of the span that no row supported before.
+    #: Number of span directions that no row supported before.
     gained: int
-    #: As of `SpanUpdate`.
+    #: As in `SpanUpdate`.
     coefficient_residual: float
     factor_method: FactorMethod
 
 
 @dataclass(frozen=True)
 class Norms:
-    """What one request's nodes meant to the weights, before and after the batch (the injected channel)."""
+    """The influence of one request's nodes on the weights before and after the batch (the injected channel)."""
 
     injected_before: float | None = None
     injected_after: float | None = None
     channel_before: float | None = None
     channel_after: float | None = None
-    #: Of labels that leave while their nodes stay: `LiveGraph.training_norm`.
+    #: `LiveGraph.training_norm` of removed labels whose nodes stay.
     training_before: float | None = None
     training_after: float | None = None
 
 
 def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray[np.int64]) -> SpanUpdate:
-    """Takes the rows `deleted` (m,), all in the span, out of it; `span` and `beta` (blocks, n, C) stay as they are.
+    """Take the rows `deleted` (m,), all in the span, out of it. `span` and `beta` (blocks, n, C) stay unchanged.
 
-    Costs O(m k^2), whatever n is, unless the Gram factors must be recomputed from the rows.
+    Costs O(m k^2), independent of n, unless the Gram factors must be recomputed from the rows.
     """
     surviving = span.in_span.copy()
     surviving[deleted] = False
@@ -113,7 +113,7 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
         Q = lost_with(down.gram, X_D, rows, surviving)
         after, residual = _corrected(_without(_less(before, share), Q))
     if supports_nothing(down.gram, rows, surviving):
-        # What is left of W is rounding, and rounding of deleted rows.
+        # The rest of W is rounding, including rounding of deleted rows.
         nothing = torch.zeros_like(after.W)
         after, residual = replace(after, W=nothing, B=nothing, T=nothing), 0.0
     if residual > COEFFICIENT_ACCEPTANCE:
@@ -123,9 +123,9 @@ def project(span: SpanState, rows: FeatureMatrix, beta: Tensor, deleted: NDArray
 
 
 def join(span: SpanState, rows: FeatureMatrix, beta: Tensor, joined: NDArray[np.int64]) -> SpanJoin:
-    """Brings the rows `joined` (m,) into the span, with effective coefficients of 0; W stays bit for bit as it is.
+    """Add the rows `joined` (m,) to the span, with effective coefficients of 0. W stays bit for bit the same.
 
-    `rows` are those of the input with all that join; `span` and its `beta` (blocks, n, C) may be of fewer.
+    `rows` are the input's rows including all that join. `span` and its `beta` (blocks, n, C) may cover fewer.
     """
     in_span = np.concatenate([span.in_span, np.zeros(rows.nodes - span.in_span.size, dtype=np.bool_)])
     if not joined.size:
@@ -145,16 +145,16 @@ def join(span: SpanState, rows: FeatureMatrix, beta: Tensor, joined: NDArray[np.
 
 
 def coefficient_residual(span: SpanState) -> float:
-    """|W - (B + M T)|_F / |W|_F: checks the arithmetic of the coefficients, not what was forgotten."""
+    """Return |W - (B + M T)|_F / |W|_F. It checks the coefficients' arithmetic, not the forgetting."""
     size = float(torch.linalg.norm(span.W))
     error = float(torch.linalg.norm(_missing(span)))
     return error / size if size > 0.0 else error
 
 
 def injected_norms(effective: Tensor, owner: NDArray[np.int64], owners: int, classes: int) -> list[float]:
-    """For each of `owners` requests, the sum over blocks of |sum over its rows of the effective coefficients|_2.
+    """Return for each of `owners` requests the sum over blocks of |sum of its rows' effective coefficients|_2.
 
-    `effective` (m, blocks * C) are the coefficients of rows of which row i belongs to request `owner`[i].
+    `effective` (m, blocks * C) holds the coefficients; row i belongs to request `owner`[i].
     """
     sums = effective.new_zeros((owners, effective.shape[1]))
     sums.index_add_(0, torch.from_numpy(owner).to(effective.device), effective)
@@ -162,14 +162,14 @@ def injected_norms(effective: Tensor, owner: NDArray[np.int64], owners: int, cla
 
 
 def channel_norm(W: Tensor, columns: Sequence[int], classes: int) -> float:
-    """The norms of W's own rows for physical injected channels, summed over blocks and channels."""
+    """Return the norms of W's own rows for physical injected channels, summed over blocks and channels."""
     return float(_sum_of_block_norms(W[list(columns)], classes).sum())
 
 
 def _without(span: SpanState, Q: Tensor) -> SpanState:
-    """`span` without the lost directions Q (k, lost).
+    """Return `span` without the lost directions Q (k, lost).
 
-    No surviving row has a part along Q, so stripping T changes no coefficient; but T can be large there, and its
+    No surviving row has a part along Q, so stripping T changes no coefficient. But T can be large there, and its
     rounding would stay for good.
     """
     if Q.shape[1] == 0:
@@ -178,7 +178,10 @@ def _without(span: SpanState, Q: Tensor) -> SpanState:
 
 
 def _less(span: SpanState, share: Tensor) -> SpanState:
-    """`span` without what the deleted rows gave, `share` = X_D^T E: spread over the survivors where M+ reaches it."""
+    """Return `span` without the deleted rows' contribution `share` = X_D^T E.
+
+    The contribution is spread over the survivors as far as M+ reaches.
+    """
     M, M_pinv = span.gram.M, span.gram.M_pinv
     t = M_pinv @ share
     t += M_pinv @ (share - M @ t)
@@ -186,11 +189,11 @@ def _less(span: SpanState, share: Tensor) -> SpanState:
 
 
 def _corrected(span: SpanState) -> tuple[SpanState, float]:
-    """`span` with T corrected by M+ (W - B - M T) where rounding has grown, and the residual that remains.
+    """Return `span` with T corrected by M+ (W - B - M T) if rounding has grown, and the remaining residual.
 
-    T is by construction what makes up the difference between W and B, so its update can be corrected by its own
-    residual. While one direction is barely supported M+ is large, and with it the rounding of the update. [Cora, half
-    deleted: a residual of 1e-7, from then on, without the correction.]
+    T is by construction the difference between W and B, so its own residual can correct its update. A barely supported
+    direction makes M+ large, and with it the rounding of the update. [Cora, half deleted: a residual of 1e-7, from then
+    on, without the correction.]
     """
     residual = coefficient_residual(span)
     if residual > _REFINEMENT:
@@ -200,7 +203,7 @@ def _corrected(span: SpanState) -> tuple[SpanState, float]:
 
 
 def _folded(span: SpanState, rows: FeatureMatrix, beta: Tensor) -> tuple[SpanState, Tensor]:
-    """`span` with T = 0, and the coefficients beta + X T, (n, blocks * C), of all `rows`, zero outside of the span."""
+    """Return `span` with T = 0, and beta + X T, (n, blocks * C), of all `rows`, zero outside of the span."""
     effective = rows.matmul(span.T)
     effective[: beta.shape[1]] += side_by_side(beta)
     effective[: span.in_span.size][torch.from_numpy(~span.in_span).to(effective.device)] = 0.0
@@ -209,11 +212,11 @@ def _folded(span: SpanState, rows: FeatureMatrix, beta: Tensor) -> tuple[SpanSta
 
 
 def _missing(span: SpanState) -> Tensor:
-    """W - B - M T."""
+    """Return W - B - M T."""
     return torch.addmm(span.B, span.gram.M, by_columns(span.T)).neg_().add_(span.W)
 
 
 def _sum_of_block_norms(rows: Tensor, classes: int) -> Tensor:
-    """For each of `rows` (m, blocks * C), the 2-norms of its blocks added up, (m,)."""
+    """Return for each of `rows` (m, blocks * C) the sum of its blocks' 2-norms, (m,)."""
     norms: Tensor = torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1, classes), dim=2)
     return norms.sum(dim=1)

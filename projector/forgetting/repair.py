@@ -1,14 +1,14 @@
-"""Repair: from projected weights to those that retraining on the remaining graph would give.
+"""Repair: take projected weights to those of retraining on the remaining graph.
 
-The objective F^u of the remaining graph has one minimum W_u, whatever the iteration starts from, so this is the paper's
-fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a preconditioner where one pays. One from before
-the batch serves as well as a new one for as long as it may stay (`Preconditioner`); where there is none, or it is too
-far off, it is made anew from the remaining data.
+The objective F^u of the remaining graph has one minimum W_u, regardless of the starting point. So this is the paper's
+fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a preconditioner if it pays off. A preconditioner
+from before the batch serves as well as a new one while it may stay (`Preconditioner`). If there is none, or it is too
+inaccurate, a new one is built from the remaining data.
 
-One from before the batch brings lost directions back, so it acts on the strong directions of what remains alone,
-Pi B^-1 Pi, and along the others, where the remaining rows hardly curve F^u, its Hessian is lambda I: (I - Pi) / lambda.
-W itself is not projected, since survivors may support a direction too faintly for Pi. At the end W is what the
-remaining rows' coefficients say, B + M T, and the certificate is taken of that W.
+An old preconditioner would bring lost directions back. So it acts only on the strong directions of the remaining data,
+as Pi B^-1 Pi. Along the others the remaining rows hardly curve F^u, and its Hessian is taken as lambda I, with inverse
+(I - Pi) / lambda. W itself is not projected, since survivors may support a direction too faintly for Pi. The final W
+equals the remaining rows' coefficients, B + M T, and the certificate covers that W.
 """
 
 import math
@@ -35,39 +35,39 @@ from projector.solvers.objective import Objective, Point
 from projector.solvers.preconditioners import fits, preconditioner_steps, solution
 from projector.solvers.single_precision import SinglePrecision, single_precision
 
-#: The relative gradient to reach, as a share of the tolerance; the rounding term of the bound takes the rest.
+#: Target for the relative gradient, as a share of the tolerance. The bound's rounding term takes the rest.
 _SHARE_OF_GRADIENT = 0.5
-#: Products with a preconditioner made elsewhere after which it is made anew at the point reached.
+#: Products with a preconditioner built elsewhere after which a new one is built at the current point.
 _PRODUCTS_PER_PRECONDITIONER = 100
-#: How many are made or taken up in one repair before conjugate gradients go on without: the smoothed hinge has no
-#: curvature but near its bend, so that one can be far off next to where it was made.
+#: Preconditioners built or reused in one repair before conjugate gradients continue without one. The smoothed hinge is
+#: curved only near its bend, so a preconditioner can be far off close to where it was built.
 _MOST_PRECONDITIONERS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class RepairOutcome:
-    """What came of a repair."""
+    """The result of a repair."""
 
     status: RepairStatus
-    #: Of the projected weights on the remaining graph; None for a loss that no certificate exists for.
+    #: Certificate of the projected weights on the remaining graph; None if the loss has no certificate.
     before: Certificate | None
-    #: Of the weights that are committed; `before` where nothing was repaired.
+    #: Certificate of the committed weights; equals `before` if nothing was repaired.
     after: Certificate | None
-    #: The relative bound it was to reach; None where no repair has ended.
+    #: Relative bound to reach; None if no repair has finished.
     tolerance: float | None = None
-    #: Steps, and products with H and H^T pairwise; None when no repair ran.
+    #: Steps, and products with H and H^T counted as pairs; None when no repair ran.
     iterations: int | None = None
     products: int | None = None
-    #: Rebuilt coefficients; None where those from before hold.
+    #: Rebuilt coefficients; None if the earlier ones still hold.
     coefficients: Coefficients | None = None
     #: |W_repaired - W_projected|_F / |W_projected|_F.
     weight_change: float = 0.0
-    #: Why the repair went by conjugate gradients alone; None if it had a preconditioner, or did not run.
+    #: Why the repair used conjugate gradients alone; None if it had a preconditioner, or did not run.
     without_preconditioner: str | None = None
 
 
 class RepairRun:
-    """One repair; `advance` goes on with it, `repaired` gives the state it has reached."""
+    """One repair: `advance` continues it, `repaired` returns its current state."""
 
     def __init__(
         self,
@@ -79,11 +79,10 @@ class RepairRun:
         free: int | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
-        """`objective` and `rows` are those of the live graph of `state`; `preconditioner` may be from before the
-        last batch.
+        """Prepare a repair of `state` on its live graph, with that graph's `objective` and `rows`.
 
-        `free` are the bytes that H and a preconditioner may take; None where that is not known. `tolerance` is the
-        relative bound to reach.
+        `preconditioner` may predate the last batch. `free` is the memory in bytes that H and a preconditioner may use;
+        None if unknown. `tolerance` is the relative bound to reach.
         """
         self._tolerance = tolerance
         self._goal = _SHARE_OF_GRADIENT * tolerance
@@ -93,24 +92,24 @@ class RepairRun:
         self._free = None if free is None else free + rows.held_bytes
         self._preconditioner = preconditioner
         self._in_single: SinglePrecision | None = None
-        #: The normal equations, of whose factor the preconditioner is; None for losses without.
+        #: The normal equations behind the preconditioner's factor; None for losses without them.
         self._of_factor: NormalObjective | None = None
         self._without_preconditioner: str | None = None
-        #: Better weights than those last committed; None while there are none.
+        #: Weights better than the last committed ones; None if there are none.
         self._found: Point | None = None
-        #: What `repaired` last gave, and the newest point of which a certificate was taken.
+        #: The last result of `repaired`, and the newest certified point.
         self._given: Point | None = None
         self._certified: tuple[Point, Certificate] | None = None
         self.finished = False
         self._work: Generator[Literal[False]] = self._steps()
         self._until = math.inf
         self._iterations = self._products = 0
-        #: How far the repair had come when `advance` last returned; replaced, never changed.
+        #: Progress when `advance` last returned; replaced, never mutated.
         self.progress = RepairProgress(0, 0, None)
 
     @cached_property
     def _start(self) -> Point:
-        """The weights that were last committed, on the remaining graph; taken once H is there, if it is to be."""
+        """The last committed weights on the remaining graph; evaluated only after H exists, if it will be computed."""
         return self._objective.at(stacked(self._state))
 
     @property
@@ -119,27 +118,27 @@ class RepairRun:
 
     @cached_property
     def before(self) -> Certificate:
-        """The certificate of the weights that were last committed."""
+        """The certificate of the last committed weights."""
         return self._certificate(self._start)
 
     @property
     def converged(self) -> bool:
-        """Whether the best weights are at the goal."""
+        """Return whether the best weights have reached the goal."""
         return self._best.relative_gradient <= self._goal
 
     @property
     def improved(self) -> bool:
-        """Whether better weights than those last committed have been found."""
+        """Return whether better weights than the last committed ones were found."""
         return self._found is not None
 
     def usable(self) -> Preconditioner | None:
-        """The preconditioner it has; one that may not stay any longer leaves the memory."""
+        """Return the current preconditioner; drop it first if it has expired."""
         if self._preconditioner is not None and self._preconditioner.expired:
             self._preconditioner = None
         return self._preconditioner
 
     def advance(self, until: float = math.inf) -> bool:
-        """Goes on until it is finished or `time.monotonic()` reaches `until`; returns whether it is finished."""
+        """Continue until finished or until `time.monotonic()` reaches `until`. Return whether it is finished."""
         self._until = until
         self.usable()
         while not self.finished and time.monotonic() < until:
@@ -149,7 +148,7 @@ class RepairRun:
         return self.finished
 
     def repaired(self) -> tuple[ModelState, RepairOutcome]:
-        """The state with the best weights found, their coefficients rebuilt, and what came of the repair."""
+        """Return the state with the best weights found and rebuilt coefficients, and the outcome of the repair."""
         objective, best = self._objective, self._best
         state, coefficients = at_optimum(self._state, objective, best)
         W = stacked(state)
@@ -175,9 +174,9 @@ class RepairRun:
         return state, outcome
 
     def committed(self) -> Preconditioner | None:
-        """What `repaired` last gave was committed: what follows is told from there on. Returns the preconditioner.
+        """Take the last result of `repaired` as committed, count from there, and return the preconditioner.
 
-        Once it is finished, it gives them up.
+        A finished repair also releases its own preconditioners.
         """
         if self._given is not None:
             self._start, self._found, self._given = self._given, None, None
@@ -189,9 +188,9 @@ class RepairRun:
         return preconditioner
 
     def close(self) -> None:
-        """Lets go of all that was computed with rows that may be deleted since; nothing is done with it any more.
+        """Release everything computed from rows that may have been deleted since. The repair cannot continue.
 
-        A repair under way refers to itself: without this it would stay until garbage is next collected.
+        A running repair refers to itself, so without this call it would stay until the next garbage collection.
         """
         self._work.close()
         self._preconditioner = self._in_single = self._of_factor = None
@@ -202,7 +201,7 @@ class RepairRun:
         return self._certified[1]
 
     def _steps(self) -> Generator[Literal[False]]:
-        """The repair in short steps, of which none is the last."""
+        """Run the repair in short steps."""
         if self._rows.keeps_dense and not self._is_scarce:
             yield from self._compute()
             self._objective = self._settled()
@@ -231,7 +230,7 @@ class RepairRun:
             yield False
 
     def _settled(self) -> Objective:
-        """The objective with H; by normal equations unless their drift could keep the bound from its tolerance."""
+        """Return the objective with H, by normal equations unless their drift endangers the tolerance of the bound."""
         regularization, size = self._objective.regularization, float(torch.linalg.norm(stacked(self._state)))
         objective = self._rows.objective(regularization)
         if isinstance(objective, NormalObjective) and drifted_too_far(objective, size, self._tolerance):
@@ -244,25 +243,25 @@ class RepairRun:
         return self._rows.objective_by_rows(regularization) if by_rows else objective
 
     def _with_preconditioner(self) -> Iterator[Literal[False]]:
-        """Newton's method for as long as the preconditioner there is may stay and leads on."""
+        """Run Newton's method while the current preconditioner may stay and helps."""
         descent = Newton(self._objective, self._best, self._goal, self._preconditioned, self._single())
         while not descent.finished and self.usable() is not None:
             steps = descent.iterations
             self._descend(descent)
             yield False
             if descent.products >= _PRODUCTS_PER_PRECONDITIONER and descent.iterations > steps:
-                # It is too far off; the next one is made where it has led.
+                # It is too inaccurate: build the next one here.
                 self._preconditioner = None
         if descent.finished and not descent.converged:
             self._preconditioner = None
 
     def _is_zero(self) -> bool:
-        """Whether the minimum is W = 0, which is then found: no training node remains, none sees a feature, or as many
-        of each class see the same.
+        """Return whether the minimum is W = 0, and record it if so.
 
-        No relative gradient but that of 0 is small then. F^u is strongly convex, so for a minimum at 0 its slope along
-        W is lambda |W|^2 at least, up to the rounding of this gradient and, for which half of it is left, of that at 0,
-        which others are spared.
+        That happens if no training node remains, none sees a feature, or equally many of each class see the same. Then
+        no relative gradient except 0 is small. F^u is strongly convex, so a minimum at 0 needs a slope along W of at
+        least lambda |W|^2. The first test allows for rounding in this gradient and leaves half of lambda |W|^2 for that
+        of the gradient at 0, which is evaluated only if the test passes.
         """
         start, regularization = self._start, self._objective.regularization
         slope, size = float((start.gradient * start.W).sum()), float(torch.linalg.norm(start.W))
@@ -277,17 +276,17 @@ class RepairRun:
 
     @property
     def _is_scarce(self) -> bool:
-        """Whether there is no memory for H, in both precisions."""
+        """Return whether memory is too scarce for H in both precisions."""
         needed = 12 * self._objective.representation.rows * self._objective.representation.columns
         return self._free is not None and needed > self._free
 
     def _compute(self) -> Iterator[Literal[False]]:
-        """H, as far as it is not known."""
+        """Compute the unknown parts of H."""
         for _ in self._rows.steps():
             yield False
 
     def _make(self) -> Iterator[Literal[False]]:
-        """Makes a preconditioner at the best point; what cannot be made is done without."""
+        """Build a preconditioner at the best point. Continue without one if that fails."""
         yield from self._compute()
         try:
             objective = self._of_factor or self._objective
@@ -296,11 +295,11 @@ class RepairRun:
                     self._preconditioner = Preconditioner(inverse)
                 yield False
         except (ArithmeticError, MemoryError, RuntimeError) as error:
-            # Out of memory is a RuntimeError on some devices.
+            # Some devices report out of memory as a RuntimeError.
             self._without_preconditioner = f"it could not be made: {error}"
 
     def _single(self) -> SinglePrecision | None:
-        """H in single precision, made once."""
+        """Return H in single precision, built once."""
         if self._in_single is None:
             self._in_single = single_precision(self._objective)
         return self._in_single
@@ -310,7 +309,7 @@ class RepairRun:
         held = math.inf if self._preconditioner is None else self._preconditioner.until
         descent.step(min(self._until, held))
         self._iterations += descent.iterations - iterations
-        # Gradients and products with the Hessian alike.
+        # Counts gradients and Hessian products alike.
         self._products += descent.iterations - iterations + descent.products - products
         if descent.best.relative_gradient < self._best.relative_gradient:
             self._found = descent.best
@@ -326,7 +325,7 @@ class RepairRun:
         return along.add_(gradient - strong, alpha=1.0 / self._objective.regularization)
 
     def _strong(self, W: Tensor) -> Tensor:
-        """Pi applied to each block of stacked weights or a gradient (p, C)."""
+        """Return Pi applied to each block of stacked weights or a gradient (p, C)."""
         classes = W.shape[1]
         parts = []
         for span, part in zip(self._state.spans, self._objective.representation.split(W), strict=True):
@@ -338,9 +337,10 @@ class RepairRun:
 
 
 def _projected(gram: Gram, W: Tensor) -> Tensor:
-    """Pi W for W (k, c), Pi = I - (I - M+ M)(I - M M+): symmetric, the identity on the strong directions, 0 on others.
+    """Return Pi W for W (k, c), with the symmetric Pi = I - (I - M+ M)(I - M M+).
 
-    M+ M W errs within the span by about eps cond(M) |W|, or by what M+ is off; what is taken off twice lies outside.
-    [20 of 30 directions, condition number 7,600: M+ M alone turns a relative bound of 1e-10 into 3e-8.]
+    Pi is the identity on strong directions and 0 on the others. M+ M W errs within the span by about eps cond(M) |W|,
+    or by the error of M+. What is subtracted twice lies outside. [20 of 30 directions, condition number 7,600: M+ M
+    alone turns a relative bound of 1e-10 into 3e-8.]
     """
     return W - off_strong(gram, W)

@@ -1,19 +1,19 @@
-"""What came of a repair, and how far one is; imported without torch by whoever only tells of it."""
+"""Outcome and progress of a repair; importable without torch for code that only reports them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: The relative bound up to which weights count as those of retraining, where nobody says another.
+#: Default relative bound up to which weights count as retrained.
 TOLERANCE = 1e-8
-#: The largest that may be said: weights farther away do not count as those of retraining, whoever says so.
+#: Largest tolerance allowed. Weights farther away never count as retrained.
 LARGEST_TOLERANCE = 1e-6
-#: The smallest: below it rounding alone keeps ill-conditioned models from it. [A feature 100 times the others, lambda
-#: 2e-3: the certificate says 3e-10 at best.]
+#: Smallest tolerance allowed: below it, rounding alone keeps ill-conditioned models from reaching it. [A feature 100
+#: times the others, lambda 2e-3: the certificate reaches 3e-10 at best.]
 SMALLEST_TOLERANCE = 1e-9
 
 
 class RepairStatus(StrEnum):
-    """Whether the weights were brought to the optimum of the remaining graph."""
+    """Whether a repair brought the weights to the optimum of the remaining graph."""
 
     NONE = "none"
     PENDING = "pending"
@@ -23,9 +23,9 @@ class RepairStatus(StrEnum):
 
 @dataclass(frozen=True)
 class RepairProgress:
-    """How far a repair has come."""
+    """The progress of a repair."""
 
     iterations: int
     products: int
-    #: Of the best weights so far; None where there is none, W = 0.
+    #: For the best weights so far; None if W = 0 has no relative bound.
     bound_relative: float | None

@@ -1,19 +1,19 @@
-"""Products with large symmetric matrices, and exact symmetry, without a second matrix."""
+"""Products of large symmetric matrices and exact symmetry, without a second matrix."""
 
 import torch
 from torch import Tensor
 
-#: Rows and columns of a tile; two tiles are all that is allocated.
+#: Rows and columns of a tile. Two tiles are the only allocation.
 _TILE = 1_024
-#: Rows of a strip of a rank update, and the rank from which half of the products costs more than a copy across.
+#: Rows of a strip in a rank update, and the rank from which halving the products saves more than copying costs.
 _STRIP = 256
 _LEAST_RANK = 16
 
 
 def rank_update(matrix: Tensor, rows: Tensor, factor: float) -> Tensor:
-    """`matrix` + `factor` rows^T rows for symmetric `matrix` (d, d) and `rows` (m, d), as a new symmetric matrix.
+    """Return `matrix` + `factor` rows^T rows for symmetric `matrix` (d, d) and `rows` (m, d), exactly symmetric.
 
-    Strips above the diagonal are computed, and those below are copied from them.
+    Computes strips above the diagonal and copies them below it.
     """
     if rows.shape[0] < _LEAST_RANK or matrix.shape[0] <= _STRIP:
         return torch.addmm(matrix, rows.T, rows, alpha=factor)
@@ -27,12 +27,12 @@ def rank_update(matrix: Tensor, rows: Tensor, factor: float) -> Tensor:
 
 
 def by_columns(right: Tensor) -> Tensor:
-    """`right` (d, c) stored column after column: a matrix times a few columns takes half the time on them."""
+    """Return `right` (d, c) stored by columns, which halves the time of a matrix product with few columns."""
     return right.T.contiguous().T
 
 
 def symmetrise(matrix: Tensor) -> Tensor:
-    """Overwrites a (d, d) matrix with its symmetric part and returns it; the diagonal is kept."""
+    """Overwrite a (d, d) matrix with its symmetric part and return it; the diagonal stays."""
     size = matrix.shape[0]
     for row in range(0, size, _TILE):
         for column in range(row, size, _TILE):

@@ -1,10 +1,9 @@
-"""H on the live training rows, kept while the graph changes, and for the squared loss the sums over them.
+"""H on the live training rows, maintained while the graph changes, and the sums over them for the squared loss.
 
-A node's row of H follows from what lies within L hops of it. A batch changes the rows of the nodes within L hops of
-those that it gives other neighbours, features or labels, and only these are computed again, when H is next asked for;
-of their blocks only those of so many hops change. The normal equations of the squared loss then lose the rows as they
-were and gain them as they are. Which rows they are comes from the batch: two graphs in which a node has as many
-neighbours may be different ones.
+A node's row of H depends on its L-hop neighbourhood. A batch changes the rows of nodes within L hops of those whose
+neighbours, features or labels change. Only these rows are computed again, on the next use of H, and only the blocks
+with enough hops change in them. The normal equations of the squared loss then subtract the old rows and add the new
+ones. The batch determines which rows those are: two graphs in which a node has equally many neighbours may differ.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,65 +26,64 @@ from projector.solvers.preconditioners import why_no_preconditioner
 
 
 class TrainingRows:
-    """One's own rows of H, (n_own, p) float64, of one live graph, computed when they are first asked for."""
+    """One worker's own rows of H, (n_own, p) float64, of one live graph, computed on first use."""
 
     def __init__(self, live_graph: LiveGraph) -> None:
-        """Computes nothing yet."""
+        """Compute nothing yet."""
         self._graph = live_graph
         representation = live_graph.representation()
-        #: H, maybe of an earlier graph, and the nodes (n_own,) of its rows.
+        #: H, possibly of an earlier graph, and the nodes (n_own,) of its rows.
         self._H: KeptRows | None = None
         self._nodes = self._own_nodes = live_graph.training_rows[representation.own]
-        #: For each number of hops, from 0, the mask (n,) of the nodes whose blocks of so many hops are no longer those
-        #: of the graph.
+        #: For each number of hops, from 0, the mask (n,) of the nodes whose blocks of that many hops are outdated.
         self._changed = np.zeros((_depth(live_graph) + 1, live_graph.propagator.nodes), dtype=np.bool_)
-        #: G and b of the rows of H as they are kept, with the labels or targets (n_own, …) that are in b.
+        #: G and b of the stored rows of H, with the labels or targets (n_own, …) included in b.
         self._equations: NormalEquations | None = None
         self._labels: Tensor | None = None
-        #: H H^T of the squared loss where H has fewer rows than columns; None where that is not kept.
+        #: H H^T of the squared loss if H has fewer rows than columns; None if it is not kept.
         self._kernel = TrainingKernel(live_graph) if live_graph.keeps_kernel else None
-        #: Whether H is that of this graph. Of all rows: workers compute together, also who has lost none of the own.
+        #: Whether H is current on all workers: they compute together, even those whose own rows did not change.
         self._is_known = False
-        #: What is computed of H, with the columns that are still to come; None while nothing is.
+        #: A partly computed H with its remaining columns; None if nothing is under way.
         self._making: tuple[Tensor, Iterator[tuple[int, Tensor]]] | None = None
 
     @staticmethod
     @together
     def of(live_graph: LiveGraph) -> "TrainingRows":
-        """Those of every worker."""
+        """Return the rows of every worker."""
         return TrainingRows(live_graph)
 
     @property
     def workers(self) -> Workers:
-        """Who has rows."""
+        """The workers that hold rows."""
         return self._graph.workers
 
     @property
     def keeps_dense(self) -> bool:
-        """Whether products are taken with H itself, once it is computed."""
+        """Whether products use H itself, once computed."""
         return self._graph.keeps_dense
 
     @property
     def keeps_kernel(self) -> bool:
-        """Whether repairs of the squared loss are preconditioned by its kernel."""
+        """Whether the kernel preconditions repairs of the squared loss."""
         return self._graph.keeps_kernel
 
     @property
     def factorises(self) -> bool:
-        """Whether repairs go by a factor of the whole Hessian."""
+        """Whether repairs use a factor of the whole Hessian."""
         return self._graph.factorises
 
     @property
     def held_bytes(self) -> int:
-        """What H takes already, and the sums over its rows."""
+        """Return the bytes that H and the sums over its rows use so far."""
         held = 0 if self._H is None else self._H.numel
         held += 0 if self._equations is None else self._equations.G.numel()
         return 8 * held + (0 if self._kernel is None else self._kernel.held_bytes)
 
     def objective(self, regularization: float) -> Objective:
-        """F^u on the graph; where products are by H, what is not known of it is computed first.
+        """Return F^u on the graph, first computing the unknown part of H if products use it.
 
-        For the squared loss by its normal equations, where these are kept.
+        Uses the normal equations for the squared loss if they are kept.
         """
         if self._graph.keeps_equations:
             for _ in self.steps():
@@ -95,7 +93,7 @@ class TrainingRows:
         return objective if self._kernel is None else self._kernel.objective(objective)
 
     def objective_by_rows(self, regularization: float) -> Objective:
-        """The same with all products by the rows of H, or through its factors."""
+        """Return the same objective with all products by the rows of H, or through its factors."""
         graph, representation = self._graph, self._graph.representation()
         if graph.keeps_dense:
             for _ in self.steps():
@@ -104,11 +102,11 @@ class TrainingRows:
         return graph.objective_with(representation, regularization)
 
     def why_no_preconditioner(self, classes: int, free: int | None) -> str | None:
-        """Why repairs go without a preconditioner, with `free` bytes beside `held_bytes`; None where they have one."""
+        """Return why repairs lack a preconditioner, with `free` bytes beside `held_bytes`; None if they have one."""
         representation = self._graph.representation()
         rows, columns = representation.rows, representation.columns
         if self._graph.keeps_equations or self._graph.keeps_kernel:
-            # Those before and after, and the factor; H where it is kept.
+            # The matrices before and after, and the factor; H if it is kept.
             needed = 8 * (3 * min(rows, columns) ** 2 + (rows * columns if self.keeps_dense else 0))
             if free is None or needed <= free:
                 return None
@@ -117,7 +115,7 @@ class TrainingRows:
 
     @together
     def _normal(self, objective: Objective) -> NormalObjective:
-        """`objective` by the normal equations, which are known."""
+        """Return `objective` by the known normal equations."""
         if self._equations is None:
             raise RuntimeError("the normal equations were not formed")
         squared = objective.representation.total(float(self._targets().square().sum()))
@@ -128,19 +126,19 @@ class TrainingRows:
 
     @together
     def form_anew(self) -> None:
-        """Forms the normal equations from all rows of H, which are known: what rounding has added up goes."""
+        """Form the normal equations anew from all rows of the known H, which clears accumulated rounding."""
         if self._H is None:
             raise RuntimeError("H was not computed")
         self._equations = NormalEquations.of(self._H.whole(), self._targets(), self._blocks, self.workers)
 
     @together
     def _dense(self, representation: Representation) -> DenseRepresentation:
-        """`representation` by H, which is known."""
+        """Return `representation` by the known H."""
         return representation.with_dense(self.H())
 
     @together
     def on(self, live_graph: LiveGraph) -> "TrainingRows":
-        """The rows on the graph that was made from this one's; shares H with this one."""
+        """Return the rows on a graph derived from this one, sharing H."""
         rows = TrainingRows(live_graph)
         if self._H is None and self._kernel is None:
             return rows
@@ -159,9 +157,9 @@ class TrainingRows:
 
     @together
     def forget(self) -> None:
-        """Overwrites, in place, the rows of H that are not those of this graph; earlier graphs must be gone.
+        """Overwrite in place the rows of H outside of this graph. Earlier graphs must be gone.
 
-        Sums that still hold them go too, since the rows can no longer be subtracted.
+        Sums that still include them go too, since the rows can no longer be subtracted.
         """
         if self._kernel is not None:
             self._kernel.forget()
@@ -174,7 +172,7 @@ class TrainingRows:
             self._equations = self._labels = None
 
     def H(self) -> Tensor:
-        """H, (n_own, p), not to be written to; with several workers once `steps` has computed it."""
+        """Return H, (n_own, p), read only. With several workers, `steps` must have computed it."""
         for _ in self.steps():
             pass
         if self._H is None:
@@ -182,17 +180,14 @@ class TrainingRows:
         return self._H.whole()
 
     def steps(self) -> Iterator[None]:
-        """Computes H, as far as it is not known, in short steps; afterwards `H` has nothing left to do.
-
-        What an earlier caller has left half done is gone on with.
-        """
+        """Compute the unknown part of H in short steps, continuing what an earlier caller left half done."""
         while not self._is_known and self._advance():
             yield
 
     @together
     def _advance(self) -> bool:
-        """Computes the few rows that have changed, or else some columns of all; whether there may be more to do."""
-        # What is interrupted here by an error is begun anew: a generator that has raised looks like one at its end.
+        """Compute the few changed rows, or else some columns of all rows. Return whether more may remain."""
+        # Restart after an error: a generator that raised looks exhausted.
         making, self._making = self._making, None
         if making is None:
             if (partly := self._partly()) is not None:
@@ -209,7 +204,7 @@ class TrainingRows:
         return False
 
     def _take(self, at: NDArray[np.int64], rows: Tensor) -> None:
-        """Has H with its rows `at` (k,) computed anew, `rows` (k, p), and all others as they were kept."""
+        """Take H with its rows `at` (k,) recomputed as `rows` (k, p), and all others as stored."""
         before = self._H
         whole, summed = before is None or at.size == self._own_nodes.size, self._graph.keeps_equations
         updated = summed and before is not None and self._equations is not None and self._labels is not None
@@ -229,9 +224,9 @@ class TrainingRows:
         self._changed[:] = False
 
     def _keep_bits(self, before: KeptRows, at: NDArray[np.int64], rows: Tensor, levels: NDArray[np.int64]) -> None:
-        """Gives those blocks of `rows` that cannot have changed the bits that they had, however they were computed.
+        """Restore the stored bits of those blocks of `rows` that cannot have changed.
 
-        What is subtracted from the normal equations later has to be what was added.
+        The normal equations must later subtract exactly what they added.
         """
         kept = np.flatnonzero(levels[at] > 0)
         places = np.searchsorted(self._nodes, self._own_nodes[at[kept]])
@@ -244,7 +239,7 @@ class TrainingRows:
     def _add_up(
         self, before: KeptRows | None, H: KeptRows, levels: tuple[NDArray[np.int64], NDArray[np.int64]] | None
     ) -> None:
-        """Takes the normal equations from the rows `before` to `H`, by the `levels` of both, or forms them anew."""
+        """Update the normal equations from the rows `before` to `H`, by the `levels` of both, or form them anew."""
         Y = self._targets()
         if before is None or levels is None or self._equations is None or self._labels is None:
             self._equations = NormalEquations.of(H.whole(), Y, self._blocks, self.workers)
@@ -254,10 +249,9 @@ class TrainingRows:
         self._equations = self._equations.after(was, now, H.whole, Y, self.workers)
 
     def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For the rows that are kept, and for those of this graph, from how many hops on a node's blocks differ.
+        """Return, for the stored and the current rows, the number of hops from which a node's blocks differ.
 
-        0 for nodes that are trained on no longer, or only now, or with another target; more than all hops for a row
-        that is the same.
+        0 for nodes that left or joined training or have another target; more than all hops for an unchanged row.
         """
         first = np.where(self._changed.any(axis=0), self._changed.argmax(axis=0), len(self._changed))
         before, after = first[self._nodes], first[self._own_nodes]
@@ -273,12 +267,12 @@ class TrainingRows:
         return before, after
 
     def _targets(self) -> Tensor:
-        """Y of one's own rows, (n_own, C)."""
+        """Return Y of the worker's own rows, (n_own, C)."""
         return targets_of(self._graph.labels_of(self._own_nodes), self._graph.classes)
 
     @property
     def _hops(self) -> list[int]:
-        """How many hops away each block reaches."""
+        """The number of hops of each block."""
         return [hop for each in self._graph.inputs for hop in each.operators.block_hops]
 
     @property
@@ -289,7 +283,7 @@ class TrainingRows:
         return tuple(slice(stop - width, stop) for width, stop in zip(widths, accumulate(widths), strict=True))
 
     def _partly(self) -> tuple[NDArray[np.int64], Tensor] | None:
-        """Which rows of H may have changed, and those rows; None where for one worker all at once cost less."""
+        """Return which rows of H may have changed and those rows; None if computing all is cheaper for some worker."""
         if self._H is None or self._H.shared.device.type != "cpu":
             return None
         nodes, propagator = self._own_nodes, self._graph.propagator
@@ -302,7 +296,7 @@ class TrainingRows:
 
 
 def _changed(H: KeptRows, Y: Tensor, levels: NDArray[np.int64], hops: Sequence[int]) -> ChangedRows:
-    """Those of the rows H (n, p) with targets Y (n, C) that differ from some number of hops on, `levels` (n,)."""
+    """Return the rows H (n, p), with targets Y (n, C), that differ from some number of hops on, `levels` (n,)."""
     rows = np.flatnonzero(levels <= max(hops))
     rows = rows[np.argsort(levels[rows], kind="stable")]
     chosen = torch.from_numpy(rows).to(Y.device)
@@ -315,7 +309,7 @@ def _depth(graph: LiveGraph) -> int:
 
 
 def _reached(graph: LiveGraph) -> NDArray[np.bool_]:
-    """The nodes whose blocks of each number of hops can be others than on the graph that `graph` was made from.
+    """Return for each number of hops the nodes whose blocks may differ from the graph that `graph` came from.
 
     (depth + 1, n).
     """

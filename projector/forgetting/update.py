@@ -1,8 +1,7 @@
-"""One batch, whole: all that leaves leaves, then all that joins joins, then the repair. Nothing that is given changes.
+"""Apply one batch: removals first, then additions, then the repair. No argument changes.
 
-In this order the result does not depend on the order in which things were asked for. [A column that a node has which
-leaves, and one which joins: the other way round its weight would stay, and the new node would inherit what the old one
-taught.]
+This order makes the result independent of the order of the requests. [Suppose a leaving and a joining node share a
+column. The other way round its weight would stay, and the new node would inherit what the old one taught.]
 """
 
 import math
@@ -26,39 +25,39 @@ from projector.forgetting.status import TOLERANCE, RepairProgress, RepairStatus
 from projector.forgetting.training_rows import TrainingRows
 from projector.solvers.objective import Objective
 
-#: Seconds between two calls of a callback that follows a repair.
+#: Seconds between two progress callbacks of a repair.
 _REPORT_S = 0.2
 
 
 class NotFinite(ArithmeticError):
-    """A batch led to weights, coefficients or predictions that are not finite numbers; nothing was changed."""
+    """The batch leads to weights, coefficients or predictions that are not finite numbers; nothing was changed."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldModel:
-    """One version of a model, with all that is needed to delete from it."""
+    """One version of a model, with everything needed to update it."""
 
     state: ModelState
     features: InputRows
-    #: None for a model without labels among its inputs.
+    #: None if labels are not an input of the model.
     labels: InputRows | None
     live_graph: LiveGraph
     #: lambda.
     regularization: float
     training_rows: TrainingRows
-    #: Columns of the features whose rows of W are watched.
+    #: Feature columns whose rows of W are watched.
     injected: Sequence[InjectedColumn] = ()
-    #: From this version or an earlier one; None where there is none.
+    #: From this version or an earlier one, if any.
     preconditioner: Preconditioner | None = None
-    #: Whether `state` is what an unfinished repair has reached, so that its coefficients have to be taken over too.
+    #: Whether `state` comes from an unfinished repair, so that its coefficients must be taken over too.
     is_ahead: bool = False
 
     def objective(self) -> Objective:
-        """F^u, the objective of the live graph."""
+        """Return F^u, the objective of the live graph."""
         return self.live_graph.objective(self.regularization)
 
     def certificate(self) -> Certificate | None:
-        """How far the weights can be from those of retraining; None for a loss without certificate."""
+        """Return the certificate of the weights; None for a loss without one."""
         if not certifiable(self.live_graph.loss, self.regularization):
             return None
         objective = self.objective()
@@ -67,53 +66,53 @@ class HeldModel:
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """How a batch is repaired."""
+    """Settings for repairing a batch."""
 
-    #: Seconds after which the repair is left to be gone on with.
+    #: Seconds after which the repair pauses, to be continued later.
     budget_s: float = math.inf
-    #: Bytes that a factor of the Hessian may take; None where that is not known.
+    #: Bytes that a factor of the Hessian may use; None if unknown.
     free: int | None = None
     progress: Callable[[RepairProgress], None] | None = None
-    #: Seconds for which a preconditioner may be kept after the first deletion that it predates.
+    #: Seconds that a preconditioner may outlive the first deletion it predates.
     factor_age_s: float = FACTOR_AGE_S
-    #: The relative bound on the distance to retraining up to which the repair counts as converged.
+    #: Relative bound on the distance to retraining at which the repair counts as converged.
     tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
 class Updated:
-    """A batch computed beside the model it was taken from, and what was measured."""
+    """A batch computed next to the model it started from, with its figures."""
 
-    #: Nodes that leave, (m,), nodes whose features leave, (l,), and edges that leave, (k, 2).
+    #: Removed nodes, (m,), nodes whose features were removed, (l,), and removed edges, (k, 2).
     nodes: NDArray[np.int64]
     feature_rows: NDArray[np.int64]
     edges: NDArray[np.int64]
-    #: With the figures of the weights as they are in the end, repaired where `outcome` says so.
+    #: Its figures belong to the final weights, repaired if `outcome` says so.
     projection: Projection
     outcome: RepairOutcome
     live_graph: LiveGraph
     training_rows: TrainingRows
-    #: The repair, finished or not; None where there was to be none.
+    #: The repair, finished or not; None if none was requested.
     repair: RepairRun | None
-    #: Logits of every node, (n, C), where they are known.
+    #: Logits of every node, (n, C), if known.
     logits: Tensor | None
-    #: How much of the time went into the repair (seconds).
+    #: Time spent in the repair (seconds).
     repair_s: float
-    #: The rows of each input that joined, with coefficients that hold where `outcome` has none; features first.
+    #: The rows of each input that joined, features first. Their coefficients hold if `outcome` has none.
     joined: Sequence[JoinedRows]
 
     @property
     def state(self) -> ModelState:
-        """What the model becomes."""
+        """The new model state."""
         return self.projection.state
 
 
 def update(
     model: HeldModel, removals: Sequence[Removal], repair: RepairPlan | None, joining: Joining | None = None
 ) -> Updated:
-    """Takes all `removals` away at once, then lets `joining` join; None for `repair` leaves the weights projected.
+    """Apply all `removals` together, then add `joining`. None for `repair` leaves the weights projected.
 
-    Raises NotFinite when the projection is not made of finite numbers.
+    Raises NotFinite if the projection is not made of finite numbers.
     """
     projection = project_batch(model.state, model.features, model.labels, removals, model.injected)
     nodes, feature_rows, labels = (
@@ -156,7 +155,7 @@ def update(
 def _with_training_norms(
     model: HeldModel, projection: Projection, removals: Sequence[Removal], remaining: LiveGraph
 ) -> Projection:
-    """`projection` with the training norms of the labels that leave, before and on the `remaining` graph."""
+    """Return `projection` with the training norms of the removed labels, before and on the `remaining` graph."""
     norms = list(projection.norms)
     for place, removal in enumerate(removals):
         if removal.labels.size:
@@ -169,7 +168,7 @@ def _with_training_norms(
 
 
 def require_finite(state: ModelState) -> None:
-    """Raises NotFinite unless weights and coefficients are finite numbers."""
+    """Raise NotFinite unless weights and coefficients are finite numbers."""
     parts = [part for span in state.spans for part in (span.W, span.B, span.T)]
     if not all(bool(part.isfinite().all()) for part in parts):
         raise NotFinite("The batch leads to weights or coefficients that are not finite; it was not applied.")
@@ -185,7 +184,7 @@ def _finished(run: RepairRun, plan: RepairPlan, began: float) -> bool:
 
 
 def _unrepaired(objective: Objective, live_graph: LiveGraph, state: ModelState, logits: Tensor) -> RepairOutcome:
-    """What holds of `state` as it is; `logits` (n, C) are its own."""
+    """Return the outcome for `state` as it is; `logits` (n, C) are its own."""
     if not certifiable(objective.loss, objective.regularization):
         return RepairOutcome(RepairStatus.NONE, None, None)
     if live_graph.workers.count > 1:

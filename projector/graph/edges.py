@@ -1,4 +1,4 @@
-"""Which edges the live graph has, looked up without building anything."""
+"""Look up the edges of the live graph without building anything."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The edges between live nodes; a view of arrays that others own and nobody writes to."""
+    """The edges between live nodes: a view of arrays owned elsewhere and never written to."""
 
     #: A, (n, n), symmetric, column indices sorted; the stored value of a deleted edge is 0.
     adjacency: sp.csr_array
@@ -17,14 +17,14 @@ class Edges:
     live: NDArray[np.bool_]
 
     def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of `pairs` (k, 2) of rows is an edge between two live nodes, (k,) bool.
+        """Return whether each of `pairs` (k, 2) of rows is an edge between two live nodes, (k,) bool.
 
-        Takes O(log degree) for each pair. Raises IndexError for a row that the graph does not have.
+        Takes O(log degree) per pair. Raises IndexError for a row that the graph does not have.
         """
         return self.entries(pairs) >= 0
 
     def entries(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each of `pairs` (k, 2) where A_ij is stored, (k,) int64; -1 where there is no such edge."""
+        """Return where A_ij of each of `pairs` (k, 2) is stored, (k,) int64; -1 if there is no such edge."""
         if pairs.size and pairs.min() < 0:
             raise IndexError(f"{pairs.min()} is not a row")
         rows, columns = pairs[:, 0], pairs[:, 1]
@@ -37,7 +37,7 @@ class Edges:
 def bisect(
     indices: NDArray[np.integer], firsts: NDArray[np.int64], ends: NDArray[np.int64], wanted: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where `wanted[k]` is, or would be, in the sorted `indices[firsts[k]:ends[k]]`, and whether it is, (k,) each."""
+    """Return where `wanted[k]` is or belongs in the sorted `indices[firsts[k]:ends[k]]`, and whether it is there."""
     low, high = firsts.copy(), ends.copy()
     while (open_ := np.flatnonzero(low < high)).size:
         middle = (low[open_] + high[open_]) // 2

@@ -1,4 +1,4 @@
-"""External ids of nodes in arrays, by row and by text: no Python object for any of them."""
+"""External ids of nodes, stored in arrays without a Python object per id, and looked up by row or by text."""
 
 import operator
 import secrets
@@ -12,36 +12,36 @@ from numpy.typing import NDArray
 
 from projector.graph.ranges import ranges
 
-#: Bytes by which ids are cut, so that the length of a deleted id shows only as a multiple of it.
+#: Size unit of stored ids: the length of a deleted id shows only as a multiple of it.
 SLOT_BYTES = 16
-#: Ids that are turned from or into text, or hashed, at a time.
+#: Number of ids that are encoded, decoded or hashed at a time.
 _BLOCK = 1 << 10
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class NodeIds(Sequence[str]):
-    """External ids, one per row; those of erased nodes are blank, "", and found nowhere.
+    """External ids, one per row. Ids of erased nodes are blank, "", and never found.
 
-    Each is filled up with zeros to whole slots, as it lies in a store. The row of an id is looked up in a table of
-    keyed hashes, made when it is first needed, and compared by its bytes. Nothing ever changes but by `forget`.
+    Each id is padded with zeros to whole slots, as in a store. Rows are looked up in a table of keyed hashes, built on
+    first use, and confirmed by comparing bytes. Only `forget` changes anything.
     """
 
     def __init__(
         self, utf8: NDArray[np.uint8], slots: NDArray[np.unsignedinteger], lengths: NDArray[np.unsignedinteger]
     ) -> None:
-        """`utf8` are all slots, (s, 16); `slots` and `lengths`, (n,) each, the slots and bytes of each id."""
+        """`utf8` holds all slots, (s, 16); `slots` and `lengths`, (n,) each, the slots and bytes of each id."""
         self.utf8 = utf8
-        #: First slot of each id, and the number of slots at the end, (n + 1,) int64.
+        #: First slot of each id, then the total number of slots, (n + 1,) int64.
         self.starts = np.zeros(slots.size + 1, dtype=np.int64)
         np.cumsum(slots, out=self.starts[1:])
-        #: Bytes of each id, (n,) uint32; 0 for a blank one.
+        #: Bytes of each id, (n,) uint32; 0 if blank.
         self.lengths = lengths.astype(np.uint32, copy=False)
         self._key = np.uint64(secrets.randbits(64))
         self._sorted: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "NodeIds":
-        """Those of `names`, which may be any strings, row by row."""
+        """Return the ids `names`, arbitrary strings, row by row."""
         if isinstance(names, NodeIds):
             return names
         left, texts, lengths = iter(names), [b""], [np.empty(0, dtype=np.uint32)]
@@ -54,7 +54,7 @@ class NodeIds(Sequence[str]):
 
     @property
     def named(self) -> NDArray[np.bool_]:
-        """Which rows have an id, (n,)."""
+        """Mask of the rows that have an id, (n,)."""
         return self.lengths > 0
 
     def __len__(self) -> int:
@@ -78,20 +78,20 @@ class NodeIds(Sequence[str]):
         return isinstance(name, str) and bool(self.rows_of([name])[0] >= 0)
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other` is a sequence of the same strings."""
+        """Return whether `other` is a sequence of the same strings."""
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def rows_of(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """The row of each of `names`, (k,); -1 for one that no row has."""
+        """Return the row of each of `names`, (k,); -1 if no row has it."""
         wanted = NodeIds.of(names)
         if not len(wanted):
             return np.empty(0, dtype=np.int64)
         while True:
             table = self._by_hash()
             found = self._found(wanted, *table)
-            # Else another thread has overwritten that one meanwhile, in `forget`.
+            # Otherwise `forget` overwrote the table in another thread: retry.
             if self._sorted is table:
                 return found
 
@@ -107,7 +107,7 @@ class NodeIds(Sequence[str]):
         return found
 
     def repeated(self) -> Iterator[str]:
-        """The ids that several rows have, each once."""
+        """Yield each id that several rows share, once."""
         hashes, rows = self._by_hash()
         for shared in np.unique(hashes[1:][hashes[1:] == hashes[:-1]]):
             first, end = np.searchsorted(hashes, shared), np.searchsorted(hashes, shared, side="right")
@@ -115,7 +115,7 @@ class NodeIds(Sequence[str]):
             yield from (name for name, count in times.items() if count > 1)
 
     def are_text(self) -> bool:
-        """Whether all of them are UTF-8."""
+        """Return whether all ids are valid UTF-8."""
         doubtful = self.take(np.flatnonzero(~self.plain()))
         try:
             return all(True for _ in doubtful._texts(0, len(doubtful), "strict"))
@@ -123,7 +123,7 @@ class NodeIds(Sequence[str]):
             return False
 
     def plain(self) -> NDArray[np.bool_]:
-        """Which of them are printable ASCII without blanks and nothing else, rows without an id among them, (n,)."""
+        """Return which ids are printable ASCII without spaces, including rows without an id, (n,)."""
         found = np.empty(len(self), dtype=np.bool_)
         for block in range(0, len(self), _BLOCK):
             rows = slice(block, min(block + _BLOCK, len(self)))
@@ -135,33 +135,33 @@ class NodeIds(Sequence[str]):
         return found
 
     def beginning_with(self, prefix: bytes) -> NDArray[np.bool_]:
-        """Which of them begin with `prefix`, of at most 16 bytes, (n,)."""
+        """Return which ids begin with `prefix`, of at most 16 bytes, (n,)."""
         found = self.lengths >= len(prefix)
         texts = self.utf8[self.starts[:-1][found], : len(prefix)]
         found[found] = (texts == np.frombuffer(prefix, dtype=np.uint8)).all(axis=1)
         return found
 
     def take(self, rows: NDArray[np.int64]) -> "NodeIds":
-        """Those of `rows` (k,), in their order."""
+        """Return the ids of `rows` (k,), in their order."""
         starts, ends = self.starts[rows], self.starts[rows + 1]
         return NodeIds(self.utf8[ranges(starts, ends)], (ends - starts).astype(np.uint32), self.lengths[rows])
 
     def without(self, rows: NDArray[np.int64]) -> "NodeIds":
-        """A copy in which `rows` (k,) are blank, and that is ready to be asked."""
+        """Return a copy in which `rows` (k,) are blank, with its lookup table already built."""
         copied = NodeIds(self.utf8.copy(), np.diff(self.starts).astype(np.uint32), self.lengths.copy())
         copied.forget(rows)
-        # Now, and not while somebody waits for the first answer.
+        # Build it now rather than during the first lookup.
         copied._by_hash()
         return copied
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Overwrites the ids of `rows` (k,): they are blank from here on, and nothing of them stays in the memory."""
+        """Overwrite the ids of `rows` (k,). They become blank, and this object keeps nothing of them in memory."""
         self.lengths[rows] = 0
         self.utf8[ranges(self.starts[rows], self.starts[rows + 1])] = 0
         if self._sorted is not None:
             hashes, by_hash = self._sorted
             kept = self.named[by_hash]
-            # Without a gap, which would tell who knows the key whose it may be.
+            # Leave no gap: with the key it would reveal whose hash was removed.
             self._sorted = hashes[kept], by_hash[kept]
             hashes[:], by_hash[:] = 0, 0
 
@@ -175,7 +175,7 @@ class NodeIds(Sequence[str]):
                 yield text[at:until].decode("utf-8", errors)
 
     def _by_hash(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """The hashes of all ids that are not blank, ascending, and the row of each."""
+        """Return the sorted hashes of all ids that are not blank, and the row of each."""
         if self._sorted is None:
             rows = np.flatnonzero(self.lengths)
             hashes = self._hashes(rows, self._key)
@@ -184,7 +184,7 @@ class NodeIds(Sequence[str]):
         return self._sorted
 
     def _hashes(self, rows: NDArray[np.int64], key: np.uint64) -> NDArray[np.uint64]:
-        """Of the ids of `rows` (k,), (k,)."""
+        """Return the hashes of the ids of `rows` (k,), (k,)."""
         hashes = self.lengths[rows] ^ key
         words = self.utf8.view(np.uint64)
         for block in range(0, rows.size, _BLOCK):
@@ -197,7 +197,7 @@ class NodeIds(Sequence[str]):
         return hashes
 
     def _equal(self, rows: NDArray[np.int64], other: "NodeIds", others: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the ids of `rows` (k,) are those that `other` has in the rows `others` (k,)."""
+        """Return whether the ids of `rows` (k,) equal those of the rows `others` (k,) in `other`."""
         slots = _slots(self.lengths[rows])
         same: NDArray[np.bool_] = self.named[rows] & (self.lengths[rows] == other.lengths[others])
         for slot in range(int(slots.max())):
@@ -208,11 +208,11 @@ class NodeIds(Sequence[str]):
 
 
 def splitmix64(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`numbers` mixed, so that the upper bits depend on all of them."""
+    """Return `numbers` mixed so that the upper bits depend on all bits."""
     mixed = (numbers ^ (numbers >> np.uint64(30))) * _M1
     return (mixed ^ (mixed >> np.uint64(27))) * _M2
 
 
 def _slots(lengths: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """How many slots ids of so many bytes fill."""
+    """Return the number of slots that ids of these lengths fill."""
     return (lengths + np.uint32(SLOT_BYTES - 1)) // np.uint32(SLOT_BYTES)

@@ -1,4 +1,4 @@
-"""The node features on a device, dense or CSR, as the operations the Gram matrix and the live graph need."""
+"""Node features on a device, dense or CSR, with the operations for the Gram matrix and the live graph."""
 
 import copy
 import warnings
@@ -15,19 +15,19 @@ from projector.device import all_threads
 from projector.graph.graph import Features
 from projector.graph.ranges import index_type, ranges
 
-#: Rows turned into float64 at a time when features are stored in float32, and summed up before their sums are.
+#: Rows converted to float64 at a time if stored as float32, and added up before the chunk sums are.
 CHUNK_ROWS = 32_768
 
 
 class FeatureMatrix:
-    """X, (n, d), kept in the dtype it is stored in; every product is taken in float64, with all threads."""
+    """X, (n, d), in its stored dtype. Every product is computed in float64, with all threads."""
 
     def __init__(self, features: Features, device: torch.device | str = "cpu") -> None:
-        """Dense features on the CPU are not copied: `forget` writes to the array given."""
+        """Does not copy dense features on the CPU: `forget` overwrites the given array."""
         self.device = torch.device(device)
         self.nodes, self.num_features = features.shape
         self._sparse: sp.csr_array | None = None
-        # X^T in CSR, made when first needed: products with it are several times faster than with X transposed.
+        # X^T in CSR, built on first use: several times faster than a product with X transposed.
         self._transposed: Tensor | None = None
         self._row_norms: Tensor | None = None
         if sp.issparse(features):
@@ -43,19 +43,19 @@ class FeatureMatrix:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that a product with X reads: its values, and where it is CSR their columns."""
+        """Bytes that a product with X reads: its values and, for CSR, their columns."""
         if self._sparse is None:
             return self._matrix.numel() * self._matrix.element_size()
         return int(self._sparse.data.nbytes + self._sparse.indices.nbytes)
 
     @property
     def terms(self) -> int:
-        """How many numbers an entry of X^T right adds up one after another; sums of chunks have fewer than n."""
+        """Most terms that an entry of X^T right adds in sequence; sums of chunks have fewer than n."""
         return self.nodes if self._sparse is not None else chunked_terms(self.nodes)
 
     @property
     def row_norms(self) -> Tensor:
-        """|x_j| of every row, (n,) float64, not to be written to; computed once."""
+        """The norm |x_j| of every row, (n,) float64, computed once. Read only."""
         if self._row_norms is None:
             if self._sparse is not None:
                 squares = self._sparse.astype(np.float64).power(2).sum(axis=1)
@@ -65,9 +65,9 @@ class FeatureMatrix:
         return self._row_norms
 
     def with_rows(self, rows: NDArray[np.int64], values: Features) -> "FeatureMatrix":
-        """X with `values` (m, d) as its rows `rows` (m,), ascending: those from n on come after the others.
+        """Return X with `values` (m, d) as its rows `rows` (m,), ascending. Rows from n on are appended.
 
-        `values` are dense where X is and CSR where it is, in its dtype; X itself stays as it is.
+        `values` have the layout and dtype of X. X itself stays unchanged.
         """
         changed = copy.copy(self)
         changed.nodes = max(self.nodes, int(rows.max(initial=-1)) + 1)
@@ -85,17 +85,17 @@ class FeatureMatrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type that X is stored in, float32 or float64."""
+        """The dtype in which X is stored, float32 or float64."""
         return np.dtype(str(self._matrix.dtype).removeprefix("torch.")) if self._sparse is None else self._sparse.dtype
 
     def dense_rows(self, rows: NDArray[np.int64]) -> Tensor:
-        """X[rows], (m, d) float64 on the device."""
+        """Return X[rows], (m, d) float64 on the device."""
         if self._sparse is not None:
             return torch.from_numpy(self._sparse[rows].toarray().astype(np.float64)).to(self.device)
         return self._matrix[torch.from_numpy(rows).to(self.device)].to(torch.float64)
 
     def dense_columns(self, start: int, stop: int, rows: NDArray[np.int64] | None = None) -> Tensor:
-        """X[rows, start:stop], or all rows of it, (m, stop - start) float64 on the device, a copy."""
+        """Return a copy of X[rows, start:stop], or of all its rows, (m, stop - start) float64 on the device."""
         if self._sparse is not None:
             part = self._sparse[:, start:stop]
             dense = (part if rows is None else part[rows]).toarray()
@@ -109,7 +109,7 @@ class FeatureMatrix:
 
     @all_threads()
     def matmul(self, right: Tensor) -> Tensor:
-        """X @ right for `right` (d, c) float64: (n, c) float64."""
+        """Return X @ right, (n, c) float64, for `right` (d, c) float64."""
         if self._sparse is not None or self._matrix.dtype == torch.float64:
             return self._matrix @ right
         out = torch.empty((self.nodes, right.shape[1]), dtype=torch.float64, device=self.device)
@@ -119,7 +119,7 @@ class FeatureMatrix:
 
     @all_threads()
     def transposed_matmul(self, right: Tensor, rows: NDArray[np.bool_] | None = None) -> Tensor:
-        """X^T right for `right` (n, c) float64, over the rows of the mask `rows` (n,) if given: (d, c) float64."""
+        """Return X^T right, (d, c) float64, for `right` (n, c) float64, over the row mask `rows` (n,) if given."""
         if rows is not None:
             right = right * torch.from_numpy(rows).to(self.device)[:, None]
         if self._sparse is not None:
@@ -134,7 +134,7 @@ class FeatureMatrix:
 
     @all_threads()
     def gram(self, rows: NDArray[np.bool_]) -> Tensor:
-        """X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
+        """Return X[rows]^T X[rows] for a row mask (n,): (d, d) float64, exactly symmetric."""
         if self._sparse is not None:
             kept = self._sparse[np.flatnonzero(rows)].astype(np.float64)
             return torch.from_numpy((kept.T @ kept).toarray()).to(self.device)
@@ -145,7 +145,7 @@ class FeatureMatrix:
         return symmetrised(out)
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Overwrites rows with zeros in place, columns as well, once no state in use needs them any more."""
+        """Overwrite rows, including column indices, with zeros in place, once no state in use needs them."""
         if self._row_norms is not None:
             self._row_norms[torch.from_numpy(rows).to(self.device)] = 0
         if self._sparse is None:
@@ -163,14 +163,14 @@ class FeatureMatrix:
 
 
 def chunked_terms(rows: int) -> int:
-    """How many numbers a sum over `rows` adds up one after another: those of a chunk, then the chunks' sums."""
+    """Return how many numbers a sum over `rows` adds in sequence: those of a chunk, then the chunk sums."""
     return min(rows, CHUNK_ROWS) + -(-rows // CHUNK_ROWS)
 
 
 def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
-    """`matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices where they are large enough.
+    """Return `matrix` as a torch CSR tensor of float64 values on `device`, with int32 indices if they are large enough.
 
-    On the CPU it shares those arrays of `matrix` that have these types already.
+    On the CPU it shares the arrays of `matrix` that already have these types.
     """
     index = index_type(max(*matrix.shape, matrix.nnz))
     return csr_of(
@@ -185,7 +185,7 @@ def csr_tensor(matrix: sp.csr_array, device: torch.device) -> Tensor:
 def csr_of(
     starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
-    """A torch CSR tensor of these arrays, unchecked; on `device`, by default that of the arrays."""
+    """Return a torch CSR tensor of these arrays, unchecked; on `device`, by default that of the arrays."""
     _silence_torch()
     return torch.sparse_csr_tensor(starts, columns, values, size=shape, device=device, check_invariants=False)
 
@@ -196,12 +196,12 @@ def _silence_torch() -> None:
     starts, nothing = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # torch 2.11 warns of unchecked invariants, though told not to check them.
+        # torch 2.11 warns about unchecked invariants even with the check turned off.
         torch.sparse_csr_tensor(starts, nothing, nothing, size=(1, 1), check_invariants=False)
 
 
 def symmetrised(matrix: Tensor) -> Tensor:
-    """The symmetric part of a (d, d) matrix; the diagonal and the rank are kept."""
+    """Return the symmetric part of a (d, d) matrix, with the same diagonal."""
     return (matrix + matrix.T).mul_(0.5)
 
 

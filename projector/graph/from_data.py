@@ -1,4 +1,4 @@
-"""Graphs as users of the library have them: arrays, or a torch-geometric `Data`."""
+"""Graphs from library users' data: arrays, or a torch-geometric `Data`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +20,12 @@ def from_arrays(
     *,
     train_mask: ArrayLike | None = None,
 ) -> Graph:
-    """A graph from arrays.
+    """Return a graph made of arrays.
 
-    `edge_index` is (2, E), or a scipy sparse adjacency (n, n) of zeros and ones; `features` (n, d) are dense or scipy
-    CSR; `labels` (n,) are -1 where there is none, or, of a float type, real-valued targets (n,) or (n, C) for the
-    squared loss, NaN where there is none; `train_mask` is (n,) bool (default: every node with a label). An edge
-    that is given in one direction is taken in both. Raises GraphError naming what is wrong.
+    `edge_index` is (2, E), or a scipy sparse adjacency (n, n) of zeros and ones. `features` (n, d) are dense or scipy
+    CSR. `labels` (n,) are integers, -1 for none. Float labels are real-valued targets (n,) or (n, C) for the squared
+    loss, NaN for none. `train_mask` is (n,) bool (default: every node with a label). An edge given in one direction
+    counts in both. Raises GraphError that names the problem.
     """
     if not hasattr(features, "tocsr"):
         features = _array("features", features)
@@ -51,7 +51,7 @@ def _array(name: str, given: Any) -> NDArray[Any]:
 
 
 def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
-    """The pairs (2, E) of a scipy sparse adjacency."""
+    """Return the pairs (2, E) of a scipy sparse adjacency."""
     if adjacency.shape != (nodes, nodes):
         raise GraphError(
             f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
@@ -67,7 +67,7 @@ def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
 
 
 def graph_of(data: Any) -> Graph:
-    """The graph in a torch-geometric `Data`, or anything with its attributes or keys. Raises GraphError."""
+    """Return the graph in a torch-geometric `Data`, or in any object with its attributes or keys. Raises GraphError."""
     given: Mapping[str, Any]
     if isinstance(data, Mapping):
         given = data
@@ -93,7 +93,7 @@ def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = Fal
     nobody = np.zeros(raw.nodes, dtype=np.bool_)
     return Graph(
         adjacency=raw.adjacency(dedupe=dedupe),
-        # The caller's array may change; a model's does not.
+        # The caller's array may change; the model's must not.
         features=raw.features.copy(),
         labels=raw.labels,
         train_mask=train,

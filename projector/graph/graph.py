@@ -1,4 +1,4 @@
-"""The graph a model is trained on, and the checks that it can be."""
+"""The graph that a model is trained on, and its validation."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,24 +18,24 @@ from projector.graph.ranges import parts_of_rows
 #: X, (n, d): dense, or CSR when sparse.
 Features: TypeAlias = NDArray[np.float32] | NDArray[np.float64] | sp.csr_array
 
-#: The label of a node that has none.
+#: Label of an unlabelled node.
 NO_LABEL = -1
-#: The largest feature must lie between this and its inverse: fourth powers and their sums must neither vanish nor
+#: The largest feature must lie between this and its inverse, so that fourth powers and their sums neither vanish nor
 #: overflow.
 _SMALLEST_LARGEST = 1e-60
-#: How many offenders an error names.
+#: Largest number of examples in an error message.
 _EXAMPLES = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """n nodes, the edges between them, their features, labels and split. `validate` says what must hold."""
+    """n nodes, the edges between them, their features, labels and split. `validate` checks the conditions."""
 
     #: A, (n, n) float64 ones: symmetric, without self loops, column indices sorted.
     adjacency: sp.csr_array
     #: X, (n, d) float32 or float64.
     features: Features
-    #: y, (n,) int64; -1 where a node has no label.
+    #: y, (n,) int64; -1 for unlabelled nodes.
     labels: NDArray[np.int64]
     #: (n,) bool, disjoint; every node in one of them has a label.
     train_mask: NDArray[np.bool_]
@@ -43,9 +43,9 @@ class Graph:
     test_mask: NDArray[np.bool_]
     #: External ids, one per row.
     node_ids: NodeIds
-    #: What label c, or target c, is called outside.
+    #: Public names of the classes or targets.
     class_names: tuple[str, ...]
-    #: Real-valued targets in place of classes, (n, C) float64; `labels` are then 0 where a node has them, -1 where not.
+    #: Real-valued targets instead of classes, (n, C) float64. `labels` are then 0 for nodes with targets, otherwise -1.
     values: NDArray[np.float64] | None = None
 
     @property
@@ -59,7 +59,7 @@ class Graph:
         return int(self.adjacency.nnz) // 2
 
     def without_edges(self, pairs: NDArray[np.int64]) -> "Graph":
-        """The graph without the edges `pairs` (k, 2), each in one direction or both; absent ones are passed over."""
+        """Return the graph without the edges `pairs` (k, 2), each in either or both directions; ignore missing ones."""
         edges = Edges(self.adjacency, np.ones(self.nodes, dtype=np.bool_))
         entries = edges.entries(np.concatenate([pairs, pairs[:, ::-1]]))
         gone = entries[entries >= 0]
@@ -77,18 +77,18 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """C, the classes, or the targets of each node where these are real-valued."""
+        """C, the number of classes, or of real-valued targets per node."""
         return len(self.class_names)
 
 
 def feature_rows(features: Features, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Features of the given rows, dense, (m, d) float64."""
+    """Return the features of the given rows, dense, (m, d) float64."""
     chosen = features[rows]
     return np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.toarray(), dtype=np.float64)
 
 
 def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int) -> sp.csr_array:
-    """Y (n, C), float64: one-hot labels of the nodes in `training` (n,), zero rows for all others.
+    """Return Y (n, C), float64: one-hot labels of the nodes in `training` (n,), zero rows for all others.
 
     Labels of validation and test nodes are never an input. (The official code feeds those of validation nodes.)
     """
@@ -98,7 +98,7 @@ def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int
 
 
 def validate(graph: Graph) -> None:
-    """Raises GraphError, naming examples, unless a model can be trained on `graph`."""
+    """Raise GraphError with examples unless a model can be trained on `graph`."""
     _check_node_ids(graph)
     _check_adjacency(graph)
     _check_features(graph)
@@ -107,10 +107,9 @@ def validate(graph: Graph) -> None:
 
 
 def validate_live(graph: Graph, live: NDArray[np.bool_]) -> None:
-    """Raises GraphError unless a model could have been trained on `graph` when the nodes `live` (n,) were all it had.
+    """Raise GraphError unless a model could have been trained on `graph` when the nodes `live` (n,) were its only ones.
 
-    What was deleted has left its rows without ids, edges, features and labels, which is as good as any; of a split
-    there may be nothing.
+    Rows of deleted nodes have no ids, edges, features or labels, and pass. The split may be missing entirely.
     """
     if not live.any():
         return
@@ -174,7 +173,7 @@ def _check_adjacency(graph: Graph) -> None:
     odd_rows, odd_columns, odd_weights = (np.concatenate(parts) for parts in zip(*weighted, strict=True))
     if odd_rows.size:
         i, j, weight = odd_rows[0], odd_columns[0], odd_weights[0]
-        # Each of them stands in both directions, as far as the graph is symmetric.
+        # Each edge appears in both directions, as far as the graph is symmetric.
         repeated = np.unique(np.sort(np.column_stack([odd_rows, odd_columns]), axis=1), axis=0)
         raise GraphError(
             f"{repeated.shape[0]} edge(s) are repeated or weighted, "
@@ -182,7 +181,7 @@ def _check_adjacency(graph: Graph) -> None:
             "Give every edge once in either direction, or take each of them once with --dedupe: Lethe works on "
             "unweighted graphs.",
         )
-    # Where it stands, whatever the values: an eighth of the memory.
+    # Compare positions only, which takes an eighth of the memory.
     pattern = sp.csr_array(
         (np.ones(adjacency.nnz, dtype=np.int8), adjacency.indices, adjacency.indptr), shape=adjacency.shape
     )
@@ -198,7 +197,7 @@ def _check_adjacency(graph: Graph) -> None:
 
 
 def _entries(matrix: sp.csr_array) -> Iterator[tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.float64]]]:
-    """Rows, columns and values of what is stored, some rows at a time, so that no array of all rows is made."""
+    """Yield rows, columns and values of the stored entries, some rows at a time, to limit memory."""
     for first, end in parts_of_rows(matrix.indptr):
         part = slice(matrix.indptr[first], matrix.indptr[end])
         rows = np.repeat(np.arange(first, end), np.diff(matrix.indptr[first : end + 1]))
@@ -302,6 +301,6 @@ def _check_split(graph: Graph) -> None:
 
 
 def some(names: Iterable[object]) -> str:
-    """The first few of `names`, comma separated, for an error message."""
+    """Return the first few of `names`, comma separated, for an error message."""
     listed = [str(name) for name in islice(names, _EXAMPLES + 1)]
     return ", ".join(listed[:_EXAMPLES]) + (", …" if len(listed) > _EXAMPLES else "")

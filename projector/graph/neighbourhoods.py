@@ -1,7 +1,7 @@
-"""The closed neighbourhoods of a graph, the pattern A + I, with one number for each undirected edge.
+"""The closed neighbourhoods of a graph, the pattern A + I, with a number for each undirected edge.
 
-Deleting nodes or edges does not change the pattern: what an operator on it holds is one value per stored entry, and
-the values of entries that are gone are zero. So all versions of a model share it.
+Deleting nodes or edges does not change the pattern. An operator on it holds one value per stored entry, and the values
+of deleted entries are zero. So all versions of a model share the pattern.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from projector.graph.ranges import ranges
 
 @dataclass(frozen=True, eq=False)
 class PatternTensors:
-    """The arrays of `Neighbourhoods` on a device, and where the entries of I are stored, (n,)."""
+    """The arrays of `Neighbourhoods` on a device, and the positions of I's entries, (n,)."""
 
     starts: Tensor
     columns: Tensor
@@ -40,18 +40,17 @@ class Neighbourhoods:
         pattern = sp.csr_array(adjacency + sp.eye_array(nodes))
         pattern.eliminate_zeros()
         pattern.sort_indices()
-        #: Where each row's entries begin, (n + 1,), and the column of each entry, (nnz,), ascending in every row.
+        #: Start of each row's entries, (n + 1,), and the column of each entry, (nnz,), ascending in every row.
         self.starts: NDArray[np.int64] = pattern.indptr.astype(np.int64)
         self.columns: NDArray[np.int64] = pattern.indices.astype(np.int64)
         #: The row of each entry, (nnz,).
         self.rows: NDArray[np.int64] = np.repeat(np.arange(nodes), np.diff(self.starts))
         # In column-major order, the k-th entry of a symmetric pattern is the transpose of the k-th in row-major order.
-        #: Where the transpose of each entry is stored, (nnz,).
         self.transposes: NDArray[np.int64] = np.argsort(self.columns, kind="stable")
         upper = np.flatnonzero(self.rows < self.columns)
         #: The two ends of each edge, (m,) each.
         self.ends = (self.rows[upper], self.columns[upper])
-        #: The number of each entry's edge, (nnz,): 0 … m - 1 for both directions, m for the entries of A + I in I.
+        #: The edge number of each entry, (nnz,): 0 … m - 1 for both directions, m for the entries of I.
         self.edges: NDArray[np.int64] = np.full(self.columns.size, upper.size, dtype=np.int64)
         self.edges[upper] = np.arange(upper.size)
         self.edges[self.transposes[upper]] = np.arange(upper.size)
@@ -63,7 +62,7 @@ class Neighbourhoods:
 
     @property
     def num_edges(self) -> int:
-        """m, undirected."""
+        """m, the number of undirected edges."""
         return int(self.ends[0].size)
 
     @cached_property
@@ -74,19 +73,19 @@ class Neighbourhoods:
         return PatternTensors(*(torch.from_numpy(array).to(self.device) for array in (*arrays, diagonal)))
 
     def matrix(self, values: Tensor) -> Tensor:
-        """The (n, n) torch CSR matrix with one value per entry, (nnz,) on the device."""
+        """Return the (n, n) torch CSR matrix with one value per entry, (nnz,) on the device."""
         return csr_of(self.tensors.starts, self.tensors.columns, values, (self.nodes, self.nodes))
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """The sum over each row of `values` (nnz,), (n,)."""
+        """Return the row sums of `values` (nnz,), (n,)."""
         return (self.matrix(values) @ values.new_ones((self.nodes, 1)))[:, 0]
 
     def cut(
         self, values: Tensor, present: NDArray[np.bool_], rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> Tensor:
-        """The CSR matrix of `values` (nnz,) at the given rows and columns, both ascending.
+        """Return the CSR matrix of `values` (nnz,) at the given rows and columns, both ascending.
 
-        No row may have an entry of the mask `present` (nnz,) outside these columns.
+        These rows must have no entry of the mask `present` (nnz,) outside these columns.
         """
         firsts, ends = self.starts[rows], self.starts[rows + 1]
         entries = ranges(firsts, ends)
@@ -101,13 +100,13 @@ class Neighbourhoods:
         )
 
     def edges_between(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers of the edges among `pairs` (k, 2) of rows, ascending and each once."""
+        """Return the numbers of the edges among `pairs` (k, 2) of rows, ascending and distinct."""
         whole = sp.csr_array((np.ones(self.columns.size), self.columns, self.starts), shape=(self.nodes, self.nodes))
         entries = Edges(whole, np.ones(self.nodes, dtype=np.bool_)).entries(pairs)
         numbers = np.unique(self.edges[entries[entries >= 0]])
         return numbers[numbers < self.num_edges]
 
     def reached(self, nodes: NDArray[np.bool_], entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The nodes with a neighbour among `nodes` (n,), themselves included, along `entries` (nnz,): (n,) bool."""
+        """Return a mask (n,) of `nodes` (n,) and their neighbours along `entries` (nnz,)."""
         along = sp.csr_array((entries.astype(np.int32), self.columns, self.starts), shape=(self.nodes, self.nodes))
         return np.asarray(along @ nodes.astype(np.int32) > 0)

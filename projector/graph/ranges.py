@@ -1,4 +1,4 @@
-"""Many ranges of whole numbers at once, and the rows of a CSR matrix some at a time."""
+"""Vectorised ranges of integers, and the rows of a CSR matrix in parts."""
 
 from collections.abc import Iterator
 
@@ -7,20 +7,20 @@ from numpy.typing import NDArray
 
 
 def ranges(firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All whole numbers from each of `firsts` (k,) to before each of `ends` (k,), one range after the other."""
+    """Return all integers from each of `firsts` (k,) up to the corresponding `ends` (k,), exclusive, concatenated."""
     sizes = ends - firsts
     whole: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(firsts - (np.cumsum(sizes) - sizes), sizes)
     return whole
 
 
 def parts_of_rows(starts: NDArray[np.integer], entries: int = 1 << 20) -> Iterator[tuple[int, int]]:
-    """First and end of consecutive rows that hold about so many entries together, or of one row that holds more.
+    """Yield first and end of consecutive rows that hold about `entries` entries together, or one larger row.
 
-    `starts` (n + 1,) is where the entries of each row begin, and the last one's end.
+    `starts` (n + 1,) is where the entries of each row begin, followed by the end of the last row.
     """
     first, whole = 0, int(starts[-1])
     while first < starts.size - 1:
-        # No more than there are: a sum beyond int32 would not be the type of `starts`.
+        # Cap at the existing entries: a sum beyond int32 would not have the type of `starts`.
         last = starts[first] + min(entries, whole - int(starts[first]))
         end = max(first + 1, int(np.searchsorted(starts, last, side="right")) - 1)
         yield first, end
@@ -28,8 +28,8 @@ def parts_of_rows(starts: NDArray[np.integer], entries: int = 1 << 20) -> Iterat
 
 
 def index_type(largest: int) -> type[np.int32] | type[np.int64]:
-    """The type of indices up to `largest`.
+    """Return the type of indices up to `largest`.
 
-    [MKL takes int32, and torch turns wider ones into them at every product: 15 to 20 % of its time.]
+    [MKL takes int32, and torch converts wider ones at every product: 15 to 20 % of its time.]
     """
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64

@@ -1,4 +1,4 @@
-"""A graph as files give it, before it is split and checked."""
+"""A graph as read from files, before it is split and checked."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Features
 from projector.graph.ranges import index_type
 
-#: Integers of at most this size are exact in single precision.
+#: Integers up to this size are exact in single precision.
 _WHOLE = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """A split that comes with the data, (n,) bool each."""
+    """A split provided with the data, (n,) bool each."""
 
     train: NDArray[np.bool_]
     val: NDArray[np.bool_]
@@ -26,19 +26,19 @@ class Masks:
 
 @dataclass(frozen=True, eq=False)
 class RawGraph:
-    """Arrays of a dataset, of the right types; `origin` names it in errors."""
+    """Arrays of a dataset with the right types; `origin` names it in errors."""
 
     origin: str
     #: (2, E) of a signed type, each undirected edge in both directions.
     edge_index: NDArray[np.signedinteger]
     features: Features
-    #: (n,) int64, -1 where there is no label.
+    #: (n,) int64, -1 for unlabelled nodes.
     labels: NDArray[np.int64]
-    #: None when the dataset has no split of its own.
+    #: None if the dataset has no split of its own.
     masks: Masks | None
-    #: None for row numbers.
+    #: None to use row numbers.
     node_ids: NodeIds | None
-    #: Real-valued targets, (n, C) float64, where the labels were given as such: see `Graph.values`.
+    #: Real-valued targets, (n, C) float64, if the labels were given as such: see `Graph.values`.
     values: NDArray[np.float64] | None = None
 
     @classmethod
@@ -52,9 +52,9 @@ class RawGraph:
         masks: tuple[NDArray[np.generic] | None, ...],
         node_ids: NDArray[np.generic] | None,
     ) -> "RawGraph":
-        """Converts arrays of any integer or float type; raises GraphError naming the one that cannot be.
+        """Convert arrays of any integer or float type. Raises GraphError naming an array that cannot be converted.
 
-        `labels` of a float type, (n,) or (n, C), are real-valued targets, with NaN for a node without any.
+        Float `labels`, (n,) or (n, C), are real-valued targets, with NaN for nodes without any.
         """
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise GraphError(
@@ -93,7 +93,7 @@ class RawGraph:
         return int(self.features.shape[0])
 
     def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
-        """A, (n, n) float64; an edge given k times has the value k, or with `dedupe` 1."""
+        """Return A, (n, n) float64. An edge given k times has the value k, or 1 with `dedupe`."""
         rows, columns = self.edge_index.astype(index_type(max(self.nodes, self.edge_index.shape[1])), copy=False)
         adjacency = sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=(self.nodes, self.nodes)))
         adjacency.sum_duplicates()
@@ -111,7 +111,7 @@ def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Featur
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features, dtype=dtype)
     converted = sp.csr_array(features, dtype=dtype, copy=True)
-    # A value given several times is their sum, as everywhere; products know it only as one.
+    # Repeated entries add up, as elsewhere; products require a single one.
     converted.sum_duplicates()
     return converted
 
@@ -129,7 +129,7 @@ def _values(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.
 
 
 def _there(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """0 for the nodes that have targets, -1 for the others."""
+    """Return 0 for nodes with targets, -1 for the others."""
     return np.where(np.isnan(values).all(axis=1), -1, 0)
 
 
@@ -140,7 +140,7 @@ def _labels(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.
             f"{origin}: the labels are {labels.dtype} of shape {labels.shape} for {nodes} nodes.",
             "Give one integer per node, -1 for a node without a label.",
         )
-    # Classes are counted by the largest label, so a stray one must not make a million of them.
+    # The largest label sets the number of classes, so a stray one must not create a million.
     if flat.size and int(flat.max()) >= max(nodes, 2):
         raise GraphError(
             f"{origin}: the label {flat.max()} of row {flat.argmax()} is out of range.",

@@ -1,7 +1,7 @@
-"""Sparse features from index arrays that may come from anywhere, as CSR.
+"""Convert untrusted index arrays of sparse features to CSR.
 
-Compiled code follows pointers and indices unchecked, and scipy's own check stops where the last pointer is 0. So every
-pointer and every index is checked here first.
+Compiled code follows pointers and indices unchecked, and scipy's own check stops if the last pointer is 0. So this
+module checks every pointer and every index first.
 """
 
 import operator
@@ -20,9 +20,9 @@ Numbers = NDArray[Any]
 def from_compressed(
     pointers: Numbers, indices: Numbers, values: Numbers, shape: Sequence[int], *, by_columns: bool = False
 ) -> sp.csr_array:
-    """The CSR matrix in the parts of a CSR or BSR matrix, or with `by_columns` of a CSC or BSC one.
+    """Return the CSR matrix made of the parts of a CSR or BSR matrix or, with `by_columns`, of a CSC or BSC one.
 
-    `values` are (k,), or (k, r, c) for blocks. Raises ValueError when the parts do not fit together.
+    `values` are (k,), or (k, r, c) for blocks. Raises ValueError if the parts do not fit together.
     """
     major, minor = _two(shape)[:: -1 if by_columns else 1]
     if values.ndim not in (1, 3):
@@ -45,7 +45,7 @@ def from_compressed(
 
 
 def from_coordinates(indices: Numbers, values: Numbers, shape: Sequence[int]) -> sp.csr_array:
-    """The CSR matrix with `values` (k,) at the rows and columns `indices` (2, k); ValueError where it has no such."""
+    """Return a CSR matrix with `values` (k,) at rows and columns `indices` (2, k). Raises ValueError for a misfit."""
     rows, columns = _two(shape)
     if indices.ndim != 2 or len(indices) != 2 or values.ndim != 1:
         raise ValueError(f"the indices have shape {indices.shape} and the values {values.shape}")

@@ -1,4 +1,4 @@
-"""Graphs in tensors, such as those of a torch-geometric `Data`; torch-geometric itself is not needed."""
+"""Graphs in tensors, such as those of a torch-geometric `Data`. torch-geometric itself is not needed."""
 
 import re
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from projector.graph.raw_graph import RawGraph
 from projector.graph.sparse_parts import from_compressed, from_coordinates
 
 MASKS = ("train_mask", "val_mask", "test_mask")
-#: What is read of a `Data`.
+#: Attributes read from a `Data`.
 ATTRIBUTES = ("edge_index", "x", "y", *MASKS, "node_ids")
-#: Dense features with at most this share of non-zeros are turned into CSR.
+#: Dense features with at most this share of non-zeros become CSR.
 _SPARSE_SHARE = 0.2
-#: How much of a name must be that of another for a misspelling of it.
+#: Similarity from which a name counts as a misspelling of another.
 _NEARLY = 0.85
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 _WEIGHTS = "weights or attributes of edges that are not all 1"
-#: Lower-case patterns of attributes that a user would expect to be used: the pattern, its meaning, the remedy.
+#: Attributes that a user would expect to be used: a lower-case pattern, its meaning, the remedy.
 _MEANT = (
     (
         re.compile(r"weight|edge_?(attr|feat|val)"),
@@ -50,10 +50,10 @@ _REMEDY = (
 
 
 def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
-    """The graph in the attributes of a torch-geometric `Data`; sparse features become CSR.
+    """Return the graph in the attributes of a torch-geometric `Data`. Sparse features become CSR.
 
-    Reads `edge_index` (2, E), `x` (n, d), `y` (n,), optionally the three masks (n,) bool and `node_ids`, and nothing
-    else. Raises GraphError for what is missing or no such tensor, and as `refuse_unread` does.
+    Reads only `edge_index` (2, E), `x` (n, d), `y` (n,), and optionally the three masks (n,) bool and `node_ids`.
+    Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
     """
     for name in ("edge_index", "x", "y"):
         if not isinstance(data.get(name), torch.Tensor):
@@ -62,7 +62,7 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     try:
         labels = _array(data["y"])
         if labels.shape[:1] != tuple(data["x"].shape[:1]):
-            # Told before sparse features become CSR, which takes memory for every row that they claim.
+            # Check before converting sparse features to CSR, which takes memory for every row they claim.
             raise GraphError(
                 f"{origin}: x has shape {tuple(data['x'].shape)} and y has shape {labels.shape}.",
                 "Give one row of features and one label per node.",
@@ -81,18 +81,18 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
 
 
 def looks_meant(name: str) -> bool:
-    """Whether a name looks like edge weights, a split, ids, or a misspelled attribute."""
+    """Return whether a name looks like edge weights, a split, ids, or a misspelled attribute."""
     return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT) or _meant_by(name) is not None
 
 
 def _meant_by(name: str) -> str | None:
-    """The attribute that `name` probably misspells, or None."""
+    """Return the attribute that `name` probably misspells, or None."""
     near = get_close_matches(name.lower(), ATTRIBUTES, 1, _NEARLY)
     return near[0] if near else None
 
 
 def refuse_unread(origin: str, others: Mapping[str, Any]) -> None:
-    """Raises GraphError for an unread attribute that looks meant to be read; weights that are all 1 are accepted."""
+    """Raise GraphError for an unread attribute that looks intended for use. Weights that are all 1 are accepted."""
     for name, value in others.items():
         if value is None or isinstance(value, str | int | float) or getattr(value, "ndim", 1) == 0:
             continue
@@ -112,7 +112,7 @@ def _all_ones(value: object) -> bool:
 
 
 def _array(value: object) -> NDArray[Any]:
-    """A tensor, or a list, as an array; ValueError for a tensor that repeats its values and may be of any size."""
+    """Return a tensor or list as an array. Raises ValueError for a tensor whose repeated values could fill any size."""
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     plain = value.detach().cpu()
@@ -121,7 +121,7 @@ def _array(value: object) -> NDArray[Any]:
     if plain.numel() * plain.element_size() > plain.untyped_storage().nbytes():
         raise ValueError(f"a tensor of shape {tuple(plain.shape)} has more values than are stored")
     if plain.dtype.is_floating_point and plain.dtype not in _NUMPY_FLOATS:
-        # Single precision holds every value of the shorter types that numpy does not know.
+        # Single precision represents every value of the shorter types that numpy lacks.
         plain = plain.float()
     return plain.numpy()
 

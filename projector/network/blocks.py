@@ -1,17 +1,16 @@
 """The two layouts of a matrix with one part per block: stacked, (blocks, k, C), or side by side, (k, blocks * C).
 
-Stacked is what is stored and what the interfaces show; side by side is what is computed with, one matrix product for
-all blocks.
+Storage and interfaces use the stacked layout. Computations use side by side, with one matrix product for all blocks.
 """
 
 from torch import Tensor
 
 
 def side_by_side(blocks: Tensor) -> Tensor:
-    """(blocks, k, C) as (k, blocks * C)."""
+    """Return (blocks, k, C) as (k, blocks * C)."""
     return blocks.permute(1, 0, 2).reshape(blocks.shape[1], -1)
 
 
 def by_block(matrix: Tensor, classes: int) -> Tensor:
-    """(k, blocks * C) as (blocks, k, C)."""
+    """Return (k, blocks * C) as (blocks, k, C)."""
     return matrix.reshape(matrix.shape[0], matrix.shape[1] // classes, classes).permute(1, 0, 2)

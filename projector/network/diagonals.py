@@ -1,7 +1,7 @@
 """The diagonals of P, P^2 and P^3 without forming any power of P.
 
-P = diag(l) (A + sI) diag(r) with A symmetric, of zeros and ones, without a diagonal. With w = l * r, the closed walks
-of one, two and three steps from node i and back have the weights
+P = diag(l) (A + sI) diag(r) with A symmetric, of zeros and ones, with a zero diagonal. With w = l * r, the closed walks
+of one, two and three steps from node i have the weights
 
     (P)_ii   = s w_i
     (P^2)_ii = w_i (s^2 w_i + (A w)_i)
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 def diagonal_of_power(
     adjacency: sp.csr_array, w: NDArray[np.float64], self_loops: float, power: int
 ) -> NDArray[np.float64]:
-    """diag P^power, (n,), for `power` 1, 2 or 3 and w = l * r (n,); ValueError for any other power."""
+    """Return diag P^power, (n,), for `power` 1, 2 or 3 and w = l * r (n,). Raises ValueError for any other power."""
     if power == 1:
         return self_loops * w
     if power == 2:
@@ -28,9 +28,9 @@ def diagonal_of_power(
 
 
 def _triangles(adjacency: sp.csr_array, w: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each node the sum of 2 w_j w_k over its triangles, (n,).
+    """Return for each node the sum of 2 w_j w_k over its triangles, (n,).
 
-    Each edge points from the node of lower degree to that of higher, so that every triangle is met once, as a -> b -> c
+    Each edge points from the node of lower degree to that of higher. So every triangle appears once, as a -> b -> c
     with a -> c, and hubs have few outgoing edges: the products below stay near the size of A.
     """
     n = adjacency.shape[0]

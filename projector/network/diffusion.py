@@ -1,18 +1,18 @@
-"""Adaptive diffusion: hops whose weights follow the nodes' own features and labels (the paper's section "Adaptive
-diffusion graph convolution").
+"""Adaptive diffusion: hops whose weights follow the nodes' own features and labels.
+
+Implements the paper's section "Adaptive diffusion graph convolution":
 
     [H^(l+1), Z^(l+1)] = G_l [H^(l), Z^(l)],    G_l = (1 - g) I + g D^(l),    H^(0) = X,  Z^(0) = Y,
-
     D^(l)_ij proportional to exp(-sh^2 |h_i - h_j|^2 - sz^2 |z_i - z_j|^2) over the live neighbours j of i and i itself,
 
 each row summing to 1. Letters: X (n, d) features, Y (n, C) one-hot labels of training nodes and zero rows for all
-others, h_i and z_i rows of H^(l) and Z^(l), g = gamma, sh and sz the learned sigmas. The z term is left out in the row
-of a training node, whose own label would otherwise decide what it averages over. Labels of validation and test nodes
-are never used; the official code also puts those of validation nodes into Z. Rows and columns of nodes that are not
-live are zero, and a live node without neighbours has D_ii = 1.
+others, h_i and z_i rows of H^(l) and Z^(l), g = gamma, sh and sz the learned sigmas. Rows of training nodes omit the z
+term, because their own label would otherwise decide what they average over. Labels of validation and test nodes are
+never used; the official code also puts those of validation nodes into Z. Rows and columns of nodes that are not live
+are zero, and a live node without neighbours has D_ii = 1.
 
-What is kept of H^(l), which is as wide as X, are the distances along edges. A deletion changes h_i within l hops of
-it, so only the distances of edges that end there are computed again, from the rows around them.
+H^(l) is as wide as X, so only its distances along edges are stored. A deletion changes h_i within l hops. Only the
+distances of edges that end there are computed again, from the rows around them.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ _NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True)
 class Diffusion:
-    """What adaptive diffusion learned in training; deletions leave it as it is."""
+    """The parameters that training learned for adaptive diffusion; deletions leave them unchanged."""
 
     #: How much distances between features, and between labels, weaken the link between neighbours; at least 0.
     sigma_h: float
@@ -44,20 +44,20 @@ class Diffusion:
 
 @dataclass(frozen=True, eq=False)
 class DiffusionHops:
-    """R_b = G_{h-1} … G_0, one block per hop h of `block_hops` (ascending); immutable, and it shares its parts."""
+    """R_b = G_{h-1} … G_0, one block per hop h of `block_hops` (ascending); immutable, with shared parts."""
 
     features: FeatureMatrix
-    #: Y, (n, C), as `inputs.one_hot` makes it.
+    #: Y, (n, C), from `one_hot`.
     labels: sp.csr_array
     neighbourhoods: Neighbourhoods
     sigmas: Diffusion
     gamma: float
     block_hops: tuple[int, ...]
-    #: Masks (n,) of the live nodes and of those whose features count, and (m,) of the edges that exist.
+    #: Masks (n,) of live nodes and of nodes whose features count, and (m,) of existing edges.
     live: NDArray[np.bool_]
     featured: NDArray[np.bool_]
     present: NDArray[np.bool_]
-    #: For each hop l, |h_i - h_j|^2 and |z_i - z_j|^2 of every edge and, last, the 0 of a node to itself: (m + 1,).
+    #: For each hop l, |h_i - h_j|^2 and |z_i - z_j|^2 of every edge, then the 0 of a node to itself: (m + 1,).
     distances: tuple[tuple[Tensor, Tensor], ...]
     #: G_0, …, G_{L-1}, (n, n) torch CSR.
     operators: tuple[Tensor, ...]
@@ -75,10 +75,10 @@ class DiffusionHops:
         live: NDArray[np.bool_] | None = None,
         featured: NDArray[np.bool_] | None = None,
     ) -> "DiffusionHops":
-        """The operators over the `live` nodes (n,), on the device of `features` (n, d).
+        """Build the operators over the `live` nodes (n,), on the device of `features` (n, d).
 
-        `labels` (n, C) has a one in the rows of training nodes alone. Features of nodes outside `featured` (n,) count
-        as zero. `adjacency` (n, n) is symmetric without self loops; edges whose stored value is 0 do not exist.
+        `labels` (n, C) has a one only in rows of training nodes. Features of nodes outside `featured` (n,) count as
+        zero. `adjacency` (n, n) is symmetric without self loops; edges with a stored value of 0 do not exist.
         """
         nodes = features.nodes
         alive = np.ones(nodes, dtype=np.bool_) if live is None else live.copy()
@@ -100,7 +100,7 @@ class DiffusionHops:
         return hops._remeasured(((zeros, zeros),) * block_hops[-1], changed=alive, rewired=alive)
 
     def with_sigmas(self, sigmas: Diffusion) -> "DiffusionHops":
-        """The operators under other sigmas; distances before the first hop, which do not depend on them, are kept."""
+        """Return the operators for other sigmas. Distances before the first hop do not depend on them and are kept."""
         nobody = np.zeros_like(self.live)
         return replace(self, sigmas=sigmas)._remeasured(self.distances, changed=nobody, rewired=self.live)
 
@@ -111,10 +111,10 @@ class DiffusionHops:
         feature_rows: NDArray[np.int64] = _NONE,
         label_rows: NDArray[np.int64] = _NONE,
     ) -> "DiffusionHops":
-        """The operators of the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
+        """Return the operators of the graph without `nodes` (m,), `edges` (k, 2), and other nodes' features and labels.
 
-        Those are `feature_rows` (r,) and `label_rows` (l,). A training node takes its label with it. What is gone
-        already is passed over. Equal to `build` on what remains.
+        Those are `feature_rows` (r,) and `label_rows` (l,). A training node takes its label with it. Missing items are
+        ignored. The result equals `build` on what remains.
         """
         live, featured, present = self.live.copy(), self.featured.copy(), self.present.copy()
         live[nodes] = False
@@ -122,9 +122,9 @@ class DiffusionHops:
         present[self.neighbourhoods.edges_between(edges)] = False
         labelled = live.copy()
         labelled[label_rows] = False
-        # The row of a node without a label gets a z term, so that its weights change too.
+        # A node that loses its label gains a z term in its row, so its weights change too.
         changed = live & ((self.featured & ~featured) | ~labelled)
-        # Nodes whose neighbourhoods shrink, and whose rows of D change with them.
+        # Nodes whose neighbourhoods shrink, and with them their rows of D.
         rewired = self._pattern.reached(self.live & ~live)
         first, second = (end[self.present & ~present] for end in self.neighbourhoods.ends)
         rewired[first] = rewired[second] = True
@@ -141,7 +141,7 @@ class DiffusionHops:
         live: NDArray[np.bool_],
         featured: NDArray[np.bool_] | None,
     ) -> "DiffusionHops":
-        """The operators of another graph, given as to `build`, under the same sigmas."""
+        """Return the operators of another graph, given as to `build`, with the same sigmas."""
         return DiffusionHops.build(
             features, labels, adjacency, sigmas=self.sigmas, gamma=self.gamma, block_hops=self.block_hops,
             live=live, featured=featured,
@@ -149,21 +149,21 @@ class DiffusionHops:
 
     @property
     def blocks(self) -> int:
-        """How many hops have a block."""
+        """Number of hops with a block."""
         return len(self.block_hops)
 
     @property
     def entries(self) -> int:
-        """Those of each hop's operator."""
+        """Stored entries of all hops' operators."""
         return sum(int(operator.values().shape[0]) for operator in self.operators)
 
     @property
     def row_entries(self) -> Tensor:
-        """Those of each hop's operator, edges that are gone included."""
+        """Stored entries per row over all hops' operators, deleted edges included."""
         return self.block_hops[-1] * self.operators[0].crow_indices().diff().to(torch.float64)
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
-        """G_hop[rows, columns]."""
+        """Return G_hop[rows, columns]."""
         G = self.operators[hop]
         parts = (G.values(), G.col_indices(), G.crow_indices())
         whole = sp.csr_array(tuple(part.cpu().numpy() for part in parts), shape=G.shape)
@@ -171,14 +171,14 @@ class DiffusionHops:
 
     @cached_property
     def unlabelled(self) -> Tensor:
-        """1 for the entries in the rows of nodes without a label, those with a z term, and 0 for the others, (nnz,)."""
+        """1 for entries in rows without a label, which have a z term, otherwise 0, (nnz,)."""
         without = torch.from_numpy((np.diff(self.labels.indptr) == 0).astype(np.float64)).to(self.features.device)
         return without[self.neighbourhoods.tensors.rows]
 
     def forward(self, Z: Tensor) -> Tensor:
-        """sum_b R_b Z_b for Z (n, blocks * C): (n, C), by a sweep from which one block is dropped at its hop.
+        """Return sum_b R_b Z_b, (n, C), for Z (n, blocks * C), by a sweep that drops each block at its hop.
 
-        Horner's rule would apply G_0 last where R_b applies it first.
+        Horner's rule would apply G_0 last, but R_b applies it first.
         """
         width = Z.shape[1] // self.blocks
         total = torch.zeros_like(Z[:, :width])
@@ -190,7 +190,7 @@ class DiffusionHops:
         return total
 
     def adjoint(self, R: Tensor) -> Tensor:
-        """[R_b^T R]_b for R (n, C): (n, blocks * C), by a sweep back from the last hop that one block joins at its own.
+        """Return [R_b^T R]_b, (n, blocks * C), for R (n, C), by a backward sweep that each block joins at its hop.
 
         R_b^T = G_0^T G_1^T … G_{h-1}^T.
         """
@@ -203,7 +203,7 @@ class DiffusionHops:
         return blocks
 
     def images(self, X: Tensor) -> Iterator[Tensor]:
-        """R_b X, (n, k), for each block b in turn, for X (n, k)."""
+        """Yield R_b X, (n, k), for each block b, for X (n, k)."""
         for hop in range(self.block_hops[-1] + 1):
             if hop:
                 X = self.operators[hop - 1] @ X
@@ -212,7 +212,7 @@ class DiffusionHops:
 
     @cached_property
     def _transposed(self) -> tuple[Tensor, ...]:
-        """G_l^T, as CSR like G_l: a product with it is several times faster than one with G_l transposed."""
+        """G_l^T, in CSR like G_l: a product with it is several times faster than one with G_l transposed."""
         hoods = self.neighbourhoods
         return tuple(hoods.matrix(operator.values()[hoods.tensors.transposes]) for operator in self.operators)
 
@@ -225,7 +225,7 @@ class DiffusionHops:
     def _remeasured(
         self, distances: tuple[tuple[Tensor, Tensor], ...], changed: NDArray[np.bool_], rewired: NDArray[np.bool_]
     ) -> "DiffusionHops":
-        """These operators, from earlier `distances` that are wrong only where h_i or z_i have become others since.
+        """Return these operators, measuring `distances` again only where h_i or z_i have changed.
 
         `changed` (n,) are the nodes with another x_i or y_i, `rewired` those with other neighbours (or other weights).
         """
@@ -244,7 +244,7 @@ class DiffusionHops:
     def _updated(
         self, h: Tensor, z: Tensor, exist: NDArray[np.bool_], wrong: NDArray[np.int64], operators: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The distances `h` and `z` with those of the edges `wrong` (k,) measured again and none of lost edges."""
+        """Return the distances `h` and `z`, with the edges `wrong` (k,) measured again and lost edges set to 0."""
         device = self.features.device
         gone = torch.from_numpy(np.append(~exist, False)).to(device)
         h, z = h.masked_fill(gone, 0.0), z.masked_fill(gone, 0.0)
@@ -257,23 +257,23 @@ class DiffusionHops:
         return h, z
 
     def averages(self, h: Tensor, z: Tensor) -> Tensor:
-        """The entries of D^(l) from the distances of hop l, (nnz,)."""
+        """Return the entries of D^(l) from the distances of hop l, (nnz,)."""
         edges = self.neighbourhoods.tensors.edges
         squares = self.sigmas.sigma_h**2 * h[edges] + self.sigmas.sigma_z**2 * z[edges] * self.unlabelled
         weights = torch.exp(-squares) * torch.from_numpy(self._pattern.entries).to(h.device)
-        # A node is at distance 0 from itself, so the row of a live node sums to 1 at least.
+        # A node is at distance 0 from itself, so the row of a live node sums to at least 1.
         sums = self.neighbourhoods.row_sums(weights).clamp(min=1.0)
         return weights / sums[self.neighbourhoods.tensors.rows]
 
     def _operator(self, h: Tensor, z: Tensor) -> Tensor:
-        """G_l from the distances of hop l."""
+        """Return G_l from the distances of hop l."""
         values = self.averages(h, z).mul_(self.gamma)
         values[self.neighbourhoods.tensors.diagonal] += (1.0 - self.gamma) * torch.from_numpy(self.live).to(values)
         return self.neighbourhoods.matrix(values)
 
 
 def _of_nodes(labels: sp.csr_array, nodes: NDArray[np.bool_]) -> sp.csr_array:
-    """`labels` (n, C) without the rows outside the mask `nodes` (n,)."""
+    """Return `labels` (n, C) without the rows outside the mask `nodes` (n,)."""
     kept = sp.csr_array(sp.diags_array(nodes.astype(np.float64)) @ labels)
     kept.eliminate_zeros()
     return kept

@@ -1,7 +1,7 @@
-"""Rows of the representation for a few nodes, from the nodes around them alone.
+"""Rows of the representation for a few nodes, computed from the nodes around them.
 
 Row i of G_{h-1} … G_0 X needs X in the h-neighbourhood of i, G_0 X in the (h-1)-neighbourhood, and so on: the levels of
-a pyramid whose top are the nodes asked for.
+a pyramid with the requested nodes at the top.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ from torch import Tensor
 from projector.network.inputs import Input, Inputs
 from projector.network.operators import LabelHops
 
-#: Share of the whole work up to which a pyramid is cheaper: slicing matrices costs about what multiplying does.
+#: Largest share of the whole work at which a pyramid is cheaper: slicing matrices costs about as much as multiplying.
 _WORTH = 0.5
 
 
 def neighbourhood(adjacency: sp.csr_array, nodes: NDArray[np.bool_], live: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask (n,) of `nodes` (n,) and of their live neighbours; edges with a stored 0 do not exist."""
+    """Return the mask (n,) of `nodes` (n,) and their live neighbours; edges with a stored 0 do not exist."""
     reached = adjacency @ nodes.astype(np.float64) != 0.0
     return np.asarray((reached | nodes) & live)
 
@@ -26,9 +26,10 @@ def neighbourhood(adjacency: sp.csr_array, nodes: NDArray[np.bool_], live: NDArr
 def image_rows(
     inputs: Inputs, rows: NDArray[np.int64], adjacency: sp.csr_array, live: NDArray[np.bool_]
 ) -> Tensor | None:
-    """[R_b X, one block per operator of each input] in the rows `rows` (m,), (m, p) float64 on the inputs' device.
+    """Return [R_b X, one block per operator of each input] in the rows `rows` (m,), (m, p) float64.
 
-    `adjacency` and `live` are those of the operators' graph. None where all rows at once would cost less.
+    The result is on the inputs' device. `adjacency` and `live` belong to the operators' graph. Returns None if
+    computing all rows would cost less.
     """
     hops = max(each.operators.block_hops[-1] for each in inputs)
     levels = [np.zeros_like(live)]
@@ -42,7 +43,7 @@ def image_rows(
 
 
 def _blocks(each: Input, levels: list[NDArray[np.int64]]) -> list[Tensor]:
-    """The blocks of one input in the rows levels[0]; levels[h] are the nodes within h hops of them."""
+    """Return the blocks of one input in the rows levels[0]; levels[h] holds the nodes within h hops of them."""
     operators = each.operators
     rows, depth = levels[0], operators.block_hops[-1]
     base = levels[depth]

@@ -1,4 +1,4 @@
-"""The inputs of a model: rows of features, and of labels with label reuse, each with its operators."""
+"""The inputs of a model: rows of features, and of labels under label reuse, each with its operators."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,45 +17,45 @@ from projector.network.operators import FeatureHops, LabelHops, Operators, Share
 from projector.network.propagation import Propagator
 from projector.network.spec import ModelSpec
 
-#: What a sweep over all hops may take, before it goes by parts.
+#: Memory limit of a sweep over all hops; larger sweeps run in parts.
 SWEEP_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """One matrix of per-node rows (n, k), and how the blocks of the representation are made of it."""
+    """A matrix of per-node rows (n, k), with the operators that make the representation's blocks from it."""
 
     rows: FeatureMatrix
     operators: Operators
-    #: Mask (n,) of the rows that count, not to be written to; the others are zero whatever is stored. None: all count.
+    #: Mask (n,) of the rows that count, read only; the others are zero regardless of what is stored. None: all count.
     kept: NDArray[np.bool_] | None = None
 
     def matmul(self, right: Tensor) -> Tensor:
-        """X @ right for `right` (k, c) float64: (n, c) float64."""
+        """Return X @ right, (n, c) float64, for `right` (k, c) float64."""
         product = self.rows.matmul(right)
         return product if self._mask is None else product.mul_(self._mask)
 
     def columns(self, start: int, stop: int) -> Tensor:
-        """X[:, start:stop], (n, stop - start) float64."""
+        """Return X[:, start:stop], (n, stop - start) float64."""
         columns = self.rows.dense_columns(start, stop)
         return columns if self._mask is None else columns.mul_(self._mask)
 
     def transposed_matmul(self, right: Tensor) -> Tensor:
-        """X^T right for `right` (n, c) float64: (k, c) float64."""
+        """Return X^T right, (k, c) float64, for `right` (n, c) float64."""
         return self.rows.transposed_matmul(right if self._mask is None else right * self._mask)
 
     def row_norms(self) -> Tensor:
-        """|x_j| of every row, (n, 1) float64."""
+        """Return |x_j| of every row, (n, 1) float64."""
         norms = self.rows.row_norms[:, None]
         return norms if self._mask is None else norms * self._mask
 
     @property
     def uncancelled(self) -> Operators:
-        """The operators that rounding goes by: at least as large as those, whose terms may cancel."""
+        """Operators that bound rounding: entrywise at least as large, since terms of the actual ones may cancel."""
         return self.operators.powers if isinstance(self.operators, LabelHops) else self.operators
 
     def without(self, rows: NDArray[np.int64], operators: Operators) -> "Input":
-        """The input without `rows` (m,), under the operators of the remaining graph."""
+        """Return the input without `rows` (m,), with the operators of the remaining graph."""
         kept = np.ones(self.rows.nodes, dtype=np.bool_) if self.kept is None else self.kept.copy()
         kept[rows] = False
         return Input(self.rows, operators, kept)
@@ -82,9 +82,9 @@ class Inputs:
             yield self.labels
 
     def logits(self, weights: Sequence[Tensor]) -> Tensor:
-        """The sum of R_b X W_b over the blocks of all inputs, for every node, (n, C).
+        """Return the sum of R_b X W_b over the blocks of all inputs, for every node, (n, C).
 
-        `weights` are those of each input, (k, blocks * C). Some classes at a time where all would take much memory.
+        `weights` has one (k, blocks * C) per input. Processes some classes at a time if all would take much memory.
         """
         classes, width = weights[0].shape[1] // self.features.operators.blocks, self.width
         if classes <= width:
@@ -105,19 +105,19 @@ class Inputs:
         return self.features.operators.forward(features).add_(self.labels.operators.forward(labels[0]))
 
     def adjoint(self, R: Tensor) -> list[Tensor]:
-        """[R_b^T R]_b for each input, (n, blocks * C), for R (n, C)."""
+        """Return [R_b^T R]_b for each input, (n, blocks * C), for R (n, C)."""
         if (sweep := self._shared_sweep()) is not None:
             return list(sweep.adjoint(R))
         return [each.operators.adjoint(R) for each in self]
 
     @property
     def width(self) -> int:
-        """How many classes a sweep takes at a time, so that it keeps to `SWEEP_BYTES`."""
+        """Number of classes per sweep that keeps within `SWEEP_BYTES`."""
         blocks = sum(each.operators.blocks for each in self)
         return int(max(1, SWEEP_BYTES // (8 * self.features.rows.nodes * blocks)))
 
     def _shared_sweep(self) -> SharedSweep | None:
-        """One sweep for both inputs, where both are propagated by powers of the same P."""
+        """Return one sweep for both inputs if powers of the same P propagate both."""
         features, labels = self.features.operators, None if self.labels is None else self.labels.operators
         if (
             isinstance(features, FeatureHops)
@@ -129,7 +129,7 @@ class Inputs:
 
     @property
     def read_labels(self) -> bool:
-        """Whether labels of training nodes are among what the representation is made of."""
+        """Whether labels of training nodes enter the representation."""
         return self.labels is not None or isinstance(self.features.operators, DiffusionHops)
 
     def without(
@@ -140,9 +140,9 @@ class Inputs:
         label_rows: NDArray[np.int64],
         propagator: Propagator,
     ) -> "Inputs":
-        """The inputs of the graph without `nodes` (m,), `edges` (k, 2), and the features and labels of other nodes.
+        """Return the inputs of the graph without `nodes` (m,), `edges` (k, 2), and other nodes' features and labels.
 
-        These are `feature_rows` (l,) and `label_rows` (r,). `propagator` is that of the remaining graph.
+        These are `feature_rows` (l,) and `label_rows` (r,). `propagator` belongs to the remaining graph.
         """
         leaving = (nodes, edges, feature_rows, label_rows)
         operators = _without(self.features.operators, *leaving, propagator)
@@ -155,10 +155,10 @@ class Inputs:
     def with_rows(
         self, rows: NDArray[np.int64], values: Features, labels: sp.csr_array, propagator: Propagator
     ) -> "Inputs":
-        """The inputs of a graph with `values` (m, d) as the features of `rows` (m,), new nodes or such without any.
+        """Return the inputs of a graph in which `rows` (m,), new nodes or nodes without features, get `values` (m, d).
 
-        `labels` (n, C) are those of that graph, as `one_hot` makes them, and `propagator` its P. What adaptive
-        diffusion has learned stays.
+        `labels` (n, C) are those of that graph, from `one_hot`, and `propagator` is its P. The parameters of adaptive
+        diffusion stay.
         """
         matrix, kept = self.features.rows.with_rows(rows, values), self.features.kept
         if kept is not None:
@@ -184,10 +184,10 @@ def inputs_of(
     diffusion: Diffusion | None = None,
     featured: NDArray[np.bool_] | None = None,
 ) -> Inputs:
-    """The inputs that `spec` asks for: `features` (n, d), and `labels` (n, C) as `one_hot` makes them.
+    """Return the inputs that `spec` describes: `features` (n, d), and `labels` (n, C) from `one_hot`.
 
-    `diffusion` is what adaptive diffusion has learned, if `spec` asks for it; features of nodes outside the mask
-    `featured` (n,) count as zero.
+    `diffusion` is what adaptive diffusion has learned, if `spec` uses it. Features of nodes outside the mask `featured`
+    (n,) count as zero.
     """
     return Inputs(
         Input(features, feature_operators(spec, features, labels, propagator, diffusion, featured), featured),
@@ -203,7 +203,7 @@ def feature_operators(
     diffusion: Diffusion | None,
     featured: NDArray[np.bool_] | None = None,
 ) -> FeatureHops | DiffusionHops:
-    """How the feature blocks of `spec` are made: by powers of P, or by adaptive diffusion."""
+    """Return the operators of the feature blocks of `spec`: powers of P, or adaptive diffusion."""
     if not spec.diffusion:
         return FeatureHops(propagator, spec.block_hops)
     if diffusion is None:
@@ -221,7 +221,7 @@ def feature_operators(
 
 
 def label_input(spec: ModelSpec, labels: sp.csr_array, propagator: Propagator) -> Input | None:
-    """The input of label reuse, if `spec` asks for it."""
+    """Return the input of label reuse, if `spec` uses it."""
     if not spec.label_hops:
         return None
     return Input(FeatureMatrix(labels, propagator.device), LabelHops(propagator, spec.label_hops))
@@ -235,7 +235,7 @@ def _without(
     label_rows: NDArray[np.int64],
     propagator: Propagator,
 ) -> Operators:
-    """The operators of an input over the remaining graph."""
+    """Return the operators of an input over the remaining graph."""
     if isinstance(operators, DiffusionHops):
         return operators.without(nodes, edges, feature_rows, label_rows)
     return _with_propagator(operators, propagator)

@@ -1,7 +1,7 @@
 """Losses of the training objective: sums over rows of logits, their derivatives by the logits, and probabilities.
 
-Differences that cancel for confidently classified rows (p_y - 1, log p_y near 0) are never formed: with them the
-gradient would stop falling orders of magnitude above the tolerance when features are large.
+Confidently classified rows would cause cancellation (p_y - 1, log p_y near 0). These differences are never formed: with
+them the gradient would stop falling orders of magnitude above the tolerance when features are large.
 
 The one-vs-rest losses sum over classes a loss of the margins m = s z, where the sign s is 1 for the row's class and -1
 for every other.
@@ -16,11 +16,11 @@ from torch.nn.functional import logsigmoid
 
 from projector.network.spec import LossKind
 
-#: A symmetric linear map of (n, C), which leaves what it is given as it was.
+#: A symmetric linear map of (n, C) that does not modify its argument.
 LinearMap = Callable[[Tensor], Tensor]
 
 
-#: What scores of the squared loss are divided by before the softmax where no validation node says better.
+#: Divisor of the squared loss's scores before the softmax if no validation node can fit a better one.
 UNFITTED_TEMPERATURE = 0.2
 
 
@@ -30,28 +30,28 @@ class Loss(Protocol):
     The squared loss also takes real-valued targets (n, C) float64 in place of the labels.
     """
 
-    #: No Hessian of a row's loss has a larger eigenvalue; 0 where the loss has no curvature.
+    #: Upper bound on the eigenvalues of any row's Hessian; 0 if the loss has no curvature.
     largest_curvature: float
-    #: Whether the logits of a row act on each other; if so, adding a constant to a row changes nothing.
+    #: Whether the logits of a row interact; if so, adding a constant to a row changes nothing.
     coupled: bool
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """The sum of the rows' losses."""
+        """Return the sum of the rows' losses."""
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Its gradient by the logits, (n, C)."""
+        """Return the gradient by the logits, (n, C)."""
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """Its Hessian by the logits, as a map of directions (n, C)."""
+        """Return the Hessian by the logits, as a map of directions (n, C)."""
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The diagonal of each row's Hessian by its logits, (n, C)."""
+        """Return the diagonal of each row's Hessian by its logits, (n, C)."""
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """At least the largest eigenvalue of each row's Hessian by its logits, (n,)."""
+        """Return an upper bound on the eigenvalues of each row's Hessian by its logits, (n,)."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """What is answered for logits (n, C): rows that sum to 1, larger where the logit is larger, (n, C)."""
+        """Return the predictions for logits (n, C): rows that sum to 1, larger where the logit is larger, (n, C)."""
 
 
 class Softmax:
@@ -61,40 +61,40 @@ class Softmax:
     coupled = True
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """- sum log p_y."""
+        """Return - sum log p_y."""
         margins = logits - logits.gather(1, labels[:, None])
         largest, position = margins.max(dim=1, keepdim=True)
         others = (margins - largest).exp().scatter(1, position, 0.0).sum(dim=1)
         return float((largest[:, 0] + torch.log1p(others)).sum())
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """p - onehot(y), (n, C)."""
+        """Return p - onehot(y), (n, C)."""
         others = torch.softmax(logits, dim=1).scatter(1, labels[:, None], 0.0)
         return others.scatter(1, labels[:, None], -others.sum(dim=1, keepdim=True))
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """(diag(p) - p p^T) in each row; the labels do not matter."""
+        """Return (diag(p) - p p^T) in each row; the labels do not matter."""
         p = torch.softmax(logits, dim=1)
         largest = p.argmax(dim=1, keepdim=True)
 
         def product(direction: Tensor) -> Tensor:
-            # Adding a constant to a row of `direction` changes nothing; this one leaves the largest p no cancellation.
+            # Adding a constant to a row of `direction` changes nothing; this one avoids cancellation at the largest p.
             shifted = direction - direction.gather(1, largest)
             return shifted.sub_(torch.linalg.vecdot(p, shifted)[:, None]).mul_(p)
 
         return product
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """p_c (1 - p_c), (n, C); the labels do not matter."""
+        """Return p_c (1 - p_c), (n, C); the labels do not matter."""
         p = torch.softmax(logits, dim=1)
         return p * (p.sum(dim=1, keepdim=True) - p)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
+        """Return max_c 2 p_c (1 - p_c), by Gershgorin's theorem, (n,); the labels do not matter."""
         return 2 * self.curvatures(logits, labels).amax(dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """p, (n, C)."""
+        """Return p, (n, C)."""
         return torch.softmax(logits, dim=1)
 
 
@@ -105,29 +105,29 @@ class OneVsRest:
     coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """sum log(1 + exp(-m)) over rows and classes."""
+        """Return sum log(1 + exp(-m)) over rows and classes."""
         return float(-logsigmoid(logits * _signs(logits, labels)).sum())
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """-s / (1 + exp(m)), (n, C)."""
+        """Return -s / (1 + exp(m)), (n, C)."""
         signs = _signs(logits, labels)
         return torch.sigmoid(-signs * logits) * -signs
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """direction / (1 + exp(z)) / (1 + exp(-z)); the labels do not matter."""
+        """Return direction / (1 + exp(z)) / (1 + exp(-z)); the labels do not matter."""
         return self.curvatures(logits, labels).mul
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 / (1 + exp(z)) / (1 + exp(-z)), (n, C); the labels do not matter."""
+        """Return 1 / (1 + exp(z)) / (1 + exp(-z)), (n, C); the labels do not matter."""
         return torch.sigmoid(logits) * torch.sigmoid(-logits)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The largest of `curvatures`, (n,); the labels do not matter."""
+        """Return the largest of `curvatures`, (n,); the labels do not matter."""
         return self.curvatures(logits, labels).amax(dim=1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The classes' 1 / (1 + exp(-z)) divided by their sum, (n, C)."""
-        # The softmax of logarithms is that quotient, and stays one where every class is all but ruled out.
+        """Return the classes' 1 / (1 + exp(-z)) divided by their sum, (n, C)."""
+        # Equals the softmax of the logarithms, which stays accurate even if every class is nearly ruled out.
         return torch.softmax(logsigmoid(logits), dim=1)
 
 
@@ -143,34 +143,34 @@ class SmoothHinge:
     coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """The sum over rows and classes."""
+        """Return the sum over rows and classes."""
         slack = 1 - logits * _signs(logits, labels)
         slope = slack.clamp(0, 1)
         return float((slope * (slack - slope / 2)).sum())
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """-s clamp(1 - m, 0, 1), (n, C)."""
+        """Return -s clamp(1 - m, 0, 1), (n, C)."""
         signs = _signs(logits, labels)
         return (1 - logits * signs).clamp(0, 1) * -signs
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """`direction` where 0 <= m < 1, else 0: a generalised Hessian, since the slope has kinks at 0 and 1.
+        """Return `direction` where 0 <= m < 1, else 0: a generalised Hessian, since the slope has kinks at 0 and 1.
 
         m = 0 counts as curved: at W = 0, where training starts, every margin is 0.
         """
         return self.curvatures(logits, labels).mul
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 where 0 <= m < 1, else 0, (n, C)."""
+        """Return 1 where 0 <= m < 1, else 0, (n, C)."""
         margins = logits * _signs(logits, labels)
         return ((margins >= 0) & (margins < 1)).to(logits.dtype)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 in every row, (n,): next to a kink the slope may change that much."""
+        """Return 1 in every row, (n,): next to a kink the slope may change that much."""
         return torch.ones_like(logits[:, 0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The softmax of the decision values z, (n, C): a support vector machine estimates no probabilities.
+        """Return the softmax of the decision values z, (n, C): a support vector machine estimates no probabilities.
 
         They order the classes as the decision values do and sum to 1, but are not calibrated.
         """
@@ -184,35 +184,35 @@ class PlainHinge:
     coupled = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """The sum over rows and classes."""
+        """Return the sum over rows and classes."""
         return float((1 - logits * _signs(logits, labels)).clamp(min=0).sum())
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """A subgradient: -s where m < 1, else 0, (n, C)."""
+        """Return a subgradient: -s where m < 1, else 0, (n, C)."""
         signs = _signs(logits, labels)
         return torch.where(logits * signs < 1, -signs, 0.0)
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """0 everywhere: the loss is piecewise linear."""
+        """Return 0 everywhere: the loss is piecewise linear."""
         return torch.zeros_like
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """0 everywhere, (n, C)."""
+        """Return 0 everywhere, (n, C)."""
         return torch.zeros_like(logits)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """0 in every row, (n,)."""
+        """Return 0 in every row, (n,)."""
         return torch.zeros_like(logits[:, 0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The softmax of the decision values z, (n, C), with the meaning it has for `SmoothHinge`."""
+        """Return the softmax of the decision values z, (n, C), with the same meaning as for `SmoothHinge`."""
         return torch.softmax(logits, dim=1)
 
 
 class Squared:
     """Half the squared distance |z - y|^2 / 2 to the target y: the one-hot class, or real-valued targets (n, C).
 
-    Its Hessian is the same for all classes and wherever it is taken, so the optimum solves one linear system.
+    Its Hessian is constant and the same for all classes, so the optimum solves one linear system.
     """
 
     largest_curvature = 1.0
@@ -223,49 +223,49 @@ class Squared:
         self.temperature = temperature
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """sum |z - y|^2 / 2."""
+        """Return sum |z - y|^2 / 2."""
         return float(self.residual(logits, labels).square().sum()) / 2
 
     def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """z - y, (n, C)."""
+        """Return z - y, (n, C)."""
         if labels.dim() == 2:
             return logits - labels
         return logits.scatter_add(1, labels[:, None], torch.full_like(logits[:, :1], -1.0))
 
     def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
-        """`direction`, wherever it is taken."""
+        """Return `direction`: the Hessian is constant."""
         return torch.clone
 
     def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 everywhere, (n, C)."""
+        """Return 1 everywhere, (n, C)."""
         return torch.ones_like(logits)
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 in every row, (n,)."""
+        """Return 1 in every row, (n,)."""
         return torch.ones_like(logits[:, 0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """softmax(z / T), (n, C)."""
+        """Return softmax(z / T), (n, C)."""
         return torch.softmax(logits / self.temperature, dim=1)
 
 
 class Regression(Squared):
-    """The squared loss of real-valued targets: what is answered are the scores."""
+    """The squared loss of real-valued targets, whose predictions are the scores."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The predicted targets z, (n, C): a regression estimates no probabilities."""
+        """Return the predicted targets z, (n, C): a regression estimates no probabilities."""
         return logits
 
 
 def _signs(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 for each row's class and -1 for every other, (n, C)."""
+    """Return 1 for each row's class and -1 for every other, (n, C)."""
     return torch.full_like(logits, -1.0).scatter_(1, labels[:, None], 1.0)
 
 
 def loss_of(kind: LossKind, *, real_valued: bool = False, temperature: float | None = None) -> Loss:
-    """The loss a specification names; of `real_valued` targets only the squared one.
+    """Return the loss that a specification names. `real_valued` targets take only the squared one.
 
-    `temperature` is what training fitted for the squared loss; None where there was nothing to fit it on.
+    `temperature` is the one training fitted for the squared loss; None if it could not be fitted.
     """
     match kind:
         case LossKind.SOFTMAX:

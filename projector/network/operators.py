@@ -1,8 +1,8 @@
 """The operators R_b between an input of the model and its representation, in one place.
 
-An *input* is a matrix of per-node rows that training combines: the features X (n, d) or, with label reuse, the labels Y
-(n, C). Block b of the representation is H_b = S R_b X, where S selects the training rows. Everything that propagates
-does so through the two products here: logits are `forward(X W)`, gradients and duals X^T `adjoint`(S^T R), and the span
+An *input* is a matrix of per-node rows that training combines: the features X (n, d) or, under label reuse, the labels
+Y (n, C). Block b of the representation is H_b = S R_b X, where S selects the training rows. All propagation goes
+through the two products here: logits are `forward(X W)`, gradients and duals X^T `adjoint`(S^T R), and the span
 coefficients `adjoint`(S^T U). Blocks stand side by side, (n, blocks * C).
 """
 
@@ -21,35 +21,35 @@ from projector.network.propagation import Propagator
 
 
 class Operators(Protocol):
-    """R_0 … R_{blocks-1} over the live nodes; immutable. Their entries are not negative."""
+    """R_0 … R_{blocks-1} over the live nodes; immutable, with nonnegative entries."""
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
 
     @property
     def block_hops(self) -> tuple[int, ...]:
-        """How many hops away each block reaches, ascending."""
+        """Number of hops of each block, ascending."""
 
     @property
     def entries(self) -> int:
-        """How many stored values one sweep over all hops reads."""
+        """Number of stored values that a sweep over all hops reads."""
 
     @property
     def row_entries(self) -> Tensor:
-        """How many of them, at most, lie in each row, (n,) float64."""
+        """Upper bound on these per row, (n,) float64."""
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
-        """What takes hop `hop` to the next one, in some rows and columns: (len(rows), len(columns))."""
+        """Return the matrix from hop `hop` to the next, in some rows and columns: (len(rows), len(columns))."""
 
     def forward(self, Z: Tensor) -> Tensor:
-        """sum_b R_b Z_b for Z (n, blocks * C): (n, C)."""
+        """Return sum_b R_b Z_b, (n, C), for Z (n, blocks * C)."""
 
     def adjoint(self, R: Tensor) -> Tensor:
-        """[R_b^T R]_b for R (n, C): (n, blocks * C)."""
+        """Return [R_b^T R]_b, (n, blocks * C), for R (n, C)."""
 
     def images(self, X: Tensor) -> Iterator[Tensor]:
-        """R_b X, (n, k), for each block b in turn, for X (n, k)."""
+        """Yield R_b X, (n, k), for each block b, for X (n, k)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,25 +61,25 @@ class FeatureHops:
 
     @property
     def blocks(self) -> int:
-        """How many hops have a block."""
+        """Number of hops with a block."""
         return len(self.block_hops)
 
     @property
     def entries(self) -> int:
-        """Those of P, once a hop."""
+        """The entries of P, once per hop."""
         return self.block_hops[-1] * self.propagator.entries
 
     @property
     def row_entries(self) -> Tensor:
-        """A node and its neighbours, once a hop."""
+        """A node and its neighbours, once per hop."""
         return self.block_hops[-1] * self.propagator.row_entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
-        """P[rows, columns], at every hop."""
+        """Return P[rows, columns], the same at every hop."""
         return self.propagator.part(rows, columns)
 
     def forward(self, Z: Tensor) -> Tensor:
-        """By Horner's rule, P(P Z_2 + Z_1) + Z_0: every hop propagates C columns once."""
+        """Return the sum by Horner's rule, P(P Z_2 + Z_1) + Z_0: every hop propagates C columns once."""
         parts = dict(zip(self.block_hops, _parts(Z, self.blocks), strict=True))
         total = parts[self.block_hops[-1]]
         for hop in range(self.block_hops[-1] - 1, -1, -1):
@@ -89,7 +89,7 @@ class FeatureHops:
         return total
 
     def adjoint(self, R: Tensor) -> Tensor:
-        """R, P^T R, (P^T)^2 R, …, those that have a block."""
+        """Return those of R, P^T R, (P^T)^2 R, … that have a block."""
         blocks = []
         for hop in range(self.block_hops[-1] + 1):
             if hop:
@@ -99,7 +99,7 @@ class FeatureHops:
         return blocks[0] if self.blocks == 1 else torch.cat(blocks, dim=1)
 
     def images(self, X: Tensor) -> Iterator[Tensor]:
-        """P^h X for each hop h that has a block."""
+        """Yield P^h X for each hop h with a block."""
         for hop, propagated in enumerate(self.propagator.hops(X, self.block_hops[-1])):
             if hop in self.block_hops:
                 yield propagated
@@ -109,8 +109,8 @@ class FeatureHops:
 class LabelHops:
     """R_b = P^l - diag P^l for l = 1 … `hops`: no label reaches its own node's row, at any hop.
 
-    Powers of P are applied in full and only each output is corrected; subtracting inside the recursion would be another
-    function.
+    Powers of P are applied in full and only the outputs are corrected. Subtracting inside the recursion would compute
+    another function.
     """
 
     propagator: Propagator
@@ -128,21 +128,21 @@ class LabelHops:
 
     @property
     def entries(self) -> int:
-        """Those of P, once a hop."""
+        """The entries of P, once per hop."""
         return self.hops * self.propagator.entries
 
     @property
     def row_entries(self) -> Tensor:
-        """A node and its neighbours, once a hop."""
+        """A node and its neighbours, once per hop."""
         return self.hops * self.propagator.row_entries
 
     def step(self, hop: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
-        """P[rows, columns], at every hop, before diagonals are taken off."""
+        """Return P[rows, columns], the same at every hop, before subtracting diagonals."""
         return self.propagator.part(rows, columns)
 
     @property
     def powers(self) -> FeatureHops:
-        """P^l for l = 1 … hops, before their diagonals are taken off."""
+        """P^l for l = 1 … hops, before subtracting their diagonals."""
         return FeatureHops(self.propagator, self.block_hops)
 
     @cached_property
@@ -151,7 +151,7 @@ class LabelHops:
         return tuple(self.propagator.diagonal_of_power(hop) for hop in range(1, self.hops + 1))
 
     def forward(self, Z: Tensor) -> Tensor:
-        """P(P Z_2 + Z_1) - sum_l diag(P^l) Z_l."""
+        """Return P(P Z_2 + Z_1) - sum_l diag(P^l) Z_l."""
         parts = _parts(Z, self.hops)
         total = torch.zeros_like(parts[0])
         for part in reversed(parts):
@@ -161,7 +161,7 @@ class LabelHops:
         return total
 
     def adjoint(self, R: Tensor) -> Tensor:
-        """(P^T)^l R - diag(P^l) R for l = 1 … hops."""
+        """Return (P^T)^l R - diag(P^l) R for l = 1 … hops."""
         blocks, propagated = [], R
         for diagonal in self.diagonals:
             propagated = self.propagator.apply_transpose(propagated)
@@ -169,7 +169,7 @@ class LabelHops:
         return torch.cat(blocks, dim=1)
 
     def images(self, X: Tensor) -> Iterator[Tensor]:
-        """P^l X - diag(P^l) X for l = 1 … hops."""
+        """Yield P^l X - diag(P^l) X for l = 1 … hops."""
         propagated = X
         for diagonal in self.diagonals:
             propagated = self.propagator.apply(propagated)
@@ -178,13 +178,13 @@ class LabelHops:
 
 @dataclass(frozen=True, eq=False)
 class SharedSweep:
-    """The products of `features` and `labels` over one P, each of whose powers is applied once for both."""
+    """The products of `features` and `labels` over one P, applying each of its powers once for both."""
 
     features: FeatureHops
     labels: LabelHops
 
     def forward(self, Z: Tensor, V: Tensor) -> Tensor:
-        """features.forward(Z) + labels.forward(V), (n, C): what has the same power of P is propagated as a sum."""
+        """Return features.forward(Z) + labels.forward(V), (n, C), propagating terms with equal powers of P as a sum."""
         by_hop = dict(zip(self.features.block_hops, _parts(Z, self.features.blocks), strict=True))
         labels = _parts(V, self.labels.hops)
         for hop, part in enumerate(labels, start=1):
@@ -199,7 +199,7 @@ class SharedSweep:
         return total
 
     def adjoint(self, R: Tensor) -> tuple[Tensor, Tensor]:
-        """features.adjoint(R) and labels.adjoint(R)."""
+        """Return features.adjoint(R) and labels.adjoint(R)."""
         features, labels, propagated = [], [], R
         for hop in range(max(self.features.block_hops[-1], self.labels.hops) + 1):
             if hop:

@@ -4,10 +4,9 @@ Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A 
 D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
 columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
 
-Deleting nodes changes n-vectors only: the edges stay in one immutable pattern of A + I that all versions share.
-Deleting edges strikes them out of a copy of what says which entries are there, a byte each; the indices are shared by
-all versions still. Nodes and edges that join are inserted in a copy of the pattern. The values of P itself are made
-when it is first applied, so that applying it is one product.
+Deleting nodes changes only n-vectors: all versions share one immutable pattern of A + I. Deleting edges clears them in
+a copy of the presence mask, one byte per entry; all versions still share the indices. Joining nodes and edges are
+inserted into a copy of the pattern. The values of P are computed on first use, so that applying P is one product.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,20 +27,20 @@ from projector.graph.ranges import index_type, parts_of_rows, ranges
 from projector.network.diagonals import diagonal_of_power
 from projector.network.spec import PropagationKind
 
-#: Stored entries whose values are made together: what is made on the way is no larger.
+#: Number of stored entries whose values are computed together, which bounds temporary memory.
 _ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """Where A + I is stored, whatever s is, on the device."""
+    """The positions of A + I, for any s, on the device."""
 
-    #: Where each row begins, (n + 1,), and the columns, (nnz,), ascending in every row.
+    #: Start of each row, (n + 1,), and the columns, (nnz,), ascending in every row.
     starts: Tensor
     columns: Tensor
-    #: Which entries are there, (nnz,) bool: those of deleted edges are not.
+    #: Mask of existing entries, (nnz,) bool; False for deleted edges.
     present: Tensor
-    #: Where the entries of I are stored, (n,) int64.
+    #: Positions of the entries of I, (n,) int64.
     loops: Tensor
 
 
@@ -62,11 +61,11 @@ class Propagator:
         """Use `Propagator.build`."""
         self.kind = kind
         self.self_loops = self_loops
-        #: Which nodes are live, (n,) bool. Not to be written to.
+        #: Mask of live nodes, (n,) bool. Read only.
         self.live = live
-        #: Number of live neighbours of each live node, 0 for the others, (n,) int64. Not to be written to.
+        #: Number of live neighbours of each live node, 0 for the others, (n,) int64. Read only.
         self.neighbours = neighbours
-        #: Which edges there are, by their rows.
+        #: The edges of the graph, by rows.
         self.edges = Edges(adjacency, live)
         self._pattern = pattern
         self._left, self._right = scales
@@ -83,10 +82,10 @@ class Propagator:
         device: torch.device | str = "cpu",
         count: Callable[[int], None] | None = None,
     ) -> "Propagator":
-        """P over `live` (all nodes by default) of a symmetric adjacency (n, n) of ones without self loops.
+        """Build P over `live` (all nodes by default) of a symmetric adjacency (n, n) of ones without self loops.
 
-        `count` is told the columns of each product, also by what is made of it.
-        Raises GraphError when `self_loops` is negative or not finite.
+        `count` receives the number of columns of each product, also from propagators derived from this one. Raises
+        GraphError if `self_loops` is negative or not finite.
         """
         if not (np.isfinite(self_loops) and self_loops >= 0):
             raise GraphError(f"The self loops have weight {self_loops}.", "Give a finite weight of at least 0.")
@@ -111,41 +110,41 @@ class Propagator:
 
     @property
     def nodes(self) -> int:
-        """n, deleted nodes included."""
+        """n, including deleted nodes."""
         return int(self.live.shape[0])
 
     @property
     def entries(self) -> int:
-        """How many values of P are stored."""
+        """Number of stored values of P."""
         return int(self._pattern.columns.shape[0])
 
     @property
     def row_entries(self) -> Tensor:
-        """How many values of each row of P may differ from 0, (n,) float64."""
+        """Upper bound on the nonzero values in each row of P, (n,) float64."""
         return torch.from_numpy(self.neighbours + 1.0).to(self.device)
 
     @property
     def device(self) -> torch.device:
-        """Where `apply` expects its argument."""
+        """The device on which `apply` expects its argument."""
         return self._left.device
 
     def apply(self, Y: Tensor) -> Tensor:
-        """P Y for Y (n, c) float64."""
+        """Return P Y for Y (n, c) float64."""
         return self._product(self._matrix, Y)
 
     def apply_transpose(self, Y: Tensor) -> Tensor:
-        """P^T Y for Y (n, c) float64."""
+        """Return P^T Y for Y (n, c) float64."""
         return self._product(self._transposed, Y)
 
     def hops(self, Y: Tensor, hops: int) -> Iterator[Tensor]:
-        """Y, P Y, …, P^hops Y."""
+        """Yield Y, P Y, …, P^hops Y."""
         yield Y
         for _ in range(hops):
             Y = self.apply(Y)
             yield Y
 
     def part(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> sp.csr_array:
-        """P[rows, columns] for rows and columns in ascending order: (len(rows), len(columns))."""
+        """Return P[rows, columns] for ascending rows and columns: (len(rows), len(columns))."""
         left, right = (scale.cpu().numpy() for scale in (self._left, self._right))
         edges = self.edges.adjacency[rows][:, columns]
         own = np.isin(columns, rows)
@@ -156,15 +155,15 @@ class Propagator:
         return sp.csr_array(sp.diags_array(left[rows]) @ (edges + loops) @ sp.diags_array(right[columns]))
 
     def diagonal_of_power(self, power: int) -> Tensor:
-        """diag P^power, (n,) float64, for `power` 1, 2 or 3; P^power is not formed."""
+        """Return diag P^power, (n,) float64, for `power` 1, 2 or 3, without forming P^power."""
         w = (self._left * self._right).cpu().numpy()
         diagonal = diagonal_of_power(self.edges.adjacency, w, self.self_loops, power)
         return torch.from_numpy(diagonal).to(self.device)
 
     def without_nodes(self, rows: NDArray[np.int64]) -> "Propagator":
-        """P of the graph without the nodes `rows`; those already gone are passed over.
+        """Return P of the graph without the nodes `rows`. Nodes already deleted are ignored.
 
-        Takes O(n) to copy vectors plus the sum of the nodes' degrees; equal to `build` on the same live nodes.
+        Takes O(n) to copy vectors plus the sum of the nodes' degrees. The result equals `build` on the same live nodes.
         """
         deleted = np.unique(rows)
         deleted = deleted[self.live[deleted]]
@@ -178,13 +177,13 @@ class Propagator:
         return self._changed(self.edges.adjacency, self._pattern, live, neighbours, changed)
 
     def without_edges(self, edges: NDArray[np.int64]) -> "Propagator":
-        """P of the graph without `edges` (k, 2), each in one direction or both; those already gone are passed over.
+        """Return P of the graph without `edges` (k, 2), each in one direction or both. Missing edges are ignored.
 
-        Takes O(k log degree) plus a copy of which edges there are; equal to `build` on what remains.
+        Takes O(k log degree) plus a copy of the presence mask. The result equals `build` on what remains.
         """
         entries = np.unique(self.edges.entries(np.concatenate([edges, edges[:, ::-1]])))
         entries = entries[entries >= 0]
-        # Each edge is stored twice, so its two ends are the columns of its entries.
+        # Each edge is stored twice, so the columns of its entries are its two ends.
         touched, times = np.unique(self.edges.adjacency.indices[entries].astype(np.int64), return_counts=True)
         neighbours = self.neighbours.copy()
         neighbours[touched] -= times
@@ -192,10 +191,10 @@ class Propagator:
         return self._changed(adjacency, pattern, self.live, neighbours, touched)
 
     def with_edges(self, nodes: int, edges: NDArray[np.int64]) -> "Propagator":
-        """P of the graph with `nodes` more nodes, after the others, and with `edges` (k, 2), each in one direction.
+        """Return P with `nodes` new nodes after the others, and with `edges` (k, 2), each in one direction.
 
-        All ends are live, and none of the edges is there yet. Takes O(n + nnz) to copy the pattern; equal to `build` on
-        the larger graph.
+        All ends are live, and all edges are new. Takes O(n + nnz) to copy the pattern. The result equals `build` on the
+        larger graph.
         """
         before = self.nodes
         new = np.arange(before, before + nodes)
@@ -215,7 +214,7 @@ class Propagator:
         neighbours: NDArray[np.int64],
         changed: NDArray[np.int64],
     ) -> "Propagator":
-        """P of another graph in which only the rows `changed` have other degrees."""
+        """Return P of another graph whose degrees differ only in the rows `changed`."""
         scaled = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
         left, right = (torch.from_numpy(each).to(self.device) for each in scaled)
         index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
@@ -232,28 +231,28 @@ class Propagator:
         return product
 
     def neighbours_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The neighbours of each of `rows` one after the other, dead ones and repetitions included."""
+        """Return the neighbours of each of `rows`, concatenated, including deleted ones and repetitions."""
         adjacency = self.edges.adjacency
         entries = ranges(adjacency.indptr[rows].astype(np.int64), adjacency.indptr[rows + 1].astype(np.int64))
         return np.asarray(adjacency.indices[entries[adjacency.data[entries] != 0]], dtype=np.int64)
 
     @cached_property
     def _matrix(self) -> Tensor:
-        """P, over the indices of all versions."""
+        """P, over the indices shared by all versions."""
         return self._scaled(self._left, self._right)
 
     @cached_property
     def _transposed(self) -> Tensor:
-        """P^T: A + sI is symmetric."""
+        """P^T, using that A + sI is symmetric."""
         if self.kind is PropagationKind.SYM:
             return self._matrix
         return self._scaled(self._right, self._left)
 
     def _scaled(self, left: Tensor, right: Tensor) -> Tensor:
-        """diag(left) (A + sI) diag(right), CSR; the indices are shared with the pattern."""
+        """Return diag(left) (A + sI) diag(right) in CSR, sharing the pattern's indices."""
         pattern = self._pattern
         values, sizes = left.new_empty(self.entries), pattern.starts.diff()
-        # Known here without asking the device.
+        # Computed on the host to avoid querying the device.
         starts = _starts_with_loops(self.edges.adjacency)
         for first, end in parts_of_rows(starts, _ENTRIES):
             entries = slice(int(starts[first]), int(starts[end]))
@@ -266,7 +265,7 @@ class Propagator:
 
 
 def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
-    """The pattern of A + I for A (n, n) with ascending columns and no diagonal."""
+    """Return the pattern of A + I for A (n, n) with ascending columns and a zero diagonal."""
     nodes, entries = adjacency.shape[0], adjacency.nnz + adjacency.shape[0]
     index = index_type(entries)
     columns, present = np.full(entries, -1, dtype=index), np.ones(entries, dtype=np.bool_)
@@ -282,18 +281,18 @@ def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
 
 
 def _starts_with_loops(adjacency: sp.csr_array) -> NDArray[np.int64]:
-    """Where each row of A + I begins, (n + 1,)."""
+    """Return the start of each row of A + I, (n + 1,)."""
     starts: NDArray[np.int64] = adjacency.indptr + np.arange(adjacency.shape[0] + 1)
     return starts
 
 
 def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where entries of A, in the given rows and columns, stand in A + I: each row before has one entry more."""
+    """Return the positions of A's entries in A + I: each earlier row has one entry more."""
     return entries + rows + (columns > rows)
 
 
 def _with_edges(adjacency: sp.csr_array, nodes: int, edges: NDArray[np.int64]) -> sp.csr_array:
-    """A of so many `nodes`, with `edges` (k, 2) in both directions; one that was struck out is stored there again."""
+    """Return A for `nodes` nodes, with `edges` (k, 2) in both directions. A cleared edge is stored again in place."""
     last = adjacency.indptr[-1]
     starts = np.append(adjacency.indptr.astype(np.int64), np.full(nodes - adjacency.shape[0], last, dtype=np.int64))
     pairs = np.concatenate([edges, edges[:, ::-1]])
@@ -312,7 +311,7 @@ def _with_edges(adjacency: sp.csr_array, nodes: int, edges: NDArray[np.int64]) -
 def _struck_out(
     adjacency: sp.csr_array, pattern: _Pattern, entries: NDArray[np.int64]
 ) -> tuple[sp.csr_array, _Pattern]:
-    """Both without the edges at `entries` of A; the indices are shared with those given."""
+    """Return both without the edges at `entries` of A, sharing the indices."""
     data = adjacency.data.copy()
     data[entries] = 0
     rows = np.searchsorted(adjacency.indptr, entries, side="right") - 1
@@ -324,7 +323,7 @@ def _struck_out(
 def _scales(
     kind: PropagationKind, self_loops: float, neighbours: NDArray[np.int64], live: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """left and right for nodes with the given numbers of live neighbours."""
+    """Return left and right for nodes with the given numbers of live neighbours."""
     degrees = neighbours + self_loops
     reached = live & (degrees > 0)
     safe = np.where(reached, degrees, 1.0)

@@ -1,10 +1,10 @@
 """The representation H of training nodes as an operator: H = S [R_b X, one block per operator of each input].
 
-Letters: X (n, k) an input, R_b (n, n) its operators, S (n_train, n) selects the training rows. The weights of all
-blocks of all inputs are stacked in one matrix W (p, C), feature blocks first; p is the number of columns of H.
+Letters: X (n, k) an input, R_b (n, n) its operators, S (n_train, n) selects the training rows. One matrix W (p, C)
+stacks the weights of all blocks of all inputs, feature blocks first; p is the number of columns of H.
 
-H is dense even where X and R_b are sparse, so products with it go through the factors: on Cora, Citeseer, Pubmed and
-Coauthor CS these are 6 to 40 times faster than products with H itself. Where H itself is faster, training keeps it
+H is dense even if X and R_b are sparse, so products with it go through the factors: on Cora, Citeseer, Pubmed and
+Coauthor CS these are 6 to 40 times faster than products with H itself. Training keeps H itself if that is faster
 (`product_costs`).
 """
 
@@ -23,27 +23,28 @@ from projector.network.blocks import by_block, side_by_side
 from projector.network.inputs import Input, Inputs
 from projector.parallel.workers import ALONE, Division, Workers, together
 
-#: Columns of an input propagated at a time when H is materialised, and how much they may take over all nodes.
+#: Columns of an input propagated at a time when H is materialised, and their memory limit over all nodes.
 _CHUNK_COLUMNS = 512
 _CHUNK_BYTES = 8 << 20
-#: Fewer take half as long again for each. [612,000 nodes, 15.5 million edges.]
+#: Fewer columns take half as long again per column. [612,000 nodes, 15.5 million edges.]
 _LEAST_COLUMNS = 4
-#: Matrices with fewer columns are multiplied from the left.
+#: Below this number of columns, multiply from the left.
 _FEW_COLUMNS = 16
 
 
 def transposed_product(H: Tensor, R: Tensor) -> Tensor:
-    """H^T R, (p, C), for H (n, p) and R (n, C) of one dtype.
+    """Return H^T R, (p, C), for H (n, p) and R (n, C) of one dtype.
 
-    [4,590 x 745, C = 8, in float32: 3 times as fast as (R^T H)^T; 18,217 x 500, C = 3: 9 times. With C = 40 H^T R is.]
+    [4,590 x 745, C = 8, in float32: (R^T H)^T is 3 times as fast as H^T R; 18,217 x 500, C = 3: 9 times. With C = 40
+    H^T R is faster.]
     """
     return (R.T @ H).T if R.shape[1] < _FEW_COLUMNS else H.T @ R
 
 
 class Representation:
-    """H on a device, in float64; with several workers each has the own rows of what is given by training rows.
+    """H on a device, in float64. Several workers each hold their own part of everything indexed by training row.
 
-    Below, n_own is how many of the n_train rows those are: all, for one that is alone.
+    Below, n_own is the number of own rows out of n_train: all, with a single worker.
     """
 
     def __init__(
@@ -53,18 +54,18 @@ class Representation:
         workers: Workers = ALONE,
         division: Division | None = None,
     ) -> None:
-        """`rows` (n_train,) are the rows S selects, of which each worker has some; None for `division`: as many."""
+        """`rows` (n_train,) are the rows that S selects. `division` assigns them to workers, evenly if None."""
         self.inputs = inputs
         self.workers = workers
         self.division = division or Division.evenly(rows.size, workers.count)
         self._rows = torch.from_numpy(rows).to(inputs.features.rows.device)
         self._own_rows = self._rows[self.own]
-        #: Whether W is one block, in both layouts the same.
+        #: Whether W is one block, identical in both layouts.
         self._one_block = sum(each.operators.blocks for each in inputs) == 1
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the computation."""
         return self._rows.device
 
     @property
@@ -74,7 +75,7 @@ class Representation:
 
     @property
     def own(self) -> slice:
-        """Which of the training rows are one's own."""
+        """This worker's part of the training rows."""
         return self.division.part(self.workers.rank)
 
     @property
@@ -84,12 +85,12 @@ class Representation:
 
     @property
     def terms(self) -> int:
-        """How many numbers an entry of H^T R adds up one after another at most."""
+        """Most terms that an entry of H^T R adds in sequence."""
         return max(each.rows.terms for each in self.inputs) + self._neighbours
 
     @property
     def _neighbours(self) -> int:
-        """How many a node's sums over its neighbours add up at most: over those of a hub go no chunks."""
+        """Most terms in a node's sum over its neighbours: a hub's sum is not chunked."""
         return max(int(each.operators.row_entries.max()) for each in self.inputs)
 
     @property
@@ -98,7 +99,7 @@ class Representation:
         return sum(each.operators.blocks * each.rows.num_features for each in self.inputs)
 
     def split(self, W: Tensor) -> list[Tensor]:
-        """The rows of W (p, C) that belong to each input, as (blocks, k, C)."""
+        """Return the rows of W (p, C) that belong to each input, as (blocks, k, C)."""
         parts, start = [], 0
         for each in self.inputs:
             blocks, width = each.operators.blocks, each.rows.num_features
@@ -107,41 +108,41 @@ class Representation:
         return parts
 
     def all_logits(self, W: Tensor) -> Tensor:
-        """sum_b R_b X W_b over all inputs, for every node, (n, C)."""
+        """Return sum_b R_b X W_b over all inputs, for every node, (n, C)."""
         return self.inputs.logits([W] if self._one_block else [side_by_side(blocks) for blocks in self.split(W)])
 
     @together
     def logits_at_first(self, W: Tensor) -> Tensor:
-        """sum_b R_b X W_b over all inputs, for every node, (n, C), at the first worker; no rows at the others."""
+        """Return sum_b R_b X W_b over all inputs, for every node, (n, C), on the first worker; no rows elsewhere."""
         classes = self.classes(W.shape[1])
         own = W[:, classes.part(self.workers.rank)]
         columns = self.all_logits(own) if own.shape[1] else own.new_empty((self.nodes, 0))
         return self.workers.to_rows(columns, Division.at_first(self.nodes, self.workers.count), classes)
 
     def classes(self, number: int) -> Division:
-        """Which of so many classes each worker sweeps over the graph for."""
+        """Return how workers divide `number` classes for their sweeps over the graph."""
         return Division.evenly(number, self.workers.count)
 
     def logits(self, W: Tensor) -> Tensor:
-        """H W, (n_own, C)."""
+        """Return H W, (n_own, C)."""
         classes = self.classes(W.shape[1])
         own = W[:, classes.part(self.workers.rank)]
         columns = self.all_logits(own)[self._rows] if own.shape[1] else own.new_empty((self.rows, 0))
         return self.workers.to_rows(columns, self.division, classes)
 
     def scattered(self, R: Tensor) -> Tensor:
-        """S^T R for R (n_train, c), all rows of some columns: (n, c)."""
+        """Return S^T R, (n, c), for R (n_train, c): all rows of some columns."""
         return R.new_zeros((self.nodes, R.shape[1])).index_copy_(0, self._rows, R)
 
     def transposed(self, R: Tensor) -> Tensor:
-        """H^T R for R of which these are one's own rows, (n_own, C): (p, C)."""
+        """Return H^T R, (p, C), from this worker's rows of R, (n_own, C)."""
         classes = self.classes(R.shape[1])
         own = self.workers.to_columns(R, self.division, classes)
         columns = self._transposed(own) if own.shape[1] else own.new_empty((self.columns, 0))
         return self.workers.joined(columns.T, classes).T
 
     def _transposed(self, R: Tensor) -> Tensor:
-        """H^T R for R (n_train, c), all rows of some columns: (p, c)."""
+        """Return H^T R, (p, c), for R (n_train, c): all rows of some columns."""
         classes = R.shape[1]
         adjoints = zip(self.inputs, self.inputs.adjoint(self.scattered(R)), strict=True)
         products = [each.transposed_matmul(adjoint) for each, adjoint in adjoints]
@@ -150,30 +151,30 @@ class Representation:
         return torch.cat([by_block(product, classes).reshape(-1, classes) for product in products])
 
     def adjoint(self, R: Tensor) -> list[Tensor]:
-        """For each input R_b^T S^T R of its blocks b, (blocks, n, c), for R (n_train, c), all rows of some columns."""
+        """Return R_b^T S^T R per block b of each input, (blocks, n, c), for all rows of some columns R (n_train, c)."""
         classes = R.shape[1]
         if not classes:
             return [R.new_empty((each.operators.blocks, self.nodes, 0)) for each in self.inputs]
         return [by_block(adjoint, classes) for adjoint in self.inputs.adjoint(self.scattered(R))]
 
     def total(self, value: float) -> float:
-        """The sum of everybody's `value`."""
+        """Return the sum of all workers' `value`."""
         if self.workers.count == 1:
             return value
         return float(self.workers.sum(torch.tensor([value], dtype=torch.float64, device=self._rows.device)))
 
     def norm(self, R: Tensor) -> float:
-        """|R|_F of all rows together, for one's own rows of R (n_own, …)."""
+        """Return |R|_F over all workers' rows, from this worker's rows of R (n_own, …)."""
         size = float(torch.linalg.norm(R))
         return size if self.workers.count == 1 else math.sqrt(self.total(size**2))
 
     @cached_property
     def row_bounds(self) -> Tensor:
-        """At least the norm of each row of H, (n_own,): sqrt(sum_b (R_b |x|)_i^2), |x| the norms of the inputs' rows.
+        """Upper bound on each row norm of H, (n_own,): sqrt(sum_b (R_b |x|)_i^2), |x| the norms of the inputs' rows.
 
-        No entry of an operator is negative. It is also what rounding goes by in products through the factors, which
-        err before their terms cancel, and takes one sweep over a single column. [At most 3.5 times the norm on Cora,
-        Citeseer, Pubmed, Amazon Photo and arXiv, 1.3 to 2 in the middle.]
+        Operators have no negative entries. The bound also governs rounding in products through the factors, which err
+        before their terms cancel. It takes one sweep over a single column. [At most 3.5 times the norm on Cora,
+        Citeseer, Pubmed, Amazon Photo and arXiv, a median of 1.3 to 2.]
         """
         squares = torch.zeros((self.nodes, 1), dtype=torch.float64, device=self._rows.device)
         for each in self.inputs:
@@ -182,10 +183,10 @@ class Representation:
         return squares[self._own_rows, 0].sqrt_()
 
     def logit_rounding(self, passed: Tensor) -> float:
-        """How far rounding of the logits can move sum_i w_i dz_i, at least 0; `passed` (n_own,) are one's own of w.
+        """Return how far rounding of the logits can move sum_i w_i dz_i, w_i >= 0; `passed` (n_own,) is the own w.
 
-        In units of eps |W|_F / sqrt(6), by adding up variances: a sum of L terms errs by sqrt(L). A node's product with
-        W has k terms and reaches every row that the node does; what a row adds up over its neighbours is its own.
+        The unit is eps |W|_F / sqrt(6). Variances add up: a sum of L terms errs by sqrt(L). A node's product with W has
+        k terms and reaches every row that the node reaches. A row's sum over its neighbours affects only that row.
         """
         blocks = sum(each.operators.blocks for each in self.inputs)
         lengths = sum((each.operators.row_entries for each in self.inputs), torch.tensor(float(blocks)))
@@ -197,9 +198,9 @@ class Representation:
         return math.sqrt(variance)
 
     def column_chunks(self) -> Iterator[tuple[int, Tensor]]:
-        """H a few columns at a time: the first of them, and the columns (n_own, width), until all were given.
+        """Yield H a few columns at a time: the first column's number and the columns (n_own, width), until complete.
 
-        Each worker makes columns of its own, for all rows.
+        Each worker computes its own columns for all rows.
         """
         width = max(_LEAST_COLUMNS, min(_CHUNK_COLUMNS, _CHUNK_BYTES // (8 * max(self.nodes, 1))))
         first = 0
@@ -214,7 +215,7 @@ class Representation:
             first += each.operators.blocks * k
 
     def _images(self, given: Input, start: int, taken: Division) -> Iterator[Tensor]:
-        """S R_b X[:, start:…] for each block b, (n_train, k), of as many columns as one takes."""
+        """Yield S R_b X[:, start:…] for each block b, (n_train, k), with this worker's number of columns."""
         width = taken.counts[self.workers.rank]
         if not width:
             nothing = self._rows.new_empty((self.rows, 0), dtype=torch.float64)
@@ -224,28 +225,28 @@ class Representation:
             yield image[self._rows]
 
     def dense(self) -> Tensor:
-        """H itself, (n_own, p); takes n_own * p * 8 bytes."""
+        """Return H itself, (n_own, p); takes n_own * p * 8 bytes."""
         H = self.empty()
         for start, columns in self.column_chunks():
             H[:, start : start + columns.shape[1]] = columns
         return H
 
     def empty(self) -> Tensor:
-        """A matrix (n_own, p) float64 to put H in."""
+        """Return an uninitialised matrix (n_own, p) float64 for H."""
         own = self.division.counts[self.workers.rank]
         return torch.empty((own, self.columns), dtype=torch.float64, device=self._rows.device)
 
     def with_dense(self, H: Tensor) -> "DenseRepresentation":
-        """The same by `H` (n_own, p) float64, which is kept."""
+        """Return the same representation with `H` (n_own, p) float64, which is kept, not copied."""
         return DenseRepresentation(self.inputs, self._rows.cpu().numpy(), H, self.workers, self.division)
 
     def bytes_of_product(self, classes: int) -> float:
-        """What a product with H and one with H^T read, about."""
+        """Return the approximate bytes read by a product with H plus one with H^T."""
         return 2 * sum(each.rows.stored_bytes * (1 if each.rows.dense else max(1, classes / 4)) for each in self.inputs)
 
 
 class DenseRepresentation(Representation):
-    """H on a device, kept: products with training rows are taken with H itself, those with all nodes are not."""
+    """H kept on a device: products with training rows use H itself, those with all nodes do not."""
 
     def __init__(
         self,
@@ -255,16 +256,16 @@ class DenseRepresentation(Representation):
         workers: Workers = ALONE,
         division: Division | None = None,
     ) -> None:
-        """`H` (n_own, p) float64 is kept, not copied; without it H is computed."""
+        """Keep `H` (n_own, p) float64 without a copy, or compute H if None."""
         super().__init__(inputs, rows, workers, division)
         self._H = super().dense() if H is None else H
 
     def logits(self, W: Tensor) -> Tensor:
-        """H W, (n_own, C)."""
+        """Return H W, (n_own, C)."""
         return self._H @ W
 
     def transposed(self, R: Tensor) -> Tensor:
-        """H^T R for R of which these are one's own rows, (n_own, C): (p, C)."""
+        """Return H^T R, (p, C), from this worker's rows of R, (n_own, C)."""
         product = R.new_zeros((self.columns, R.shape[1]))
         for rows, residual in zip(*(torch.split(each, CHUNK_ROWS) for each in (self._H, R)), strict=True):
             product += transposed_product(rows, residual)
@@ -272,17 +273,17 @@ class DenseRepresentation(Representation):
 
     @property
     def terms(self) -> int:
-        """How many numbers an entry of H^T R adds up one after another at most."""
+        """Most terms that an entry of H^T R adds in sequence."""
         return chunked_terms(self.rows) + self.workers.count + self._neighbours
 
     def logit_rounding(self, passed: Tensor) -> float:
-        """That of H itself and of its products with W, of p terms."""
+        """Return the rounding of H itself combined with that of its products with W, of p terms."""
         return math.hypot(super().logit_rounding(passed), math.sqrt(self.columns) * self.norm(self.row_bounds * passed))
 
     def dense(self) -> Tensor:
-        """H itself, (n_own, p), not to be written to."""
+        """Return H itself, (n_own, p), read only."""
         return self._H
 
     def bytes_of_product(self, classes: int) -> float:
-        """What a product with H and one with H^T read in single precision."""
+        """Return the bytes read by a product with H plus one with H^T in single precision."""
         return 2.0 * 4 * self._H.numel()

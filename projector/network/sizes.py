@@ -1,4 +1,4 @@
-"""The dimensions of a model that its costs depend on, known before any work is done."""
+"""The dimensions that determine a model's costs, known before any work starts."""
 
 from dataclasses import dataclass
 
@@ -10,23 +10,23 @@ from projector.network.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a graph brings to them; a specification does the rest."""
+    """The dimensions that come from the graph; the specification supplies the others."""
 
     nodes: int
-    #: Undirected.
+    #: Undirected edges.
     edges: int
     #: Columns of the graph's features.
     features: int
     classes: int
     #: Training nodes, n_train.
     training: int
-    #: Values of the features that are stored: nodes * features when dense, fewer when CSR.
+    #: Stored feature values: nodes * features if dense, fewer for CSR.
     stored_values: int
     sparse: bool
 
     @classmethod
     def of(cls, graph: Graph) -> "Sizes":
-        """Those of a graph's model."""
+        """Return the sizes of a graph's model."""
         dense = isinstance(graph.features, np.ndarray)
         stored = graph.features.size if isinstance(graph.features, np.ndarray) else graph.features.nnz
         training = int(graph.train_mask.sum())
@@ -35,9 +35,9 @@ class Sizes:
         )
 
     def width(self, spec: ModelSpec) -> int:
-        """d, the columns of the input whose span counts: the features, or what the MLP makes of them."""
+        """Return d, the columns of the input whose span counts: the features, or the MLP's outputs."""
         return spec.mlp_width or self.features
 
     def rows_of_weights(self, spec: ModelSpec) -> int:
-        """p, the columns of H and rows of W."""
+        """Return p, the columns of H and rows of W."""
         return len(spec.block_hops) * self.width(spec) + spec.label_hops * self.classes

@@ -1,4 +1,4 @@
-"""What defines a model apart from its data: propagation, blocks, loss, solver."""
+"""What defines a model besides its data: propagation, blocks, loss, solver."""
 
 import math
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from enum import StrEnum
 
 from projector.errors import TrainingError
 
-#: Label reuse excludes the node's own label at up to this many hops.
+#: Largest number of hops for which label reuse can exclude the node's own label.
 MAX_LABEL_HOPS = 3
-#: Every graph is smoothed to nothing long before; a manifest that asks for more is none of ours. Of many more hops the
-#: rounding of P is more than the certificate adds for it. [50 hops, of nodes that have one neighbour each.]
+#: Every graph is smoothed to nothing long before this, and no valid manifest asks for more. Over many more hops the
+#: rounding of P would exceed what the certificate adds for it. [50 hops, of nodes with one neighbour each.]
 MAX_HOPS = 30
-#: Random generators take 64 bits, and the manifest a signed number.
+#: Random generators take 64 bits, and the manifest a signed integer.
 MAX_SEED = 2**63 - 1
-#: Every guarantee divides by lambda: the optimum is unique, and the gradient bounds the distance to it, only then. The
-#: ends leave room for what is computed with lambda, in single precision too.
+#: Every guarantee divides by lambda: only for lambda > 0 is the optimum unique and the distance to it bounded by the
+#: gradient. The limits leave room for computations with lambda, in single precision too.
 MIN_LAMBDA, MAX_LAMBDA = 1e-30, 1e30
 _ALLOWED_LAMBDA = (
     f"{MIN_LAMBDA:g} to {MAX_LAMBDA:g}: at 0 there is no unique optimum, and no bound on the distance to one"
@@ -31,7 +31,7 @@ class PropagationKind(StrEnum):
 
 
 class Combine(StrEnum):
-    """Which propagated copies of the features the representation holds."""
+    """Which propagated copies of the features form the representation."""
 
     #: H = P^L X (the paper's Eq. 1)
     LAST = "last"
@@ -48,14 +48,14 @@ class LossKind(StrEnum):
     OVR = "ovr"
     #: One support vector machine per class against the rest, the hinge smoothed quadratically over a width of 1.
     HINGE = "hinge"
-    #: The same with the hinge as it is: `sgd` only, and no certificate.
+    #: The unsmoothed hinge: `sgd` only, and no certificate.
     PLAIN_HINGE = "plain_hinge"
     #: Half the squared distance to the one-hot class, or to real-valued targets.
     SQUARED = "squared"
 
 
 class SolverKind(StrEnum):
-    """How the weights are found."""
+    """The method that finds the weights."""
 
     NEWTON = "newton"
     SGD = "sgd"
@@ -71,7 +71,7 @@ _KINDS: dict[str, type[StrEnum]] = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything that, with the graph and the seed, determines the trained weights."""
+    """Everything that determines the trained weights, apart from the graph."""
 
     propagation: PropagationKind = PropagationKind.SYM
     #: s in A + sI.
@@ -82,11 +82,11 @@ class ModelSpec:
     loss: LossKind = LossKind.SOFTMAX
     #: Ly, the number of label blocks (P^l - diag P^l) Y, l = 1 … Ly; 0 for no label reuse, at most 3.
     label_hops: int = 0
-    #: Whether the feature hops go through adaptive diffusion instead of P.
+    #: Whether the feature hops use adaptive diffusion instead of P.
     diffusion: bool = False
     #: g in (1 - g) I + g D of adaptive diffusion.
     gamma: float = 1.0
-    #: Width of Z = relu(relu(X W1) W2), which then takes the place of X; 0 for no MLP.
+    #: Width of Z = relu(relu(X W1) W2), which replaces X; 0 for no MLP.
     mlp_width: int = 0
     #: lambda, the weight of |W|_F^2 / 2.
     regularization: float = 1e-4
@@ -102,7 +102,7 @@ class ModelSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Takes the names as strings, too; raises TrainingError for one that there is not."""
+        """Accept names as strings, too. Raises TrainingError for an unknown one."""
         for name, kind in _KINDS.items():
             given = getattr(self, name)
             try:
@@ -117,7 +117,7 @@ class ModelSpec:
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Raises TrainingError naming the first setting that is out of range."""
+    """Raise TrainingError naming the first setting that is out of range."""
     ranges = {
         "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
         "hops": (spec.hops, 1 <= spec.hops <= MAX_HOPS, f"1 to {MAX_HOPS}"),

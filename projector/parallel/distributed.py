@@ -1,12 +1,11 @@
-"""Several processes, here or on several hosts, by `torch.distributed`: gloo between CPUs, nccl between GPUs.
+"""Several processes, on one or several hosts, through `torch.distributed`: gloo between CPUs, nccl between GPUs.
 
-The first process, rank 0, runs the program; the others `follow` it. A function that all carry out (`together`) is
-announced: its name and its arguments, objects by number. Each then runs it with its own parts of the objects, with
-collectives inside, and what it returns gets the next number, the same everywhere. So only the first process decides how
-the program goes on, whatever its clock or the last bits of its sums say, and a follower that is lost takes nothing with
-it that is not derived.
+The first process, rank 0, runs the program, and the others `follow` it. A collective function (`together`) is announced
+by name and arguments, with objects sent by number. Each process then runs it on its own parts of the objects, with
+collectives inside. The result gets the next number, the same everywhere. So only the first process decides how the
+program continues, by its own clock and the last bits of its own sums. A lost follower takes only derived data with it.
 
-Nothing that passes is encrypted or authenticated: this belongs on a private network.
+Messages are neither encrypted nor authenticated: use a private network.
 """
 
 import json
@@ -26,38 +25,38 @@ from projector.errors import WorkersLost
 from projector.parallel.workers import CARRIED_OUT, Division
 
 Result = TypeVar("Result")
-#: The name of what nothing is done for.
+#: Name of an announcement without a function.
 _BEAT = ""
 
 
 class Distributed:
-    """The processes of one `torch.distributed` group; all of them make it at once.
+    """The processes of one `torch.distributed` group. All of them construct it at the same time.
 
-    An ArithmeticError comes of numbers that all have summed: every worker raises it, and all go on. After any other
-    error they are no longer at the same place, so that everything but it raises WorkersLost from there on.
+    An ArithmeticError comes from numbers that all processes summed: every worker raises it, and all continue. After any
+    other error the processes are out of step: that call and all later ones raise WorkersLost.
     """
 
     def __init__(self, timeout_s: float, device: torch.device | str = "cpu") -> None:
-        """After `torch.distributed.init_process_group`; no collective waits for longer than `timeout_s`."""
+        """Call after `torch.distributed.init_process_group`. No collective waits longer than `timeout_s`."""
         timeout = timedelta(seconds=timeout_s)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self._device = torch.device(device)
-        #: Announcements pass by CPUs, so that they need no GPU and wait for none.
+        #: Announcements go through CPUs, so they need no GPU and wait for none.
         self._spoken = dist.new_group(backend="gloo", timeout=timeout)
         self._moved = dist.new_group(backend="nccl", timeout=timeout) if self._device.type == "cuda" else self._spoken
         self._one_at_a_time = threading.RLock()
-        #: Whether all are carrying out a method.
+        #: Whether a collective function is running.
         self._inside = False
         self._lost = False
         self._names = _Names(first=self.rank == 0)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of everybody's `tensor`, in its place."""
+        """Return the sum of all workers' `tensor`, computed in place."""
         dist.all_reduce(tensor, group=self._moved)
         return tensor
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
-        """One's own rows (rows.counts[rank], width.length) of a matrix divided by columns."""
+        """Return this worker's rows (rows.counts[rank], width.length) of a matrix divided by columns."""
         sent = columns.contiguous()
         mine = rows.counts[self.rank]
         received = sent.new_empty(mine * width.length)
@@ -72,7 +71,7 @@ class Distributed:
         return torch.cat([each.view(mine, count) for each, count in zip(pieces, width.counts, strict=True)], dim=1)
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
-        """One's own columns (rows.length, width.counts[rank]) of a matrix divided by rows."""
+        """Return this worker's columns (rows.length, width.counts[rank]) of a matrix divided by rows."""
         sent = torch.cat([own[:, part].reshape(-1) for part in width.parts])
         mine = width.counts[self.rank]
         received = sent.new_empty(rows.length * mine)
@@ -86,7 +85,7 @@ class Distributed:
         return received.view(rows.length, mine)
 
     def joined(self, own: Tensor, rows: Division) -> Tensor:
-        """The whole matrix (rows.length, k); parts of different lengths are filled up on the way."""
+        """Return the whole matrix (rows.length, k); parts of different lengths are padded in transit."""
         longest = max(rows.counts)
         filled = own.new_zeros((longest, *own.shape[1:]))
         filled[: own.shape[0]] = own
@@ -95,7 +94,7 @@ class Distributed:
         return torch.cat([part[:count] for part, count in zip(parts, rows.counts, strict=True)])
 
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        """Announces `function` and carries it out; within another one, the others are at it already."""
+        """Announce `function` and run it. Inside a collective function, only run it: the others run it already."""
         with self._one_at_a_time:
             if self._inside or self.rank:
                 return function(*arguments)
@@ -104,38 +103,38 @@ class Distributed:
                 return self._carried_out(function, arguments)
 
     def knows(self, root: object) -> None:
-        """Gives the same object of all processes, made by each, its number."""
+        """Number an object that every process has built for itself."""
         self._names.add(root)
 
     def follow(self) -> None:
-        """Carries out what the first process announces, until it says that it was all."""
+        """Run what the first process announces, until it announces the end."""
         with self._in_step():
             while (heard := self._heard()) is not None:
                 name, arguments = heard
                 if name == _BEAT:
                     self.sum(torch.zeros(1, device=self._device))
                     continue
-                # The first has raised it as well, and says what comes of it.
+                # The first process raised it as well, and decides what follows.
                 with suppress(ArithmeticError):
                     self._carried_out(CARRIED_OUT[name], arguments)
 
     def beat(self) -> None:
-        """Tells the others that the first process is there, and what it holds no longer.
+        """Signal the others that the first process is alive, and have them release what it has released.
 
-        Once it returns, nothing of that is in their memory. Raises WorkersLost where one of them is not there.
+        When it returns, the others no longer hold any of that in memory. Raises WorkersLost if one is missing.
         """
         with self._one_at_a_time, self._in_step():
             self._announce(_BEAT, ())
             self.sum(torch.zeros(1, device=self._device))
 
     def end(self) -> None:
-        """Lets the others go."""
+        """Release the other processes."""
         with self._one_at_a_time, self._in_step():
             self._announce(None, ())
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """For what all do at once; what one fails in alone is the last that they do."""
+        """Guard a collective step: a process that fails in it alone takes part in no further step."""
         remedy = "Begin again, with the workers that are there."
         if self._lost:
             raise WorkersLost("The workers have lost one another.", remedy)
@@ -208,21 +207,21 @@ class Distributed:
 
 
 class _Names:
-    """Numbers of objects, in the order in which they came to be.
+    """Numbers of objects, in order of creation.
 
-    The first process holds none of them, and says which are gone; the others hold them until then.
+    The first process keeps no object alive and announces those that are gone. The others hold them until then.
     """
 
     def __init__(self, *, first: bool) -> None:
         self._first = first
-        #: How many have been numbered.
+        #: Count of numbered objects.
         self.numbered = 0
         self._objects: dict[int, object] = {}
         self._numbers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._gone: list[int] = []
 
     def add(self, made: object) -> None:
-        """Numbers what a method returned, if it is more than a value."""
+        """Number a function's result, unless it is a plain value."""
         if made is None or isinstance(made, Tensor | np.ndarray | bool | int | float | str | tuple | list):
             return
         if self._first:
@@ -233,21 +232,21 @@ class _Names:
         self.numbered += 1
 
     def number(self, known: object) -> int:
-        """Of an object that `add` was told."""
+        """Return the number of an object known to `add`."""
         return self._numbers[known]
 
     def object(self, number: int) -> object:
-        """With that number."""
+        """Return the object with that number."""
         return self._objects[number]
 
     def take_gone(self) -> list[int]:
-        """The numbers of objects that the first process holds no longer, each once."""
+        """Return the numbers of objects that the first process has released, each once."""
         gone = []
         while self._gone:
             gone.append(self._gone.pop())
         return gone
 
     def forget(self, gone: Sequence[int]) -> None:
-        """Lets go of them."""
+        """Release these objects."""
         for number in gone:
             del self._objects[number]

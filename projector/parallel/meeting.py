@@ -1,12 +1,12 @@
-"""Where processes that are to compute together find one another, once for each group of them.
+"""The rendezvous of processes that compute together, once for each group.
 
-The first of them opens the meeting at an address of its own and says what is to be made ready. Whoever comes makes it
-ready and says so, with a digest of it; the first then settles who takes part: those that are ready by then, with the
-digest that it has itself. Who comes later waits for the next meeting. One that dies between being ready and taking part
-is missed within the time given, as `WorkersLost`. The group's own connections, on ports that are free, are made where
-gloo is told to: on the network interface that the environment's GLOO_SOCKET_IFNAME names.
+The first process opens a meeting at its own address and publishes the task to prepare. Visitors prepare it and report
+ready with a digest. The first process then settles the members: those ready by then with the same digest as its own.
+Later visitors wait for the next meeting. If a member dies between ready and joining, the others time out with
+`WorkersLost`. The group's own connections use free ports, on the network interface named by gloo's environment variable
+GLOO_SOCKET_IFNAME.
 
-Nothing that passes is encrypted or authenticated: this belongs on a private network.
+Messages are neither encrypted nor authenticated: use a private network.
 """
 
 import errno
@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from projector.errors import WorkersDiffer, WorkersLost
 from projector.parallel.distributed import Distributed
 
-#: Seconds between two looks at what the other side says.
+#: Seconds between two polls of the other side.
 _LOOK_S = 0.05
 #: Longest wait for the first worker to accept a connection (seconds).
 _CONNECT_S = 2.0
@@ -34,34 +34,34 @@ _CAME, _TASK, _READY, _SETTLED = "came", "task", "ready", "settled"
 
 
 class Meeting:
-    """Of the first worker, from before it makes ready itself until the group is not needed any more."""
+    """The first worker's side, from before its own preparation until the group is finished."""
 
     def __init__(self, address: str, port: int, timeout_s: float) -> None:
-        """Listens at `address`, on a port that is free where `port` is 0.
+        """Listen at `address`, on a free port if `port` is 0.
 
-        OSError when that is not possible, or when `address` means all of this host's, as `0` does.
+        Raises OSError if that fails, or if `address` means all addresses of this host, as `0` does.
         """
         family, *_, (host, *_) = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         if ip_address(str(host).partition("%")[0]).is_unspecified:
             raise OSError(errno.EADDRNOTAVAIL, "it means every address of this host", address)
         bound = socket.create_server((host, port), family=family)
         self._timeout_s = timeout_s
-        #: Where it listens.
+        #: The listening address.
         self.address, self.port = str(host), int(bound.getsockname()[1])
-        # Of a bound socket, since by itself it would listen at every address.
+        # Pass a bound socket: the store itself would listen at every address.
         self._store = _store(self.address, self.port, timeout_s, listening=bound.detach())
 
     def begin(self, task: str) -> None:
-        """Says what is to be made ready."""
+        """Publish the task to prepare."""
         self._store.set(_TASK, task)
 
     @property
     def came(self) -> int:
-        """How many have come, whatever became of them."""
+        """Number of visitors so far, including those that left."""
         return int(self._store.add(_CAME, 0))
 
     def ready(self) -> dict[int, str]:
-        """The digests of those that are ready, by their numbers."""
+        """Return the digests of ready visitors, by their numbers."""
         numbers = range(1, self.came + 1)
         return {
             number: self._store.get(f"{_READY}/{number}").decode()
@@ -70,25 +70,25 @@ class Meeting:
         }
 
     def settle(self, digest: str, most: int) -> list[int]:
-        """Settles who takes part, besides the first: at most so many, by their numbers."""
+        """Settle the members besides the first, at most `most`, and return their numbers."""
         members = [number for number, theirs in self.ready().items() if theirs == digest][:most]
         self._store.set(_SETTLED, json.dumps({"digest": digest, "members": members}))
         return members
 
     @contextmanager
     def group(self, members: list[int], device: torch.device | str) -> Iterator[Distributed]:
-        """The first of the group of those settled on, for the time of the block; raises WorkersLost without them."""
+        """Join the settled group as its first worker, within the block. Raises WorkersLost if a member is missing."""
         with _group(self._store, 0, 1 + len(members), self._timeout_s, device) as workers:
             yield workers
 
 
 class Visit:
-    """Of any other worker, at one meeting."""
+    """Another worker's side of one meeting."""
 
     def __init__(self, address: str, port: int, timeout_s: float) -> None:
-        """Comes to the meeting at `address`; OSError while there is none, WorkersLost when it ends at once."""
+        """Visit the meeting at `address`. Raises OSError while there is none, WorkersLost if it ends immediately."""
         with closing(socket.create_connection((address, port), _CONNECT_S)) as found:
-            #: The address at which the first can reach this process.
+            #: The address at which the first worker can reach this process.
             self.address = str(found.getsockname()[0])
             host = str(found.getpeername()[0])
         self._timeout_s = timeout_s
@@ -97,7 +97,7 @@ class Visit:
             self._number = int(self._store.add(_CAME, 1))
 
     def task(self) -> str:
-        """What is to be made ready, once that is said; raises WorkersLost when the meeting ends before."""
+        """Wait for the task to prepare and return it. Raises WorkersLost if the meeting ends before."""
         with _while_it_lasts():
             while self.settled or not self._store.check([_TASK]):
                 time.sleep(_LOOK_S)
@@ -105,14 +105,14 @@ class Visit:
 
     @property
     def settled(self) -> bool:
-        """Whether it is settled who takes part; raises WorkersLost when the meeting is over."""
+        """Whether the members are settled. Raises WorkersLost if the meeting is over."""
         with _while_it_lasts():
             return bool(self._store.check([_SETTLED]))
 
     def take_part(self, digest: str) -> int | None:
-        """Says that it is ready; its place among those that take part, None when it has come too late for that.
+        """Report ready and return this worker's rank in the group, or None if it was too late.
 
-        Raises WorkersDiffer when what it has made ready is not what the first has, WorkersLost as `task` does.
+        Raises WorkersDiffer if its preparation differs from that of the first worker, WorkersLost as `task` does.
         """
         with _while_it_lasts():
             self._store.set(f"{_READY}/{self._number}", digest)
@@ -130,12 +130,12 @@ class Visit:
 
     @contextmanager
     def group(self, rank: int, device: torch.device | str) -> Iterator[Distributed]:
-        """This worker's part in the group, for the time of the block; raises WorkersLost as `Meeting.group` does."""
+        """Join the group for the duration of the block. Raises WorkersLost as `Meeting.group` does."""
         with _group(self._store, rank, self._count, self._timeout_s, device) as workers:
             yield workers
 
     def stay(self) -> None:
-        """Waits until the meeting is over."""
+        """Wait until the meeting is over."""
         with suppress(WorkersLost):
             while self.settled:
                 time.sleep(_LOOK_S)
@@ -154,7 +154,7 @@ def _store(host: str, port: int, timeout_s: float, listening: int | None = None)
 
 @contextmanager
 def _while_it_lasts() -> Iterator[None]:
-    """WorkersLost for what the store says when the process that holds it has gone."""
+    """Convert the store's errors into WorkersLost once the first worker has gone."""
     try:
         yield
     except (dist.DistError, OSError) as error:

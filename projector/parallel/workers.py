@@ -1,7 +1,7 @@
-"""The processes that share one model's computation: alone, or several on `torch.distributed`.
+"""The processes that share one model's computation: a single one, or several on `torch.distributed`.
 
-Rows of H are divided among them, and while H is made, or where products go through its factors, columns are. What each
-holds of a matrix is in the order of the workers.
+They divide the rows of H. While H is computed, or products go through its factors, they divide columns. Each worker's
+part of a matrix follows the order of the workers.
 """
 
 import inspect
@@ -15,109 +15,109 @@ from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-#: What workers carry out together, by name.
+#: Collective functions by name.
 CARRIED_OUT: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
 class Division:
-    """How many rows, or columns, each worker has: those of the first, then those of the second, and so on."""
+    """Number of rows or columns of each worker, in the order of the workers."""
 
     counts: tuple[int, ...]
 
     @classmethod
     @lru_cache(maxsize=64)
     def evenly(cls, length: int, workers: int) -> "Division":
-        """In parts that differ by one at most; some are empty where there are more workers."""
+        """Divide into parts that differ by at most one. Some are empty if there are more workers than items."""
         return cls(tuple((length + rank) // workers for rank in reversed(range(workers))))
 
     @classmethod
     def at_first(cls, length: int, workers: int) -> "Division":
-        """All at the first of them."""
+        """Give everything to the first worker."""
         return cls((length, *(0,) * (workers - 1)))
 
     @property
     def length(self) -> int:
-        """All together."""
+        """The total length."""
         return sum(self.counts)
 
     def part(self, rank: int) -> slice:
-        """Those of one worker."""
+        """Return one worker's part."""
         start = sum(self.counts[:rank])
         return slice(start, start + self.counts[rank])
 
     @property
     def parts(self) -> list[slice]:
-        """Those of each worker."""
+        """Every worker's part."""
         stops = itertools.accumulate(self.counts)
         return [slice(stop - count, stop) for count, stop in zip(self.counts, stops, strict=True)]
 
     def rounds(self, width: int) -> "Iterator[tuple[list[int], Division]]":
-        """What everybody takes of their part next, at most `width` at a time: where each begins, and how many."""
+        """Yield each round's starts and counts per worker, at most `width` items each."""
         for start in range(0, max(self.counts), width):
             taken = Division(tuple(min(max(count - start, 0), width) for count in self.counts))
             yield [part.start + start for part in self.parts], taken
 
 
 class Workers(Protocol):
-    """Who computes together. Every method that passes tensors on is called by all at once, with equal shapes."""
+    """The group that computes together. All workers call every method that moves tensors, with equal shapes."""
 
-    #: Which of them this process is, from 0; the first decides, the others follow it.
+    #: Index of this process, from 0. The first worker decides, the others follow.
     rank: int
     count: int
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of everybody's `tensor`, which is overwritten by it; the same bits everywhere."""
+        """Return the sum of all workers' `tensor`, which it overwrites; the same bits everywhere."""
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
-        """One's own rows, all columns, of a matrix of which each has its own `columns`, all rows."""
+        """Return this worker's rows, all columns, of a matrix of which each holds its own `columns`, all rows."""
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
-        """One's own columns, all rows, of a matrix of which each has its `own` rows, all columns."""
+        """Return this worker's columns, all rows, of a matrix of which each holds its `own` rows, all columns."""
 
     def joined(self, own: Tensor, rows: Division) -> Tensor:
-        """The whole matrix, everywhere, of which each has its `own` rows, all columns."""
+        """Return the whole matrix on every worker, from each worker's `own` rows."""
 
     def knows(self, root: object) -> None:
-        """What all begin with: an object that each has made by itself."""
+        """Register an object that every worker has built for itself."""
 
     def beat(self) -> None:
-        """Has the others let go of what this process holds no longer; once it returns, they have."""
+        """Have the others release what this process has released, before returning."""
 
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        """Has everybody carry out `function`, known as `name`; returns what this process got."""
+        """Have all workers run `function`, known as `name`; return this process's result."""
 
 
 class Alone:
-    """One process has all of it."""
+    """A single process that holds everything."""
 
     rank = 0
     count = 1
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """`tensor`."""
+        """Return `tensor`."""
         return tensor
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
-        """`columns`, which are all."""
+        """Return `columns`, which are complete."""
         return columns
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
-        """`own`, which are all."""
+        """Return `own`, which is complete."""
         return own
 
     def joined(self, own: Tensor, rows: Division) -> Tensor:
-        """`own`, which is all."""
+        """Return `own`, which is complete."""
         return own
 
     def knows(self, root: object) -> None:
-        """Nobody else has to."""
+        """Do nothing: there are no others."""
 
     def beat(self) -> None:
-        """Nobody else holds anything."""
+        """Do nothing: there are no others."""
 
     def call(self, name: str, function: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        """Carries it out."""
+        """Run `function`."""
         return function(*arguments)
 
 
@@ -125,10 +125,9 @@ ALONE = Alone()
 
 
 def together(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Makes `function` one that all workers carry out, each with their own parts of the objects it is given.
+    """Make `function` collective: all workers run it, each with its own parts of the given objects.
 
-    The first argument has `workers`. Arguments are tensors, arrays, what such a function has returned, and what JSON
-    knows.
+    The first argument has `workers`. Arguments are tensors, arrays, results of such functions, and JSON values.
     """
     name = f"{function.__module__}.{function.__qualname__}"
     signature = inspect.signature(function)

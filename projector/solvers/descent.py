@@ -1,10 +1,10 @@
 """Stochastic gradient descent, with the dual variable of its weights.
 
-Weights are linear combinations of the minibatch gradients H_B^T r of the steps, with coefficients that depend neither
-on H nor on the residuals r. Giving each step's residuals to U with the coefficient of that step therefore keeps
-W = H^T U, at an optimum or not, at the cost of a batch per step.
+Weights are linear combinations of the steps' minibatch gradients H_B^T r, with coefficients that depend neither on H
+nor on the residuals r. So adding each step's residuals to U with that step's coefficient keeps W = H^T U, at an optimum
+or not, at the cost of one batch per step.
 
-The rows of H are propagated once, and kept in a temporary file where they are large: memory holds a batch of them.
+The rows of H are propagated once. If they are large, a temporary file holds them, and memory holds only one batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from projector.errors import TrainingError
 from projector.network.spec import LossKind, ModelSpec
 from projector.solvers.objective import Objective, Point
 
-#: The objective may grow to this many times its value at W = 0 before training counts as diverged.
+#: Training counts as diverged once the objective exceeds this many times its value at W = 0.
 _DIVERGENCE = 1e3
 _POWER_ITERATIONS = 20
 
-#: (W, row numbers of a batch) -> mean residuals of the batch (m, C), and H_B^T of them (p, C).
+#: (W, row numbers of a batch) -> the batch's residuals over its size (m, C), and H_B^T times them (p, C).
 _GradientOf: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -42,19 +42,19 @@ class MomentumSteps:
     """v <- momentum v + gradient + lambda W, W <- W - rate v."""
 
     def __init__(self, start: Tensor, spec: ModelSpec) -> None:
-        #: The weights after the steps taken, (p, C); changed in place.
+        #: Current weights, (p, C); changed in place.
         self.W = start.clone()
         self._velocity = torch.zeros_like(start)
         self._rate, self._momentum, self._decay = spec.learning_rate, spec.momentum, spec.regularization
 
     def take(self, gradient: Tensor) -> None:
-        """One step, given the gradient (p, C) of a batch's mean loss."""
+        """Take one step, given the gradient (p, C) of a batch's mean loss."""
         self._velocity.mul_(self._momentum).add_(self.W, alpha=self._decay).add_(gradient)
         self.W.sub_(self._velocity, alpha=self._rate)
 
     def shares(self, count: int) -> NDArray[np.float64]:
-        """(count,): the coefficient of each step's gradient in W after `count` steps: the rule itself, on numbers."""
-        # Extended precision, so that hundreds of thousands of steps leave every digit of float64.
+        """Return the coefficient of each step's gradient in W after `count` steps, (count,): the rule on scalars."""
+        # Extended precision keeps every digit of float64 over hundreds of thousands of steps.
         rate, momentum, decay = (np.longdouble(each) for each in (self._rate, self._momentum, self._decay))
         velocity, weight = np.longdouble(1), -rate
         shares = np.empty(count)
@@ -69,9 +69,9 @@ class MomentumSteps:
 class PegasosSteps:
     """W <- (1 - 1/t) W - gradient / (lambda t) in step t, that is W = -(sum of gradients) / (lambda t).
 
-    The step sizes 1 / (lambda t) of Pegasos (Shalev-Shwartz, Singer, Srebro and Cotter, 2011), which need no learning
-    rate and converge for losses without curvature. Its projection onto a ball is optional there and left out: with it
-    W would be no sum of gradients whose coefficients are known beforehand.
+    The step sizes 1 / (lambda t) of Pegasos (Shalev-Shwartz, Singer, Srebro and Cotter, 2011) need no learning rate and
+    converge for losses without curvature. Its optional projection onto a ball is omitted: with it, W would not be a sum
+    of gradients with coefficients known beforehand.
     """
 
     def __init__(self, start: Tensor, spec: ModelSpec) -> None:
@@ -81,13 +81,13 @@ class PegasosSteps:
         self._taken = 0
 
     def take(self, gradient: Tensor) -> None:
-        """As `MomentumSteps.take`."""
+        """Take one step, as `MomentumSteps.take`."""
         self._taken += 1
         self._sum.add_(gradient)
         torch.div(self._sum, -self._decay * self._taken, out=self.W)
 
     def shares(self, count: int) -> NDArray[np.float64]:
-        """As `MomentumSteps.shares`; the same for every step."""
+        """Return coefficients as `MomentumSteps.shares`, equal for every step."""
         return np.full(count, -1 / (self._decay * count))
 
 
@@ -97,11 +97,11 @@ def descend(
     start: Tensor,
     on_epoch: Callable[[int, Point], None],
 ) -> Descent:
-    """`spec.epochs` epochs of descent from `start` = 0 (p, C): with momentum, or Pegasos' steps for the plain hinge.
+    """Run `spec.epochs` epochs from `start` = 0 (p, C): with momentum, or Pegasos' steps for the plain hinge.
 
-    Minibatches of `spec.batch_size` rows (0: all of them) follow an order drawn anew each epoch from `spec.seed`. Their
-    rows of H, n_train * p * 8 bytes, are in a file without a name where they are large (`seldom_read`). Raises
-    TrainingError when the objective diverges, and DeviceError when there is no room for the file.
+    Minibatches of `spec.batch_size` rows (0: all of them) follow a new order each epoch, drawn from `spec.seed`. If
+    their rows of H, n_train * p * 8 bytes, are large, an unnamed file holds them (`seldom_read`). Raises TrainingError
+    if the objective diverges, and DeviceError if there is no room for the file.
     """
     count = objective.representation.rows
     batch_size = min(spec.batch_size, count) or count
@@ -125,7 +125,7 @@ def descend(
 
 def _check_progress(objective: Objective, spec: ModelSpec, epoch: int, first: Point, point: Point) -> None:
     if spec.loss is LossKind.PLAIN_HINGE:
-        # Its first steps are as long as 1 / lambda, whatever the data, and come back.
+        # Its first steps are as long as 1 / lambda for any data, and come back.
         if not np.isfinite(point.value):
             raise TrainingError(
                 f"Training left the range of numbers in epoch {epoch + 1}.",
@@ -139,14 +139,14 @@ def _check_progress(objective: Objective, spec: ModelSpec, epoch: int, first: Po
 
 
 def _batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of each batch of one epoch, ascending; drawn on the CPU, the same for every device."""
+    """Yield row numbers of each batch of one epoch, ascending; drawn on the CPU, the same for every device."""
     order = torch.arange(count) if batch_size == count else torch.randperm(count, generator=generator)
     for start in range(0, count, batch_size):
         yield order[start : start + batch_size].sort().values
 
 
 def _gradients(objective: Objective, batch_size: int) -> _GradientOf:
-    """Gradients of batches: of all rows through the factors of H, of fewer from rows of H that are kept."""
+    """Return the gradient function: through the factors of H for all rows, from stored rows of H for batches."""
     representation, loss, labels = objective.representation, objective.loss, objective.labels
 
     def through_factors(W: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ def _gradients(objective: Objective, batch_size: int) -> _GradientOf:
 
 
 def _largest_curvature(objective: Objective, direction: Tensor) -> float:
-    """An estimate of the largest eigenvalue that the Hessian has anywhere, by power iteration on H^T H.
+    """Estimate the largest eigenvalue of the Hessian anywhere, by power iteration on H^T H.
 
     `direction` (p, C) gives shape and device.
     """

@@ -1,8 +1,8 @@
-"""The squared loss where H has fewer rows than columns: by the kernel K = H H^T of the training rows.
+"""The squared loss if H has fewer rows than columns: by the kernel K = H H^T of the training rows.
 
-(H^T H / n + lambda I)^-1 = (I - H^T (K + n lambda I)^-1 H) / lambda (Woodbury), so systems with K stand for those with
-the larger matrix. K only preconditions: gradients and products with the Hessian go through H, so that what K is off
-never reaches the weights or the certificate.
+(H^T H / n + lambda I)^-1 = (I - H^T (K + n lambda I)^-1 H) / lambda (Woodbury), so systems with K replace those with
+the larger matrix. K only preconditions: gradients and Hessian products go through H, so errors in K never reach the
+weights or the certificate.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from projector.network.representation import Representation
 from projector.solvers.normal_equations import LARGEST_MATRIX, takes_normal_equations
 from projector.solvers.objective import Objective
 
-#: Share of the right-hand side that is left, and steps at most.
+#: Remaining share of the right-hand side, and largest number of steps.
 _TOLERANCE = 1e-10
 _MAX_STEPS = 200
 _WORD = 8
 
 
 def takes_kernel(rows: int, columns: int) -> bool:
-    """Whether K is kept for H (rows, columns): there are fewer rows than columns, and it is not too large."""
+    """Return whether K is kept for H (rows, columns): fewer rows than columns, and not too large."""
     return 0 < rows < columns and rows**2 * _WORD <= LARGEST_MATRIX
 
 
 def factorises(rows: int, columns: int) -> bool:
-    """Whether the squared loss is trained by one factorisation, of its normal equations or of its kernel."""
+    """Return whether the squared loss is trained by one factorisation, of its normal equations or of its kernel."""
     return takes_normal_equations(rows, columns) or takes_kernel(rows, columns)
 
 
 def kernel_of(representation: Representation) -> Tensor:
-    """H H^T, (n_train, n_train), a few columns of H at a time; of one worker."""
+    """Return H H^T, (n_train, n_train), from a few columns of H at a time; for one worker."""
     K = torch.zeros((representation.rows,) * 2, dtype=torch.float64, device=representation.device)
     for _, columns in representation.column_chunks():
         K.addmm_(columns, columns.T)
@@ -42,7 +42,7 @@ def kernel_of(representation: Representation) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class KernelFactor:
-    """The Cholesky factor of K + n lambda I for some training nodes; a trace of every row that it was made from."""
+    """The Cholesky factor of K + n lambda I for some training nodes; a trace of every row behind it."""
 
     #: (n, n) float64, lower triangular.
     cholesky: Tensor
@@ -60,7 +60,7 @@ class KernelObjective(Objective):
     nodes: NDArray[np.int64]
 
     def factor(self) -> KernelFactor:
-        """Of this K. Raises ArithmeticError where there is none."""
+        """Return the factor of this K. Raises ArithmeticError if there is none."""
         shifted = self.K.clone()
         shifted.diagonal().add_(self._shift)
         cholesky, failed = torch.linalg.cholesky_ex(shifted)
@@ -69,7 +69,7 @@ class KernelObjective(Objective):
         return KernelFactor(cholesky, self.nodes)
 
     def solve(self, factor: KernelFactor, gradient: Tensor) -> Tensor:
-        """The inverse Hessian applied to (p, C); `factor` may be of an earlier graph."""
+        """Return the inverse Hessian applied to (p, C); `factor` may come from an earlier graph."""
         representation = self.representation
         inner = self._solved(factor, representation.logits(gradient))
         return (gradient - representation.transposed(inner)) / self.regularization
@@ -79,7 +79,7 @@ class KernelObjective(Objective):
         return self.weighted_rows * self.regularization
 
     def _solved(self, factor: KernelFactor, right: Tensor) -> Tensor:
-        """(K + n lambda I)^-1 right, by conjugate gradients that `factor` preconditions."""
+        """Return (K + n lambda I)^-1 right, by conjugate gradients preconditioned with `factor`."""
         known = np.isin(self.nodes, factor.nodes)
         places = torch.from_numpy(np.searchsorted(factor.nodes, self.nodes[known])).to(right.device)
         ours = torch.from_numpy(np.flatnonzero(known)).to(right.device)

@@ -1,4 +1,4 @@
-"""How far to go along a direction: F is convex along it, and the logits are linear, so a trial costs no product."""
+"""Line search: F is convex along a direction and the logits are linear, so a trial costs no product."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Slopes(OfObjective):
 
     point: Point
     direction: Tensor
-    #: How the logits of one's own rows change, (n_own, C).
+    #: Change of this worker's logits, (n_own, C).
     moved: Tensor
 
     @together
     def __call__(self, t: float) -> float:
-        """At `t` times the direction."""
+        """Return the slope at `t` times the direction."""
         objective, direction = self.objective, self.direction
         residual = objective.loss.residual(self.point.logits + t * self.moved, objective.labels)
         of_loss = objective.representation.total(float((residual * self.moved).sum())) / objective.weighted_rows
@@ -33,14 +33,15 @@ class Slopes(OfObjective):
 
 @together
 def slopes(objective: Objective, point: Point, direction: Tensor) -> Slopes:
-    """F's slopes from `point` along `direction` (p, C)."""
+    """Return F's slopes from `point` along `direction` (p, C)."""
     return Slopes(objective, point, direction, objective.representation.logits(direction))
 
 
 def step_length(objective: Objective, point: Point, direction: Tensor, remaining_slope: float) -> float:
-    """The t > 0 at which F's slope along `direction` (p, C) has fallen to the share `remaining_slope`; 1 if it has.
+    """Return the t > 0 at which F's slope along `direction` (p, C) is down to the share `remaining_slope`.
 
-    `direction` must be one of descent. The slope grows with t and has one root, and t is near it.
+    Returns 1 if the slope has fallen that far at t = 1. `direction` must be a descent direction. The slope grows with t
+    and has one root, and t is near it.
     """
     slope = slopes(objective, point, direction)
     small = remaining_slope * abs(slope(0.0))
@@ -48,10 +49,10 @@ def step_length(objective: Objective, point: Point, direction: Tensor, remaining
     while found < -small and longest < _LONGEST_STEP:
         shortest, longest = longest, 2 * longest
         found = slope(longest)
-    # Rounding alone can take the sign from the slope at the shorter end.
+    # Rounding alone can flip the sign of the slope at the shorter end.
     if found <= small or not slope(shortest) < 0.0:
         return longest
-    # As an argument: scipy leaves a cycle around its function, which must not hold the objective, and so the graph.
+    # Pass it as an argument: scipy leaves a cycle around its function, which must not hold the objective and its graph.
     return float(brentq(_called, shortest, longest, args=(slope,), rtol=1e-2, xtol=1e-12))
 
 

@@ -1,16 +1,16 @@
 """Newton's method with conjugate gradients for the training objective.
 
-F is lambda-strongly convex, so |grad F(W)|_F / lambda bounds the distance to the optimum, and the method is run until
-that bound is a rounding error of W. Gradients are in double precision always. The equations of a step are solved in
-single precision where H is at hand in it; what that leaves over is in the next gradient. Its steps may for once grow
-the gradient, which falls later (in the energy norm each gains a factor of about eps sqrt(kappa)); where they go on to,
-the equations are solved in double precision from there on.
+F is lambda-strongly convex, so |grad F(W)|_F / lambda bounds the distance to the optimum. The method runs until that
+bound is a rounding error of W. Gradients are always in double precision. A step's equations are solved in single
+precision if H is available in it; the next gradient contains what that leaves. Such steps may once increase the
+gradient, which falls later (in the energy norm each gains a factor of about eps sqrt(kappa)). If they keep doing so,
+the equations are solved in double precision from then on.
 
-The squared loss is trained by one factorisation: its Hessian is the same everywhere, so its inverse leads to the
-optimum in one step, and what rounding leaves of that in the next.
+The squared loss is trained by one factorisation. Its Hessian is constant, so its inverse leads to the optimum in one
+step, and a second step removes what rounding left.
 
-A preconditioner is given as `precondition`. Without one conjugate gradients are fastest where products are quick: on
-Cora, Citeseer and Pubmed training from zero.
+`precondition` takes a preconditioner. Without one conjugate gradients are fastest if products are quick: on Cora,
+Citeseer and Pubmed when training from zero.
 """
 
 import math
@@ -35,17 +35,17 @@ from projector.solvers.single_precision import SinglePrecision, single_precision
 
 MAX_ITERATIONS = 200
 _MAX_CG_STEPS = 5_000
-#: The smallest share of a gradient that is solved for, in double and in single precision.
+#: Smallest share of the gradient to solve to, in double and in single precision.
 _PRECISE, _SINGLE = 1e-6, 1e-4
-#: A step that would come this many times as near as the tolerance is asked to reach it.
+#: A step that would come within this many times the tolerance is asked to reach it.
 _NEAR = 10.0
 #: Steps in single precision that may leave more than half of their equations.
 _MISSES = 1
-#: A step is long enough when F's slope along it has fallen to this share of what it was.
+#: A step is long enough once F's slope along it has fallen to this share.
 _REMAINING_SLOPE = 0.1
-#: Relative error of a value of F: below it, decreases of F are noise.
+#: Relative error of a value of F; smaller decreases are noise.
 _VALUE_ROUNDING = 1e-14
-#: Newton steps in a row that may fail to halve the best relative gradient once F itself cannot be told to fall.
+#: Consecutive Newton steps that may fail to halve the best relative gradient once decreases of F are noise.
 _PATIENCE = 3
 
 Preconditioner = Callable[[Tensor], Tensor]
@@ -53,16 +53,16 @@ Preconditioner = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where the iteration stopped, with relative gradient at most max(tolerance, LARGEST_FLOOR)."""
+    """The final point, with relative gradient at most max(tolerance, LARGEST_FLOOR)."""
 
     point: Point
     iterations: int
 
 
 class Newton:
-    """A minimisation of F from `start`, a step at a time.
+    """A minimisation of F from `start`, one step at a time.
 
-    It ends at the tolerance, or at the best point seen when rounding or the number of iterations allows no more.
+    It ends at the tolerance, or at the best point seen once rounding or the iteration limit allows no more.
     """
 
     def __init__(
@@ -75,30 +75,30 @@ class Newton:
     ) -> None:
         """`precondition` applies a symmetric positive semidefinite approximation of the inverse Hessian to (p, C).
 
-        Iterates stay in `start` plus its range. With `single` steps are solved for in single precision.
+        Iterates stay in `start` plus its range. With `single` the steps are solved in single precision.
         """
         self._objective = objective
         self._tolerance = tolerance
         self._precondition = precondition
         self._single = single
         self._misses = 0
-        #: Steps in a row that did not halve the best relative gradient, and those of them at rounding.
+        #: Consecutive steps that did not halve the best relative gradient, and those of them at rounding.
         self._slow = 0
         self._stalled = 0
         self._solving: _ConjugateGradients | None = None
         self._point = start
-        #: The point of smallest relative gradient.
+        #: The point with the smallest relative gradient.
         self.best = self._point
         self.iterations = 0
-        #: Products with the Hessian.
+        #: Number of products with the Hessian.
         self.products = 0
-        #: Nothing interrupts it; one that is computed elsewhere may be.
+        #: This one runs to its end; a minimisation elsewhere may be interrupted.
         self.interrupted = False
         self.finished = self.converged
 
     @property
     def point(self) -> Point:
-        """Where the iteration is."""
+        """The current point."""
         return self._point
 
     @property
@@ -107,9 +107,9 @@ class Newton:
         return self.best.relative_gradient <= self._tolerance
 
     def step(self, until: float = math.inf) -> None:
-        """One Newton step, or as much of it as fits before `time.monotonic()` reaches `until`.
+        """Take one Newton step, or as much of it as fits before `time.monotonic()` reaches `until`.
 
-        At least one product is taken; the next call goes on where this one stopped. Nothing once `finished`.
+        Takes at least one product; the next call continues. Does nothing once `finished`.
         """
         if self.finished:
             return
@@ -147,9 +147,9 @@ class Newton:
             self._end()
 
     def _searched(self, direction: Tensor, decrease: float) -> Point:
-        """The point a whole step away, or as far as it takes for the slope along `direction` to fall enough."""
+        """Return the point one whole step away, or at the length where the slope along `direction` falls enough."""
         whole = self._objective.at(self._point.W + direction)
-        # Of a quadratic F, what a whole step leaves of the slope is rounding.
+        # For a quadratic F, the slope after a whole step is rounding.
         quadratic = isinstance(self._objective.loss, Squared)
         if quadratic or abs(float((whole.gradient * direction).sum())) <= _REMAINING_SLOPE * decrease:
             return whole
@@ -157,14 +157,14 @@ class Newton:
         return whole if length == 1.0 else self._objective.at(self._point.W + length * direction)
 
     def _judge(self, direction: Tensor) -> None:
-        """Gives up single precision if it, and not F's shape, kept a step from what it was to do."""
+        """Give up single precision if it, rather than F's shape, spoiled a step."""
         left = self._objective.hessian(self._point)(direction).add_(self._point.gradient)
         self._misses += float(torch.linalg.norm(left)) > 0.5 * float(torch.linalg.norm(self._point.gradient))
         if self._misses > _MISSES:
             self._single = None
 
     def _end(self) -> None:
-        """Rounding allows no more: that of single precision, or of double precision."""
+        """Stop at the rounding of double precision, or leave single precision at its rounding."""
         self.finished = self._single is None
         self._single, self._slow, self._stalled = None, 0, 0
         if not self.finished:
@@ -172,12 +172,12 @@ class Newton:
 
 
 def _share(relative_gradient: float, tolerance: float, precision: torch.dtype, slow: int) -> float:
-    """The share of the gradient that a step may leave, after `slow` steps that did not halve the gradient.
+    """Return the share of the gradient that a step may leave, after `slow` steps that did not halve the gradient.
 
-    It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982); next to
-    the tolerance it is what leads there, no less and no more. It falls with `slow` because of the smoothed hinge: a row
-    far larger than the others is all that a loosely solved step follows, and it ends just beyond the row's kink, where
-    the next one is blind to the row. Exact steps with exact searches do end, shown for the squared hinge (Keerthi and
+    It falls with the gradient, which makes Newton's method superlinear (Dembo, Eisenstat and Steihaug, 1982). Near the
+    tolerance, it is exactly what reaches the tolerance. It also falls with `slow`, because of the smoothed hinge: a
+    loosely solved step follows only a row far larger than the others. It ends just beyond that row's kink, where the
+    next step is blind to the row. Exact steps with exact searches do end, shown for the squared hinge (Keerthi and
     DeCoste, 2005).
     """
     share = min(0.25, math.sqrt(relative_gradient)) / 2.0**slow
@@ -187,7 +187,7 @@ def _share(relative_gradient: float, tolerance: float, precision: torch.dtype, s
 
 
 class _ConjugateGradients:
-    """An approximate solution of Hessian @ direction = -gradient at one point, from 0.
+    """An approximate solution of Hessian @ direction = -gradient at one point, starting from 0.
 
     Every iterate is a descent direction.
     """
@@ -200,10 +200,10 @@ class _ConjugateGradients:
         precision: torch.dtype,
         goal: float,
     ) -> None:
-        """`hessian` is that of F at `point`, in `precision`; `goal` the share of the gradient that may be left."""
+        """`hessian` is that of F at `point`, in `precision`; `goal` is the share of the gradient that may remain."""
         self._hessian = hessian
         self._precondition = precondition
-        #: The equations are divided by it, so that no square leaves the range of single precision.
+        #: Scale of the equations, so that no square leaves the range of single precision.
         self._scale = float(torch.linalg.norm(point.gradient))
         self._remainder = (point.gradient / -self._scale).to(precision)
         self._solved = torch.zeros_like(self._remainder)
@@ -214,17 +214,17 @@ class _ConjugateGradients:
 
     @property
     def direction(self) -> Tensor:
-        """The step (p, C) float64 that the equations solved so far say."""
+        """The step (p, C) float64 from the equations solved so far."""
         return self._solved.to(torch.float64) * self._scale
 
     def advance(self, until: float) -> bool:
-        """At least one step, and more until `time.monotonic()` reaches `until`; whether the direction is done."""
+        """Take at least one step, more until `time.monotonic()` reaches `until`. Return whether it is done."""
         while True:
             product = self._hessian(self._search)
             self._steps += 1
             curvature = float(torch.tensordot(self._search, product))
             if not curvature > 0.0:
-                # Only rounding does this to a positive definite Hessian.
+                # Only rounding can make a positive definite Hessian do this.
                 return True
             length = self._weight / curvature
             self._solved.add_(self._search, alpha=length)
@@ -235,7 +235,7 @@ class _ConjugateGradients:
             preconditioned, previous = self._preconditioned(), self._weight
             self._weight = float((self._remainder * preconditioned).sum())
             if not self._weight > 0.0:
-                # What is left of the equations is below the smallest numbers there are.
+                # The remainder is below the smallest representable numbers.
                 return True
             torch.add(preconditioned, self._search, alpha=self._weight / previous, out=self._search)
             if time.monotonic() >= until:
@@ -247,13 +247,13 @@ class _ConjugateGradients:
         return self._precondition(self._remainder.to(torch.float64)).to(self._remainder.dtype)
 
     def take_count(self) -> int:
-        """Products since this was last asked."""
+        """Return the number of products since the last call."""
         taken, self._counted = self._steps - self._counted, self._steps
         return taken
 
 
 def inverse_hessian(objective: Objective) -> Preconditioner | None:
-    """That of the squared loss, by one factorisation of the smaller of H^T H and H H^T; None where it is too large."""
+    """Return the squared loss's inverse Hessian, from the smaller of H^T H and H H^T; None if that is too large."""
     representation = objective.representation
     shape = representation.rows, representation.columns
     try:
@@ -264,7 +264,7 @@ def inverse_hessian(objective: Objective) -> Preconditioner | None:
             by_kernel = KernelObjective(*parts, kernel_of(representation), np.arange(representation.rows))
             return partial(by_kernel.solve, by_kernel.factor())
     except ArithmeticError:
-        # Rounding has left the matrix without a factor: conjugate gradients go without.
+        # Rounding left the matrix without a factor: use conjugate gradients without it.
         return None
     return None
 
@@ -272,10 +272,10 @@ def inverse_hessian(objective: Objective) -> Preconditioner | None:
 def minimise(
     objective: Objective, start: Tensor, tolerance: float, on_iteration: Callable[[int, Point], None]
 ) -> Minimum:
-    """Minimises F from `start` (p, C) until the relative gradient is at most `tolerance`.
+    """Minimise F from `start` (p, C) until the relative gradient is at most `tolerance`.
 
-    Stops at the best point seen when rounding allows no further progress. Raises TrainingError when that point's
-    relative gradient exceeds `LARGEST_FLOOR`, or when the iterations do not suffice.
+    Stops at the best point seen when rounding allows no further progress. Raises TrainingError if that point's relative
+    gradient exceeds `LARGEST_FLOOR`, or if the iterations do not suffice.
     """
     single = single_precision(objective)
     curvature: Preconditioner | ClassCurvature | AdaptiveBlocks | None = None
@@ -307,7 +307,7 @@ def minimise(
 
 
 def feature_divisor(relative: float) -> int:
-    """The power of two by which to divide all features to bring the rounding error to a tenth of `LARGEST_FLOOR`.
+    """Return the power of two for dividing all features to bring the rounding error to a tenth of `LARGEST_FLOOR`.
 
     `relative` is the present rounding error, as a relative distance to the optimum. It grows with the square of the
     features' size.

@@ -1,15 +1,15 @@
-"""The squared loss by its normal equations: G = H^T H and b = H^T Y over the training rows, kept while rows change.
+"""The squared loss by its normal equations: G = H^T H and b = H^T Y over the training rows, updated as rows change.
 
 The minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2 solves (G/n + lambda I) W = b/n, with one matrix for all targets.
-When rows of H change, the rows as they were are subtracted and the rows as they are added, or a block is formed anew
-where that is cheaper: per pair of hop blocks, since few rows change but in the last hop's.
+When rows of H change, the old rows are subtracted and the new rows added, or a block is formed anew if that is cheaper.
+This happens per pair of hop blocks, since few rows change except in the last hop's.
 
 Each subtraction and addition of m rows R rounds. By the model of `projector.forgetting.certificate`, the error of G has
 a standard deviation tau with
 
     tau^2 += eps^2 (|G|_F^2 / 12 + (m / 6) |R|_F^4 / 4),
 
-and that of b likewise. [Random rows at condition numbers of 1e2 to 1e6: 1.5 times what is measured. After 10,000
+and that of b likewise. [Random rows at condition numbers of 1e2 to 1e6: 1.5 times the measured error. After 10,000
 updates the gradient from G alone understates the true one 20 to 30 times.]
 """
 
@@ -28,53 +28,53 @@ from projector.network.losses import LinearMap
 from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.objective import Objective, Point
 
-#: G takes no more bytes than this.
+#: Largest size of G in bytes.
 LARGEST_MATRIX = 1 << 30
-#: H, of whose rows it is made, takes no more than this.
+#: Largest size in bytes of H, from which G is formed.
 LARGEST_ROWS = 2 << 30
-#: Rows that are added up at a time; fewer would round less and take longer.
+#: Rows added up at a time; fewer would round less and take longer.
 CHUNK = 1_024
 _EPSILON = float(torch.finfo(torch.float64).eps)
 _WORD = 8
 
 
 def takes_normal_equations(rows: int, columns: int) -> bool:
-    """Whether G is kept for H (rows, columns): there are no fewer rows than columns, and memory suffices."""
+    """Return whether G is kept for H (rows, columns): at least as many rows as columns, within the memory limits."""
     return columns <= rows and columns**2 * _WORD <= LARGEST_MATRIX and rows * columns * _WORD <= LARGEST_ROWS
 
 
 def targets_of(labels: Tensor, classes: int) -> Tensor:
-    """Y, (n, C) float64, for labels (n,), or real-valued targets, which it is already."""
+    """Return Y, (n, C) float64: labels (n,) as one-hot, real-valued targets unchanged."""
     return labels if labels.dim() == 2 else one_hot(labels, classes).to(torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class ChangedRows:
-    """Rows that H loses or gains, ordered so that those that differ in a block are the first ones."""
+    """Rows that H loses or gains, ordered so that those that differ in a block come first."""
 
-    #: (m, p) float64, bit for bit as they are in H.
+    #: (m, p) float64, bit for bit as in H.
     H: Tensor
-    #: Their targets, (m, C) float64; rows whose target alone changed differ in every block.
+    #: Their targets, (m, C) float64. Rows with only another target differ in every block.
     Y: Tensor
-    #: For each block, how many of the first rows differ in it.
+    #: For each block, the number of leading rows that differ in it.
     leading: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class NormalFactor:
-    """The Cholesky factor of G/n + lambda I; a trace of every row of H that it was made from."""
+    """The Cholesky factor of G/n + lambda I; a trace of every row of H behind it."""
 
     #: (p, p) float64, lower triangular.
     cholesky: Tensor
 
     def solve(self, gradient: Tensor) -> Tensor:
-        """(G/n + lambda I)^-1 applied to (p, C)."""
+        """Return (G/n + lambda I)^-1 applied to (p, C)."""
         return torch.cholesky_solve(gradient, self.cholesky)
 
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """G and b of one set of training rows, and what rounding can have done to them; never changed in place."""
+    """G and b of one set of training rows, and their rounding errors' variances; only `forget` changes them."""
 
     #: H^T H, (p, p) float64.
     G: Tensor
@@ -82,13 +82,13 @@ class NormalEquations:
     b: Tensor
     #: The columns of each block.
     blocks: tuple[slice, ...]
-    #: tau^2 of each pair of blocks, (blocks, blocks), of which the later one is the second; and of b, (blocks,).
+    #: tau^2 of each pair of blocks, (blocks, blocks), the later one second; and of b, (blocks,).
     variances: NDArray[np.float64]
     target_variances: NDArray[np.float64]
 
     @classmethod
     def of(cls, H: Tensor, Y: Tensor, blocks: tuple[slice, ...], workers: Workers = ALONE) -> "NormalEquations":
-        """Formed from the rows H (n, p) with targets Y (n, C); with several workers from everybody's own."""
+        """Form them from the rows H (n, p) with targets Y (n, C), with several workers from each worker's own rows."""
         G, b = H.new_zeros((H.shape[1], H.shape[1])), H.new_zeros((H.shape[1], Y.shape[1]))
         empty = cls(G, b, blocks, np.zeros((len(blocks), len(blocks))), np.zeros(len(blocks)))
         nothing, every = ((0,) * len(blocks), (H.shape[0],) * len(blocks))
@@ -97,10 +97,10 @@ class NormalEquations:
     def after(
         self, was: ChangedRows, now: ChangedRows, all_rows: Callable[[], Tensor], Y: Tensor, workers: Workers = ALONE
     ) -> "NormalEquations":
-        """The equations once the rows `was` have become the rows `now`.
+        """Return the equations after the rows `was` became the rows `now`.
 
-        `all_rows` gives H (n, p) as it is, and Y (n, C) are its targets: a pair of blocks in which as many rows or more
-        were lost and gained is formed anew from them. With several workers each gives its own rows.
+        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed anew from them if it
+        loses and gains at least n rows in all. With several workers each passes its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
         *moved, rows = workers.sum(torch.tensor([*moved, Y.shape[0]], device=Y.device)).tolist()
@@ -109,7 +109,7 @@ class NormalEquations:
         variances, target_variances = self.variances.copy(), self.target_variances.copy()
 
         def summed(left: slice, right: slice | None, by: int, held: Tensor, variance: float) -> tuple[Tensor, float]:
-            """The block of G, or of b without `right`, that changes in the rows in which the block `by` does."""
+            """Return the block of G, or of b without `right`, that changes in the same rows as block `by`."""
             changes = [(-1.0, was, was.leading[by]), (1.0, now, now.leading[by])]
             if moved[by] >= rows:
                 held, variance, changes = torch.zeros_like(held), 0.0, [(1.0, anew(), Y.shape[0])]
@@ -137,15 +137,15 @@ class NormalEquations:
 
     @property
     def target_tau(self) -> float:
-        """That of b."""
+        """The standard deviation of the error of b."""
         return math.sqrt(self.target_variances.sum())
 
     def drift(self, size: float) -> float:
-        """The standard deviation of the error of G W - b, for |W|_F = `size`, that sums held for long have."""
+        """Return the standard deviation of the accumulated error of G W - b, for |W|_F = `size`."""
         return self.tau * size + self.target_tau
 
     def factor(self, rows: int, regularization: float) -> NormalFactor:
-        """Of G/n + lambda I, n = `rows`. Raises ArithmeticError where there is none."""
+        """Return the factor of G/n + lambda I, n = `rows`. Raises ArithmeticError if there is none."""
         shifted = self.G / rows
         shifted.diagonal().add_(regularization)
         cholesky, failed = torch.linalg.cholesky_ex(shifted)
@@ -154,7 +154,7 @@ class NormalEquations:
         return NormalFactor(cholesky)
 
     def forget(self) -> None:
-        """Overwrites both sums in place, which hold rows that nobody may keep; not to be used any more."""
+        """Overwrite both sums in place because they hold rows that must go. The object is unusable afterwards."""
         self.G.zero_()
         self.b.zero_()
 
@@ -162,7 +162,7 @@ class NormalEquations:
 def _updated(
     held: Tensor, variance: float, changes: Sequence[tuple[float, Tensor, Tensor]], workers: Workers
 ) -> tuple[Tensor, float]:
-    """`held` plus sign * left^T right for all `changes`, and the variance of its error, that of `held` included."""
+    """Return `held` plus sign * left^T right for all `changes`, and its error's variance including that of `held`."""
     moved, of_moved = torch.zeros_like(held), 0.0
     for sign, left, right in changes:
         for R, Q in zip(torch.split(left, CHUNK), torch.split(right, CHUNK), strict=True):
@@ -182,7 +182,7 @@ def _square(matrix: Tensor) -> float:
 
 @together
 def normal_factor(objective: Objective) -> NormalFactor:
-    """That of H^T H / n + lambda I for the training rows of `objective`. Raises ArithmeticError where there is none."""
+    """Return the factor of H^T H / n + lambda I for `objective`. Raises ArithmeticError if there is none."""
     H = objective.H()
     equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers)
     return equations.factor(objective.weighted_rows, objective.regularization)
@@ -190,7 +190,7 @@ def normal_factor(objective: Objective) -> NormalFactor:
 
 @dataclass(frozen=True, eq=False)
 class NormalObjective(Objective):
-    """F of the squared loss, with values and gradients from the normal equations instead of from the rows.
+    """F of the squared loss, with values and gradients from the normal equations instead of the rows.
 
     Its points have no logits and no residuals.
     """
@@ -200,7 +200,7 @@ class NormalObjective(Objective):
     targets_squared: float
 
     def at(self, W: Tensor) -> Point:
-        """F, its gradient and the relative gradient at W (p, C)."""
+        """Return F, its gradient and the relative gradient at W (p, C)."""
         n, regularization, b = self.weighted_rows, self.regularization, self.equations.b
         product = self.equations.G @ W
         gradient = ((product - b) / n).add_(W, alpha=regularization)
@@ -214,7 +214,7 @@ class NormalObjective(Objective):
         return Point(W, nothing, nothing, value, gradient, relative)
 
     def hessian(self, point: Point) -> LinearMap:
-        """G/n + lambda I as a map of directions (p, C)."""
+        """Return G/n + lambda I as a map of directions (p, C)."""
         return self._curved
 
     def _curved(self, direction: Tensor) -> Tensor:
@@ -222,19 +222,21 @@ class NormalObjective(Objective):
         return product.add_(direction, alpha=self.regularization)
 
     def dual(self, point: Point) -> Tensor:
-        """As `Objective.dual`; the residuals are computed for it, from the rows."""
+        """Return `Objective.dual`, computing the residuals from the rows."""
         return self.dual_of(point.W)
 
     @together
     def dual_of(self, W: Tensor) -> Tensor:
-        """U = -residual / (lambda n_train), (n_train, C), at W (p, C)."""
+        """Return U = -residual / (lambda n_train), (n_train, C), at W (p, C)."""
         residual = self.loss.residual(self.representation.logits(W), self.labels)
         own = residual / (-self.regularization * self.weighted_rows)
         return self.workers.joined(own, self.representation.division)
 
     def rounding(self, point: Point) -> float:
-        """The standard deviation of the error of the gradient at `point`: of the sums, of the product with them, and of
-        the rows that they are of."""
+        """Return the standard deviation of the gradient's error at `point`.
+
+        It combines the errors of the sums, of the product with them, and of the rows behind them.
+        """
         size, equations = float(torch.linalg.norm(point.W)), self.equations
         residual = math.sqrt(max(self._missed(point.W, equations.G @ point.W), 0.0))
         p = equations.G.shape[0]
@@ -244,7 +246,7 @@ class NormalObjective(Objective):
 
     @together
     def rounding_of_rows(self, size: float, residual: float) -> float:
-        """What the rounding of the rows of H does to the gradient, for |W|_F and the residual's |H W - Y|_F."""
+        """Return the gradient error from rounding in the rows of H, for |W|_F and the residual's |H W - Y|_F."""
         representation = self.representation
         rows = representation.row_bounds
         of_logits = math.sqrt(1 / 6) * representation.logit_rounding(rows) * size
@@ -252,5 +254,5 @@ class NormalObjective(Objective):
         return _EPSILON * (of_logits + of_residual) / self.weighted_rows
 
     def _missed(self, W: Tensor, product: Tensor) -> float:
-        """|H W - Y|_F^2 from `product` = G W."""
+        """Return |H W - Y|_F^2 from `product` = G W."""
         return float((W * product).sum()) - 2 * float((W * self.equations.b).sum()) + self.targets_squared

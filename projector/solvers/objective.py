@@ -10,7 +10,7 @@ from projector.network.losses import LinearMap, Loss
 from projector.network.representation import Representation
 from projector.parallel.workers import Workers, together
 
-#: A relative gradient above this is not an optimum, whatever stopped the iteration.
+#: A relative gradient above this is not an optimum, regardless of why the iteration stopped.
 LARGEST_FLOOR = 1e-8
 _EPSILON = torch.finfo(torch.float64).eps
 
@@ -20,14 +20,14 @@ class Point:
     """F and its gradient at one W."""
 
     W: Tensor
-    #: H W, one's own rows of it, (n_own, C).
+    #: This worker's rows of H W, (n_own, C).
     logits: Tensor
     #: Gradient of the summed loss by the logits, (n_own, C).
     residual: Tensor
     value: float
     #: Gradient of F, (p, C).
     gradient: Tensor
-    #: |gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 where both vanish.
+    #: |gradient|_F / lambda / |W|_F; bounds the relative distance to the optimum. 0 if both vanish.
     relative_gradient: float
 
 
@@ -37,32 +37,32 @@ class Objective:
 
     representation: Representation
     loss: Loss
-    #: y of one's own training rows, (n_own,) int64 on the representation's device.
+    #: y of this worker's training rows, (n_own,) int64 on the representation's device.
     labels: Tensor
     #: lambda.
     regularization: float
 
     @property
     def workers(self) -> Workers:
-        """Who has a part of it, by rows of H."""
+        """The workers that hold parts of it, by rows of H."""
         return self.representation.workers
 
     def H(self) -> Tensor:
-        """One's own rows of H, (n_own, p), not to be written to where they are kept."""
+        """Return this worker's rows of H, (n_own, p); read only if H is kept."""
         return self.representation.dense()
 
     @property
     def weighted_rows(self) -> int:
-        """n_train, by which sums over rows are divided; 1 where there are none and F is (lambda/2) |W|_F^2."""
+        """n_train, the divisor of sums over rows; 1 without training rows, where F is (lambda/2) |W|_F^2."""
         return max(self.representation.rows, 1)
 
     @together
     def at(self, W: Tensor) -> Point:
-        """F, its gradient and the relative gradient at W (p, C)."""
+        """Return F, its gradient and the relative gradient at W (p, C)."""
         return self.with_logits(W, self.representation.logits(W))
 
     def with_logits(self, W: Tensor, logits: Tensor) -> Point:
-        """The same where the logits H W (n_own, C) are known."""
+        """Return the same for known logits H W (n_own, C)."""
         representation, n = self.representation, self.weighted_rows
         residual = self.loss.residual(logits, self.labels)
         loss_gradient = representation.transposed(residual) / n
@@ -74,31 +74,31 @@ class Objective:
 
     @together
     def hessian(self, point: Point) -> LinearMap:
-        """The Hessian of F at `point`, as a map of directions (p, C)."""
+        """Return the Hessian of F at `point`, as a map of directions (p, C)."""
         return Hessian(self, self.loss.hessian(point.logits, self.labels))
 
     @together
     def dual(self, point: Point) -> Tensor:
-        """U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""
+        """Return U = -residual / (lambda n_train), (n_train, C): W = H^T U where the gradient vanishes."""
         own = point.residual / (-self.regularization * self.weighted_rows)
         return self.workers.joined(own, self.representation.division)
 
     @together
     def identity_error(self, W: Tensor, U: Tensor) -> float:
-        """|W - H^T U|_F / |W|_F for U (n_train, C)."""
+        """Return |W - H^T U|_F / |W|_F for U (n_train, C)."""
         representation = self.representation
         error = float(torch.linalg.norm(W - representation.transposed(U[representation.own])))
         return self.relative(error, W, self.loss.residual(representation.logits(W), self.labels))
 
     def relative(self, error: float, W: Tensor, residual: Tensor) -> float:
-        """`error` / |W|_F; for W = 0, 0 when `error` is no more than the rounding of the gradient over lambda."""
+        """Return `error` / |W|_F; for W = 0, 0 if `error` is at most the gradient's rounding over lambda, else inf."""
         size = float(torch.linalg.norm(W))
         if size > 0:
             return error / size
         return 0.0 if error * self.regularization <= 4 * self.rounding_of_products(residual) else float("inf")
 
     def rounding_of_products(self, residual: Tensor) -> float:
-        """Standard deviation of the rounding of (1/n) H^T R for the residual R (n_own, C); see `certify`."""
+        """Return the standard deviation of rounding in (1/n) H^T R for the residual R (n_own, C); see `certify`."""
         norm, terms = self.representation.norm, self.representation.terms
         size = norm(self.representation.row_bounds) * norm(residual)
         return _EPSILON * math.sqrt(terms / 6) * size / self.weighted_rows
@@ -106,13 +106,13 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class OfObjective:
-    """What each worker holds of something that was made with its part of an objective."""
+    """One worker's part of something derived from an objective."""
 
     objective: Objective
 
     @property
     def workers(self) -> Workers:
-        """Who has a part of it."""
+        """The workers that hold parts of it."""
         return self.objective.workers
 
 
@@ -120,12 +120,12 @@ class OfObjective:
 class Hessian(OfObjective):
     """The Hessian of F at one point."""
 
-    #: That of the loss by the logits of one's own rows.
+    #: The loss's Hessian by the logits of this worker's rows.
     of_loss: LinearMap
 
     @together
     def __call__(self, direction: Tensor) -> Tensor:
-        """Its product with a direction (p, C)."""
+        """Return the product with a direction (p, C)."""
         representation = self.objective.representation
         curved = self.of_loss(representation.logits(direction)).div_(self.objective.weighted_rows)
         return representation.transposed(curved).add_(direction, alpha=self.objective.regularization)

@@ -1,12 +1,12 @@
-"""How the training objective changes with the sigmas of adaptive diffusion.
+"""The derivative of the training objective by the sigmas of adaptive diffusion.
 
-Letters as in `diffusion`; t = (sh^2, sz^2), since everything depends on the squares alone and, unlike the derivative by
-a sigma, that by its square does not vanish at 0. Derivatives go forward, G_l' = dG_l/dt, because there are only two:
+Letters as in `diffusion`; t = (sh^2, sz^2), since everything depends on the squares alone. Unlike the derivative by a
+sigma, that by its square does not vanish at 0. Derivatives go forward, G_l' = dG_l/dt, because there are only two:
 
     D_l' = D_l * (a' - sum_k D_ik a_ik'),    a_ij = -sh^2 |h_i - h_j|^2 - sz^2 |z_i - z_j|^2,
     H^(l+1)' = G_l' H^(l) + G_l H^(l)',      (|h_i - h_j|^2)' = 2 (h_i - h_j) . (h_i' - h_j').
 
-By the envelope theorem the derivative of min_W F is that of F at the W that minimises it.
+By the envelope theorem the derivative of min_W F is that of F at its minimising W.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Derivatives = tuple[Tensor, Tensor]
 
 
 def operator_derivatives(hops: DiffusionHops) -> list[Derivatives]:
-    """G_l' of every hop l, by sh^2 and by sz^2."""
+    """Return G_l' of every hop l, by sh^2 and by sz^2."""
     derivatives: list[Derivatives] = []
     for hop in range(len(hops.operators)):
         derivatives.append(_derivatives(hops, hop, derivatives))
@@ -31,7 +31,7 @@ def operator_derivatives(hops: DiffusionHops) -> list[Derivatives]:
 
 
 def objective_derivatives(hops: DiffusionHops, weighted: Tensor, residual: Tensor) -> tuple[float, float]:
-    """dF/d(sh^2) and dF/d(sz^2) at fixed W, for a loss of logits sum_b R_b (X W)_b.
+    """Return dF/d(sh^2) and dF/d(sz^2) at fixed W, for a loss of logits sum_b R_b (X W)_b.
 
     `weighted` (n, blocks * C) is X W, and `residual` (n, C) the gradient of the mean loss by the logits of all nodes.
     """
@@ -39,7 +39,7 @@ def objective_derivatives(hops: DiffusionHops, weighted: Tensor, residual: Tenso
     slopes = [0.0, 0.0]
     for hop, panels in enumerate(_sweep(hops.operators, operator_derivatives(hops), weighted)):
         if hop in hops.block_hops:
-            # Blocks that ended before this hop are still propagated: a few columns too many, at training only.
+            # Blocks that ended earlier are still propagated: a few extra columns, only in training.
             block = slice(hops.block_hops.index(hop) * width, (hops.block_hops.index(hop) + 1) * width)
             for which, derivative in enumerate(panels[1:]):
                 slopes[which] += float((residual * derivative[:, block]).sum())
@@ -47,11 +47,11 @@ def objective_derivatives(hops: DiffusionHops, weighted: Tensor, residual: Tenso
 
 
 def _derivatives(hops: DiffusionHops, hop: int, earlier: Sequence[Derivatives]) -> Derivatives:
-    """G_l' of hop l, from those of the hops before it."""
+    """Return G_l' of hop l, from those of earlier hops."""
     tensors, t_h, t_z = hops.neighbourhoods.tensors, hops.sigmas.sigma_h**2, hops.sigmas.sigma_z**2
     h, z = hops.distances[hop]
     h_by, z_by = _distance_derivatives(hops, hop, earlier)
-    # Derivatives of the exponents' parts by sh^2 and by sz^2: what stands in every row, and the z term's.
+    # Derivatives of the exponents' parts by sh^2 and by sz^2: the part in every row, and the z term.
     everywhere = (h + t_h * h_by[0], t_h * h_by[1])
     unlabelled = (t_z * z_by[0], z + t_z * z_by[1])
     averages = hops.averages(h, z)
@@ -66,7 +66,7 @@ def _derivatives(hops: DiffusionHops, hop: int, earlier: Sequence[Derivatives]) 
 def _distance_derivatives(
     hops: DiffusionHops, hop: int, earlier: Sequence[Derivatives]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The derivatives, by sh^2 and by sz^2, of |h_i - h_j|^2 and of |z_i - z_j|^2 before hop l, each (m + 1,)."""
+    """Return the derivatives, by sh^2 and by sz^2, of |h_i - h_j|^2 and |z_i - z_j|^2 before hop l, each (m + 1,)."""
     everyone = np.arange(hops.features.nodes)
     X = column_chunks(hops.features, everyone, hops.live & hops.featured)
     y = torch.from_numpy(hops.labels.toarray()).to(hops.features.device)
@@ -87,7 +87,7 @@ def _distance_derivatives(
 def _sweep(
     operators: Sequence[Tensor], derivatives: Sequence[Derivatives], Y: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Y, G_0 Y, G_1 G_0 Y, …, each with its derivatives by sh^2 and by sz^2."""
+    """Yield Y, G_0 Y, G_1 G_0 Y, …, each with its derivatives by sh^2 and by sz^2."""
     by_h, by_z = torch.zeros_like(Y), torch.zeros_like(Y)
     yield Y, by_h, by_z
     for hop, (G, (G_h, G_z)) in enumerate(zip(operators, derivatives, strict=True)):

@@ -1,11 +1,11 @@
-"""Learning the sigmas of adaptive diffusion: gradient descent through it, stopped by nodes that are not fitted.
+"""Learn the sigmas of adaptive diffusion by gradient descent, stopped by nodes that are not fitted.
 
-Outer steps follow the exact gradient of F(sh, sz) = min_W of the training objective (`diffusion_gradient`); inner
-solves find that W. F alone is no guide to where to stop: with more features than training nodes it falls as sh grows
-until neighbours count for nothing, and accuracy with it. (On Cora F is 0.153 with plain averages and 0.090 without
-neighbours, at test accuracies of 87 and 76 %.) So the loss of validation nodes judges the sigmas on the path; where
-there are none, that of one training node in five, drawn by the seed and not fitted while learning. The judges' labels
-are never inputs.
+Outer steps follow the exact gradient of F(sh, sz) = min_W of the training objective (`diffusion_gradient`). Inner
+solves find that W. F alone does not show where to stop: with more features than training nodes, it falls as sh grows
+until neighbours count for nothing, and accuracy falls with it. (On Cora F is 0.153 with plain averages and 0.090
+without neighbours, at test accuracies of 87 and 76 %.) So the loss of validation nodes judges the sigmas on the path.
+Without validation nodes, one training node in five judges, drawn by the seed and not fitted while learning. The judges'
+labels are never inputs.
 """
 
 import math
@@ -33,37 +33,37 @@ from projector.solvers.newton import minimise
 from projector.solvers.objective import Objective, Point
 from projector.training.diffusion_gradient import objective_derivatives
 
-#: Where learning starts: the exponents sh^2 |h_i - h_j|^2 and sz^2 |z_i - z_j|^2 of a median edge before the first
-#: hop, of those whose ends differ. Not 0, so that a step by a factor leads somewhere.
+#: Starting exponents: sh^2 |h_i - h_j|^2 and sz^2 |z_i - z_j|^2 of a median edge before the first hop, among edges with
+#: differing ends. Not 0, because steps multiply.
 START = 0.1
-#: Exponent of a median edge beyond which its ends count for nothing to each other, e^-20.
+#: Exponent of a median edge beyond which its ends do not affect each other, e^-20.
 _LARGEST = 20.0
-#: Without validation nodes, one training node in this many judges.
+#: Without validation nodes, one in this many training nodes judges.
 _JUDGES = 5
-#: The judges' losses are averaged over this many groups, whose spread tells differences from noise.
+#: Number of groups over which the judges' losses are averaged. Their spread separates differences from noise.
 _GROUPS = 20
-#: An outer step multiplies the square of one sigma by exp(_STEP), that of the other by no more.
+#: An outer step multiplies the square of one sigma by exp(_STEP), and that of the other by at most as much.
 _STEP = 0.5
 _SHORTEST_STEP = 2.0**-6
 _MAX_STEPS = 16
-#: Learning ends where the judges' loss is by so many standard errors above the smallest on the path.
+#: Learning ends once the judges' loss is this many standard errors above the smallest on the path.
 _CERTAIN = 2.0
-#: Relative gradient to which inner problems are solved: far below what a step is long.
+#: Relative gradient for inner problems, far below the length of a step.
 _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What stays the same at every step of learning."""
+    """The constants of one learning run."""
 
     spec: ModelSpec
     features: FeatureMatrix
     labels: Input | None
     y: Tensor
-    #: Rows fitted, ascending, and rows that judge.
+    #: Fitted rows, ascending, and judging rows.
     fitted: NDArray[np.int64]
     judges: NDArray[np.int64]
-    #: Whether products are taken with H itself.
+    #: Whether products use H itself.
     dense: bool
     report: Callable[[int, Point], None]
 
@@ -80,7 +80,7 @@ class _Solved:
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """What is kept of a step: the rest is as large as the graph."""
+    """The small part of a step to keep; the rest is as large as the graph."""
 
     sigmas: Diffusion
     #: Mean loss of each group of judges, (groups,).
@@ -94,9 +94,9 @@ def learn_diffusion(
     propagator: Propagator,
     report: Callable[[int, Point], None],
 ) -> Diffusion:
-    """The sigmas for training `spec` on `graph`, whose rows are `features`; `report` hears of every inner iteration.
+    """Return the sigmas for training `spec` on `graph` with the rows `features`; `report` gets every inner iteration.
 
-    Deterministic by `spec.seed`. Raises TrainingError when a sigma diverges or is not finite.
+    Deterministic by `spec.seed`. Raises TrainingError if a sigma diverges or is not finite.
     """
     fitted, judges = _split(graph, spec.seed)
     training = np.zeros(graph.nodes, dtype=np.bool_)
@@ -118,7 +118,7 @@ def learn_diffusion(
 
 
 def _descend(problem: _Problem, averages: DiffusionHops, units: NDArray[np.float64]) -> Diffusion:
-    """Descent in the logarithms of the exponents of a median edge, in which no step makes a sigma negative."""
+    """Descend in the logarithms of a median edge's exponents, which keeps the sigmas positive."""
     logs, step = np.log([START, START]), _STEP
     solved = _solve(problem, averages.with_sigmas(_sigmas(logs, units)), None)
     path = [solved.judged]
@@ -135,13 +135,13 @@ def _descend(problem: _Problem, averages: DiffusionHops, units: NDArray[np.float
             break
         logs, solved = ahead, following
         path.append(solved.judged)
-    # The one-standard-error rule of Breiman and others (1984): of the sigmas that the judges cannot tell apart, those
-    # closest to the start, and so to plain averages.
+    # The one-standard-error rule of Breiman and others (1984): among the sigmas that the judges cannot separate, take
+    # those closest to the start, and so to plain averages.
     return _checked(path[int(np.argmax(_excesses(path) <= 1.0))].sigmas, units)
 
 
 def _excesses(path: Sequence[_Judged]) -> NDArray[np.float64]:
-    """By how many standard errors each one's loss is above the smallest on the path."""
+    """Return how many standard errors each loss is above the smallest on the path."""
     losses = np.array([judged.losses for judged in path])
     worse = losses - losses[np.argmin(losses.mean(axis=1))]
     errors = worse.std(axis=1) / math.sqrt(losses.shape[1])
@@ -149,11 +149,11 @@ def _excesses(path: Sequence[_Judged]) -> NDArray[np.float64]:
 
 
 def _solve(problem: _Problem, operators: DiffusionHops, start: Tensor | None) -> _Solved:
-    """The optimum under `operators`, from the weights `start` (p, C) or from 0."""
+    """Return the optimum under `operators`, from the weights `start` (p, C) or from 0."""
     spec, y, rows = problem.spec, problem.y, problem.fitted
     inputs = Inputs(Input(problem.features, operators), problem.labels)
     representation = Representation(inputs, rows)
-    # The plain hinge has no gradient to speak of; learning uses its smoothed form.
+    # Learning uses the smoothed form of the plain hinge, which lacks a useful gradient.
     loss = loss_of(LossKind.HINGE if spec.loss is LossKind.PLAIN_HINGE else spec.loss)
     products = DenseRepresentation(inputs, rows) if problem.dense else representation
     objective = Objective(products, loss, y[torch.from_numpy(rows)], spec.regularization)
@@ -168,7 +168,7 @@ def _solve(problem: _Problem, operators: DiffusionHops, start: Tensor | None) ->
 
 
 def _slopes(problem: _Problem, solved: _Solved) -> NDArray[np.float64]:
-    """dF/d(sh^2) and dF/d(sz^2), (2,)."""
+    """Return dF/d(sh^2) and dF/d(sz^2), (2,)."""
     weighted = problem.features.matmul(side_by_side(solved.representation.split(solved.point.W)[0]))
     residual = solved.representation.scattered(solved.point.residual) / problem.fitted.size
     slopes = objective_derivatives(solved.operators, weighted, residual)
@@ -177,7 +177,7 @@ def _slopes(problem: _Problem, solved: _Solved) -> NDArray[np.float64]:
 
 
 def _check_finite(operators: DiffusionHops, *numbers: float) -> None:
-    """Raises TrainingError unless the `numbers` that `operators` led to are finite."""
+    """Raise TrainingError unless the `numbers` computed with `operators` are finite."""
     if not np.isfinite(numbers).all():
         sigmas = operators.sigmas
         raise TrainingError(
@@ -188,7 +188,7 @@ def _check_finite(operators: DiffusionHops, *numbers: float) -> None:
 
 
 def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows to fit, ascending, and those that judge, in an order that does not depend on the nodes'."""
+    """Return the fitted rows, ascending, and the judging rows, in an order independent of the nodes'."""
     random = np.random.default_rng(seed)
     training, validation = (np.flatnonzero(mask).astype(np.int64) for mask in (graph.train_mask, graph.val_mask))
     if validation.size:
@@ -204,7 +204,7 @@ def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _units(averages: DiffusionHops) -> NDArray[np.float64]:
-    """The squares of the sigmas at which the exponents of a median edge are 1, (2,); 1 where all distances are 0."""
+    """Return the squared sigmas at which a median edge's exponents are 1, (2,); 1 if all distances are 0."""
     positive = [each[each > 0] for each in averages.distances[0]]
     medians = [float(each.median()) if each.numel() else 1.0 for each in positive]
     _check_finite(averages, *medians)
@@ -217,7 +217,7 @@ def _sigmas(logs: NDArray[np.float64], units: NDArray[np.float64]) -> Diffusion:
 
 
 def _checked(sigmas: Diffusion, units: NDArray[np.float64]) -> Diffusion:
-    """`sigmas`; TrainingError when they leave nothing of the neighbours."""
+    """Return `sigmas`. Raises TrainingError if they suppress the neighbours entirely."""
     squares = np.array([sigmas.sigma_h, sigmas.sigma_z]) ** 2
     if (squares / units).max() > _LARGEST:
         raise TrainingError(

@@ -1,4 +1,4 @@
-"""Training: the weights of a specification on a graph, and their dual variable."""
+"""Training: compute the weights of a specification on a graph, and their dual variable."""
 
 import time
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class TrainingProgress:
 
     #: 0 before the first.
     iteration: int
-    #: Epochs to come in all; None for `newton`, which stops at its tolerance.
+    #: Total number of epochs; None for `newton`, which stops at its tolerance.
     iterations: int | None
     #: The training objective.
     objective: float
@@ -51,17 +51,17 @@ class Trained:
     weights: Tensor
     #: Weights of the label blocks, (label_hops, C, C) float64.
     label_weights: Tensor
-    #: What adaptive diffusion learned; None without it.
+    #: The learned parameters of adaptive diffusion; None without it.
     diffusion: Diffusion | None
     #: U, (n_train, C) float64; its rows are the training nodes, ascending.
     dual: Tensor
-    #: H, for what is computed from U.
+    #: H, for computations with U.
     representation: Representation
     #: Logits of every node, (n, C) float64.
     logits: Tensor
     #: |grad|_F / lambda / |W|_F, a bound on the relative distance to the optimum.
     relative_gradient: float
-    #: A bound on the distance to the optimum, rounding included; None for a loss or lambda without one.
+    #: Bound on the distance to the optimum, including rounding; None if the loss or lambda allows none.
     certificate: Certificate | None
     #: |W - H^T U|_F / |W|_F.
     identity_error: float
@@ -78,14 +78,14 @@ def train(
     progress: Callable[[TrainingProgress], None] | None = None,
     workers: Workers = ALONE,
 ) -> Trained:
-    """Trains from W = 0 on the training nodes of `graph`, in float64 on `device`.
+    """Train from W = 0 on the training nodes of `graph`, in float64 on `device`.
 
-    The same inputs give the same bits on the CPU. On a GPU they can differ by rounding: it adds in any order.
+    The same inputs give the same bits on the CPU. On a GPU they can differ by rounding, because it adds in any order.
 
-    With several workers this is the first of them, and the others `follow_training`; gradient descent is for one.
+    With several workers this is the first of them, and the others `follow_training`. Gradient descent uses one worker.
 
-    Raises GraphError for a graph that cannot be trained on, TrainingError when a setting is out of range or the solver
-    fails, DeviceError when the device is missing or too small.
+    Raises GraphError for a graph that cannot be trained on, TrainingError if a setting is out of range or the solver
+    fails, DeviceError if the device is missing or too small.
     """
     validate(graph)
     check_spec(spec)
@@ -97,7 +97,7 @@ def train(
 
 
 def check_targets(spec: ModelSpec, graph: Graph) -> None:
-    """Raises TrainingError where real-valued targets of `graph` cannot be those of `spec`."""
+    """Raise TrainingError if `spec` does not support the real-valued targets of `graph`."""
     if graph.values is None:
         return
     if spec.loss is not LossKind.SQUARED:
@@ -134,7 +134,7 @@ def _train(
 
 
 class _Given:
-    """A graph and how it is trained on, as each worker has them."""
+    """A graph and its training set-up, on each worker."""
 
     def __init__(self, spec: ModelSpec, graph: Graph, device: torch.device | str, workers: Workers) -> None:
         self.workers, self.spec, self.graph = workers, spec, graph
@@ -146,7 +146,7 @@ class _Given:
 
     @together
     def representation(self, sigmas: list[float]) -> Representation:
-        """H through its factors, with what adaptive diffusion has learned, if anything."""
+        """Return H through its factors, with the learned sigmas of adaptive diffusion, if any."""
         graph = self.graph
         labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
         diffusion = Diffusion(*sigmas) if sigmas else None
@@ -155,7 +155,7 @@ class _Given:
 
     @together
     def objective(self, representation: Representation) -> Objective:
-        """What is minimised; products with training rows go through H itself where that is faster."""
+        """Return the training objective. Products with training rows use H itself if that is faster."""
         products = representation
         if self.keeps_dense:
             products = DenseRepresentation(representation.inputs, self.train_rows, workers=self.workers)
@@ -166,21 +166,21 @@ class _Given:
 
 
 def follow_training(spec: ModelSpec, graph: Graph, workers: Distributed, device: torch.device | str = "cpu") -> None:
-    """Takes part in a training that the first of `workers` carries out, of the same `spec` on the same `graph`."""
+    """Take part in training `spec` on `graph`, led by the first of `workers`."""
     workers.knows(_Given(spec, graph, device, workers))
     workers.follow()
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is minimised to train a specification on a graph."""
+    """The minimisation problem of training a specification on a graph."""
 
     objective: Objective
     #: H through its factors.
     representation: Representation
-    #: What adaptive diffusion learned; None without it.
+    #: The learned parameters of adaptive diffusion; None without it.
     diffusion: Diffusion | None
-    #: `time.perf_counter()` at which it was begun to be made.
+    #: `time.perf_counter()` at the start of its construction.
     began: float
 
     @classmethod
@@ -192,7 +192,7 @@ class Problem:
         progress: Callable[[TrainingProgress], None],
         workers: Workers = ALONE,
     ) -> "Problem":
-        """That of `spec` on the training nodes of `graph`; adaptive diffusion is learned first, by one worker."""
+        """Return the problem of `spec` on the training nodes of `graph`. One worker first learns adaptive diffusion."""
         began = time.perf_counter()
         given = _Given(spec, graph, device, workers)
         workers.knows(given)
@@ -205,12 +205,12 @@ class Problem:
         return cls(given.objective(representation), representation, diffusion, began)
 
     def solved(self, start: Tensor, tolerance: float, report: Callable[[int, Point], None]) -> Trained:
-        """Newton's method from W = `start` (p, C); raises TrainingError when the optimum is not reached."""
+        """Run Newton's method from W = `start` (p, C). Raises TrainingError if it does not reach the optimum."""
         minimum = minimise(self.objective, start, tolerance, report)
         return self.trained(minimum.point, self.objective.dual(minimum.point), minimum.iterations)
 
     def trained(self, point: Point, dual: Tensor, iterations: int) -> Trained:
-        """The weights at `point` with their dual variable U (n_train, C)."""
+        """Return the weights at `point` with their dual variable U (n_train, C)."""
         weights, *label_weights = self.representation.split(point.W)
         classes = point.W.shape[1]
         bounded = certifiable(self.objective.loss, self.objective.regularization)
@@ -230,9 +230,9 @@ class Problem:
 
 
 def _in_float64(features: Features) -> Features:
-    """Training without H multiplies by the features many times: widening them once costs less than each time."""
+    """Training without H multiplies by the features many times: converting once costs less than each time."""
     return features.astype(np.float64) if isinstance(features, np.ndarray) else features
 
 
 def _ignore(progress: TrainingProgress) -> None:
-    """Nobody watches."""
+    """Do nothing: no progress is reported."""

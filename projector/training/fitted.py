@@ -1,4 +1,4 @@
-"""From a graph to a model at hand: columns scaled where the Gram matrix asks for it, weights, span coefficients."""
+"""From a graph to a fitted model in memory: scaled columns, weights, span coefficients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,24 +22,23 @@ from projector.training.temperature import fitted_temperature
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A trained model, and what deleting from it starts with."""
+    """A trained model with the data needed for deletions."""
 
-    #: With the features that were trained on: those given, with column j times 2**exponents[j].
+    #: The graph trained on: column j of its features is the given one times 2**exponents[j].
     graph: Graph
-    #: As given, but for the solver where training went on from pretrained weights.
+    #: As given, except for the solver if training continued from pretrained weights.
     spec: ModelSpec
-    #: (d,); None when nothing was rescaled.
+    #: (d,); None if nothing was rescaled.
     exponents: NDArray[np.int64] | None
     gram: Gram
     trained: Trained
     #: Span coefficients, (blocks, n, C) float64, with W_b = X^T beta_b.
     beta: Tensor
-    #: The same of the label blocks, (label_hops, n, C).
+    #: Span coefficients of the label blocks, (label_hops, n, C).
     label_beta: Tensor
-    #: The pretrained weights that training started from, (p, C); None where it started from 0.
+    #: The pretrained starting weights, (p, C); None if training started from 0.
     start: Tensor | None
-    #: What turns scores of the squared loss into probabilities; None for other losses, and where no validation node
-    #: tells.
+    #: Temperature from squared-loss scores to probabilities; None for other losses, or without validation nodes.
     temperature: float | None = None
 
     @property
@@ -68,13 +67,13 @@ def fit_graph(
     device: str = "cpu",
     progress: Callable[[TrainingProgress], None] | None = None,
 ) -> Fitted:
-    """Rescales the features where their Gram matrix needs it, trains, and computes span coefficients, on `device`.
+    """Rescale the features if their Gram matrix needs it, train, and compute span coefficients, on `device`.
 
     The columns `fixed` are never rescaled. With `pretrained` weights, for the features of `graph`, training starts
-    there and goes to the optimum whatever solver is named.
+    there and goes to the optimum, regardless of the named solver.
 
-    Raises GraphError, TrainingError, DeviceError as `train` does, RankError when the Gram matrix cannot tell the rank
-    of the features, and WeightsError when `pretrained` does not belong to this graph and specification.
+    Raises GraphError, TrainingError, DeviceError as `train` does, RankError if the Gram matrix cannot determine the
+    rank of the features, and WeightsError if `pretrained` does not belong to this graph and specification.
     """
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     with enough_memory(device, graph.nodes, graph.num_features):

@@ -1,11 +1,11 @@
-"""The MLP extension: features Z = relu(relu(X W1) W2), made by an MLP that was trained on public nodes only.
+"""The MLP extension: features Z = relu(relu(X W1) W2) from an MLP trained on public nodes only.
 
-The paper's non-linear extension (its section on extensions): an MLP that never needs to forget in front of a linear
-model that can. Z (n, width) takes the place of X (n, d) in everything that follows; neither X nor W1 (d, width) and W2
-(width, width) are part of the model. For training, an output layer W3 (width, C) is put on top, and dropped afterwards.
+The paper's non-linear extension (its section on extensions) puts an MLP that never needs to forget in front of a linear
+model that can. Z (n, width) replaces X (n, d) in everything that follows. Neither X nor W1 (d, width) and W2 (width,
+width) are part of the model. Training adds an output layer W3 (width, C) on top, and drops it afterwards.
 
-Nothing but features and labels of public training nodes reaches W1 and W2: when training stops is decided on some of
-them that are held out for it, and the labels of public nodes in the validation and test sets are left alone.
+Only features and labels of public training nodes reach W1 and W2. Some of these nodes are held out to decide when to
+stop. The labels of public nodes in the validation and test sets are not used.
 """
 
 import math
@@ -24,34 +24,34 @@ from projector.graph.features import FeatureMatrix, csr_tensor
 from projector.graph.graph import Features, Graph, some
 from projector.network.spec import ModelSpec
 
-#: Share of the public training nodes held out to stop on.
+#: Share of the public training nodes held out for early stopping.
 _HELD_OUT = 0.2
-#: Epochs without a smaller loss on them before training stops, and epochs at most.
+#: Epochs without a smaller held-out loss before training stops, and the largest number of epochs.
 _PATIENCE = 50
 _EPOCHS = 500
 _BATCH_ROWS = 512
-#: Adam's step, and the weight of |W|^2 / 2. These and the dropout were chosen on Cora's validation nodes.
+#: Adam's step size, and the weight of |W|^2 / 2. These and the dropout were chosen on Cora's validation nodes.
 _LEARNING_RATE = 3e-3
 _WEIGHT_DECAY = 5e-4
-#: Share of inputs and hidden units left out at random in each step.
+#: Share of inputs and hidden units dropped at random in each step.
 _DROPOUT = 0.5
-#: A unit of Z that fewer of the public training nodes than this share activate is silenced. It would tell a handful of
-#: nodes from all others, and make Z so badly scaled that columns must be rescaled. [Cora, 256 units: up to 7 such
-#: units and a condition number of 2e4 to 7e4 with them, around 1e3 without; validation accuracy 2 points higher.]
+#: Units of Z that fewer than this share of the public training nodes activate are silenced. They would separate a
+#: handful of nodes from all others, and force columns of Z to be rescaled. [Cora, 256 units: up to 7 such units and a
+#: condition number of 2e4 to 7e4 with them, around 1e3 without; validation accuracy 2 points higher.]
 _LEAST_ACTIVE = 0.01
 
 
 @dataclass(frozen=True)
 class MlpRecord:
-    """The MLP whose outputs Z = relu(relu(X W1) W2) took the place of the dataset's features.
+    """The MLP whose outputs Z = relu(relu(X W1) W2) replaced the dataset's features.
 
-    The model's features are Z: dense, a column per unit, one row per node. Neither the dataset's own features nor W1
-    and W2 are kept in the model.
+    The model's features are Z: dense, a column per unit, one row per node. The model contains neither the dataset's own
+    features nor W1 and W2.
     """
 
     #: Columns of Z.
     width: int
-    #: How many nodes were declared public; the MLP was trained on nothing else, and they are never deleted.
+    #: Number of public nodes. The MLP was trained on no others, and they are never deleted.
     public_nodes: int
 
 
@@ -61,9 +61,9 @@ class MlpProgress:
 
     #: 1 after the first.
     epoch: int
-    #: The most there can be; training stops earlier when it no longer helps.
+    #: Largest number of epochs; training may stop earlier.
     epochs: int
-    #: Mean cross-entropy on the public nodes held out.
+    #: Mean cross-entropy on the held-out public nodes.
     loss: float
 
 
@@ -76,7 +76,7 @@ class Mlp:
     W2: Tensor
 
     def outputs(self, features: Features) -> NDArray[np.float64]:
-        """Z, (n, width), for X (n, d)."""
+        """Return Z, (n, width), for X (n, d)."""
         hidden = FeatureMatrix(features, self.W1.device).matmul(self.W1).relu_()
         return np.asarray((hidden @ self.W2).relu_().numpy())
 
@@ -85,18 +85,18 @@ class Mlp:
 class Extracted:
     """A graph whose features an MLP has replaced."""
 
-    #: Its features are Z, and after that the injected columns as they were, in the order given.
+    #: Its features are Z, followed by the injected columns unchanged, in the order given.
     graph: Graph
     record: MlpRecord
-    #: Sentences for the operator.
+    #: Messages for the operator.
     warnings: tuple[str, ...]
 
 
 def public_nodes(spec: ModelSpec, graph: Graph, node_ids: Collection[str]) -> NDArray[np.bool_]:
-    """Mask (n,) of the nodes declared public, checked before any work: none unless `spec` has an MLP.
+    """Return the mask (n,) of the public nodes, checked before any work; empty unless `spec` has an MLP.
 
-    Raises GraphError for ids of no node or of a node without a label, TrainingError when an MLP would have no node to
-    learn from, or when nodes are declared public without one.
+    Raises GraphError for unknown ids or nodes without a label. Raises TrainingError if an MLP would have no node to
+    learn from, or if nodes are declared public without one.
     """
     if not spec.mlp_width:
         if node_ids:
@@ -140,11 +140,10 @@ def extract(
     injected: Sequence[int] = (),
     progress: Callable[[MlpProgress], None] | None = None,
 ) -> Extracted:
-    """Trains an MLP of width `spec.mlp_width` on the nodes of the mask `public` (n,) and puts Z in place of X.
+    """Train an MLP of width `spec.mlp_width` on the nodes of the mask `public` (n,) and replace X with Z.
 
-    The columns `injected` pass it by, so that they can still be measured. Everything is computed on the CPU, and the
-    same inputs give the same bits. Raises TrainingError when training diverges or leaves only units that are never
-    active.
+    The columns `injected` bypass it, so that they can still be measured. Everything runs on the CPU, and the same
+    inputs give the same bits. Raises TrainingError if training diverges or no unit is ever active.
     """
     own = np.setdiff1d(np.arange(graph.num_features), injected)
     features = graph.features[:, own] if injected else graph.features
@@ -172,10 +171,10 @@ def train_mlp(
     spec: ModelSpec,
     progress: Callable[[MlpProgress], None] | None = None,
 ) -> Mlp:
-    """The MLP that predicts `labels` (n,) of the nodes `rows` (m,) best, of those seen while training on them.
+    """Return the MLP that best predicts `labels` (n,) of the nodes `rows` (m,), among those seen during training.
 
-    A fifth of `rows`, drawn by `spec.seed`, is held out to stop on. Units of Z that hardly any of `rows` activates are
-    silenced: their columns of W2 are zero. Raises TrainingError when training diverges.
+    A fifth of `rows`, drawn by `spec.seed`, is held out for early stopping. Units of Z that hardly any of `rows`
+    activates are silenced: their columns of W2 are zero. Raises TrainingError if training diverges.
     """
     random = torch.Generator().manual_seed(spec.seed)
     drawn = rows[torch.randperm(rows.size, generator=random).numpy()]
@@ -217,13 +216,13 @@ def _without_rare_units(mlp: Mlp, features: Features) -> Mlp:
 
 
 def _initial(shape: tuple[int, int], random: torch.Generator) -> Tensor:
-    """He's uniform initialisation, for layers before a relu."""
+    """Return He's uniform initialisation, for layers before a relu."""
     bound = math.sqrt(6 / shape[0])
     return torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=random).requires_grad_()
 
 
 def _loss(features: Features, y: Tensor, rows: NDArray[np.int64], weights: tuple[Tensor, Tensor, Tensor]) -> float:
-    """Mean cross-entropy of the whole network on `rows`, nothing dropped."""
+    """Return the mean cross-entropy of the whole network on `rows`, without dropout."""
     W1, W2, W3 = weights
     total = 0.0
     with torch.no_grad():
@@ -239,7 +238,7 @@ def _batches(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _rows(features: Features, rows: NDArray[np.int64], random: torch.Generator | None = None) -> Tensor:
-    """X[rows] as float64, sparse where X is; with `random`, some values left out."""
+    """Return X[rows] as float64, sparse if X is; with dropout if `random` is given."""
     chosen = features[rows]
     if isinstance(chosen, np.ndarray):
         dense = torch.from_numpy(chosen.astype(np.float64))
@@ -250,7 +249,7 @@ def _rows(features: Features, rows: NDArray[np.int64], random: torch.Generator |
 
 
 def _dropped(values: Tensor, random: torch.Generator) -> Tensor:
-    """Each value left out with probability `_DROPOUT`, the others scaled up so that the mean stays."""
+    """Drop each value with probability `_DROPOUT` and scale up the others to keep the mean."""
     kept = torch.rand(values.shape, dtype=values.dtype, generator=random) >= _DROPOUT
     return values * kept / (1 - _DROPOUT)
 

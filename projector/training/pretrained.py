@@ -1,7 +1,7 @@
-"""Weights that were trained elsewhere: checked against the features, and trained on.
+"""Weights trained elsewhere: check them against the features, then train from them.
 
-Only at the optimum of the objective is the dual variable known that the span coefficients are made of, so pretrained
-weights are where training starts and never what is served as it stands.
+The span coefficients need the dual variable, which is known only at the optimum. So pretrained weights are a starting
+point, and are never served unchanged.
 """
 
 from collections.abc import Callable
@@ -26,27 +26,27 @@ _REMEDY = "Give the weights as one array of shape (blocks, features, classes)."
 
 
 class WeightsError(ProjectorError):
-    """Pretrained weights that cannot be read, or that do not belong to this graph and specification."""
+    """Pretrained weights cannot be read, or do not belong to this graph and specification."""
 
 
 @dataclass(frozen=True, eq=False)
 class PretrainedWeights:
-    """Weights for the features as they are in the dataset."""
+    """Weights for the dataset's own features."""
 
     #: W, (blocks, d, C) float64.
     weights: NDArray[np.float64]
-    #: (label_hops, C, C) float64; None when the file has none.
+    #: (label_hops, C, C) float64; None if the file has none.
     label_weights: NDArray[np.float64] | None = None
 
 
 def starting_point(
     pretrained: PretrainedWeights, spec: ModelSpec, graph: Graph, exponents: NDArray[np.int64] | None, gram: Gram
 ) -> Tensor:
-    """The pretrained weights as W (p, C), on the device of `gram`, exactly within the span.
+    """Return the pretrained weights as W (p, C), on the device of `gram`, exactly within the span.
 
-    `graph` is the one to train on, column j of its features being the dataset's times 2**exponents[j], and `gram`
-    that of its features. Raises WeightsError when the weights are of another shape or outside the span of the
-    features by more than `SPAN_TOLERANCE`.
+    `graph` is the training graph. Column j of its features is the dataset's times 2**exponents[j], and `gram` belongs
+    to them. Raises WeightsError if the weights have another shape, or lie outside the span of the features by more than
+    `SPAN_TOLERANCE`.
     """
     _check_trainable(spec)
     _check_shapes(pretrained, spec, graph)
@@ -65,7 +65,7 @@ def starting_point(
 
 
 def _check_trainable(spec: ModelSpec) -> None:
-    """Nothing in a file of weights says what these parts had learned."""
+    """Raise WeightsError for parts whose learned state a weights file does not contain."""
     reasons = {
         "plain hinge loss, at whose optimum no dual variable can be read off": spec.loss is LossKind.PLAIN_HINGE,
         "adaptive diffusion, whose learned sigmas the file does not have": spec.diffusion,
@@ -99,7 +99,7 @@ def _check_shapes(pretrained: PretrainedWeights, spec: ModelSpec, graph: Graph) 
 
 
 def _check_span(of: str, given: Tensor, within: Tensor) -> None:
-    """Raises WeightsError when a block of `given` lies outside the span, `within` being its projection."""
+    """Raise WeightsError if a block of `given` lies outside the span; `within` is its projection."""
     sizes = torch.linalg.vector_norm(given, dim=(1, 2))
     outside = torch.linalg.vector_norm(given - within, dim=(1, 2))
     residual = float((outside / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)).max())
@@ -119,9 +119,9 @@ def train_on(
     *,
     progress: Callable[[TrainingProgress], None] | None = None,
 ) -> Trained:
-    """Trains from W = `start` (p, C) to the optimum, on its device, whatever solver `spec` names.
+    """Train from W = `start` (p, C) to the optimum, on its device, regardless of the solver in `spec`.
 
-    Raises TrainingError when the optimum is not reached.
+    Raises TrainingError if it does not reach the optimum.
     """
     report_progress = progress or (lambda each: None)
 

@@ -1,7 +1,7 @@
-"""Column scales that let the Gram matrix tell the rank of the features.
+"""Column scales that let the Gram matrix determine the rank of the features.
 
-The Gram matrix squares singular values, so columns of very different size hide directions from it. Multiplying
-columns by powers of two changes no digit of a feature, keeps every zero and is undone exactly.
+The Gram matrix squares singular values, so columns of very different size hide directions from it. Multiplying columns
+by powers of two changes no digit of a feature, keeps every zero and is exactly reversible.
 """
 
 import math
@@ -18,9 +18,9 @@ from projector.forgetting.gram import Gram, from_spectrum, spectrum_of
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features
 
-#: Columns are rescaled when sigma_max / sigma_min over the kept directions of X exceeds this.
+#: Columns are rescaled if sigma_max / sigma_min over the kept directions of X exceeds this.
 CONDITION_LIMIT = 1e4
-#: Directions of X below this share of sigma_max are taken for rounding of the stored dtype.
+#: Directions of X below this share of sigma_max count as rounding of the stored dtype.
 _NOISE = {np.dtype(np.float32): 1e-6, np.dtype(np.float64): 1e-8}
 
 
@@ -29,7 +29,7 @@ class WellScaled:
     """Features whose Gram matrix shows every direction they have."""
 
     features: Features
-    #: (d,): column j of what was given, times 2**e_j, is column j of `features`; None when nothing was rescaled.
+    #: (d,): column j of `features` is the given one times 2**e_j; None if nothing was rescaled.
     exponents: NDArray[np.int64] | None
     gram: Gram
 
@@ -37,10 +37,10 @@ class WellScaled:
 def well_scaled(
     features: Features, in_span: NDArray[np.bool_], *, fixed: Sequence[int] = (), device: str = "cpu"
 ) -> WellScaled:
-    """`features` (n, d), with columns rescaled to norms near 1 when their condition number or hidden directions ask it.
+    """Return `features` (n, d), with columns rescaled to norms near 1 if conditioning or hidden directions require it.
 
-    The columns `fixed` are never rescaled. Raises RankError when the Gram matrix of the rows `in_span` (n,) misses
-    directions of the features even so.
+    The columns `fixed` are never rescaled. Raises RankError if the Gram matrix of the rows `in_span` (n,) still misses
+    directions of the features.
     """
     gram, hidden = _examined(features, in_span, device)
     if gram.condition_number <= CONDITION_LIMIT and hidden == 0:
@@ -65,7 +65,7 @@ def well_scaled(
 
 
 def rescale(features: Features, exponents: NDArray[np.int64]) -> Features:
-    """Features with column j multiplied by 2**e_j, in the same layout and dtype."""
+    """Return features with column j multiplied by 2**e_j, in the same layout and dtype."""
     factors = np.exp2(exponents.astype(np.float64)).astype(features.dtype)
     if sp.issparse(features):
         scaled = sp.csr_array(features, copy=True)
@@ -75,10 +75,10 @@ def rescale(features: Features, exponents: NDArray[np.int64]) -> Features:
 
 
 def _examined(features: Features, in_span: NDArray[np.bool_], device: str) -> tuple[Gram, int]:
-    """The Gram factors, and how many directions of X that are not rounding lie below their rank tolerance.
+    """Return the Gram factors, and the number of directions of X below their rank tolerance that are not rounding.
 
     Those are the singular values of X on the complement of the kept span above the noise of the stored type. They are
-    exact to eps cond(X) sigma_max, which the noise exceeds while cond(X) stays below 1e5, as the tolerance ensures.
+    exact to eps cond(X) sigma_max. The noise exceeds that while cond(X) stays below 1e5, as the tolerance ensures.
     """
     matrix = FeatureMatrix(features, device)
     spectrum = spectrum_of(matrix, in_span)

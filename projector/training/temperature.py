@@ -1,4 +1,4 @@
-"""The temperature that turns scores of the squared loss into probabilities, fitted once on validation nodes."""
+"""The temperature that turns squared-loss scores into probabilities, fitted once on validation nodes."""
 
 import math
 
@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 
 from projector.graph.graph import Graph
 
-#: Temperatures that are tried: beyond, probabilities are 0 and 1 or all alike to float64.
+#: Search range. Beyond it, probabilities are 0 and 1, or all equal, in float64.
 SMALLEST, LARGEST = 1e-2, 1e2
 
 
 def fitted_temperature(graph: Graph, logits: Tensor) -> float | None:
-    """The T for which softmax(z / T) has the least negative log-likelihood on the validation nodes of `graph`.
+    """Return the T for which softmax(z / T) minimises the negative log-likelihood of `graph`'s validation nodes.
 
-    `logits` z (n, C) are those of every node. None where there is no validation node. By 1/T the likelihood is concave,
-    so there is one such T.
+    `logits` z (n, C) are those of every node. Returns None without validation nodes. The likelihood is concave in 1/T,
+    so the minimum is unique.
     """
     rows = torch.from_numpy(np.flatnonzero(graph.val_mask)).to(logits.device)
     if not rows.numel():

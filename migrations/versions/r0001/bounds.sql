@@ -1,5 +1,5 @@
--- No value may be one that a driver cannot decode, or that memory cannot hold: times are between 1970 and 9000, as the
--- interface has them, numbers are finite, and what has no bound of its own is at most 16 MiB long.
+-- Reject values that a driver cannot decode or that memory cannot hold. Times are between 1970 and 9000, as in the
+-- interface, numbers are finite, and columns without a bound of their own hold at most 16 MiB.
 DO $$
 DECLARE
     bounded record;
@@ -15,7 +15,7 @@ BEGIN
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0
             AND NOT a.attisdropped AND a.attgenerated = ''
-            -- What triggers derive from these is bounded with them.
+            -- Triggers derive these from bounded columns.
             AND c.relname NOT IN ('alembic_version', 'audit_counts', 'audit_times', 'request_search')
             AND pg_has_role(current_user, c.relowner, 'USAGE')
             AND (a.atttypid = 'timestamptz'::regtype OR NOT EXISTS (

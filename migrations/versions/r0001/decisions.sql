@@ -1,5 +1,5 @@
--- What people decide of a request: that a failed one is handled, or that one is due later. Each decision is an event of
--- the log once the unlearner has written it there.
+-- Human decisions about a request: a failed one is handled, or a deadline is extended. The unlearner later writes each
+-- decision to the log as an event.
 
 CREATE TABLE decisions (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -22,7 +22,7 @@ CREATE TRIGGER decisions_logged BEFORE UPDATE ON decisions
 CREATE TRIGGER decisions_append_only BEFORE DELETE OR TRUNCATE ON decisions
     FOR EACH STATEMENT EXECUTE FUNCTION refuse('decisions are never removed');
 
--- As `request_cancel`: a process of the api may only ask for it.
+-- Like `request_cancel`: an api process may only call this function.
 CREATE FUNCTION request_handle(asked uuid, of_key uuid, why text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT api_key_may(of_key, '{deletions:write,audit:read}') THEN
@@ -39,8 +39,8 @@ BEGIN
 END
 $$;
 
--- Only before it is late, and only to a later day: what was late stays so.
--- A deadline that no calendar has is refused by the bounds of the columns.
+-- Only before the deadline, and only to a later time: a late request stays late. The column bounds reject a deadline
+-- outside of every calendar.
 CREATE FUNCTION request_extend(asked uuid, of_key uuid, until timestamptz, why text) RETURNS boolean
     LANGUAGE plpgsql AS $$
 BEGIN

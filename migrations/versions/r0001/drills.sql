@@ -1,4 +1,4 @@
--- Which requests are drills, and what was read from the weights.
+-- The requests that are drills, with figures read from the weights.
 
 CREATE TABLE drills (
     request_id uuid PRIMARY KEY REFERENCES requests (id),
@@ -14,8 +14,8 @@ CREATE INDEX drills_newest ON drills (model, number);
 CREATE TRIGGER drills_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON drills
     FOR EACH STATEMENT EXECUTE FUNCTION refuse('drills are never changed');
 
--- 1e-12 is service.domain.drills.MOST_LEFT. A drill says nothing any more of a model that an import has replaced since:
--- one after the version it was applied in, or, before it was applied, after it was asked for.
+-- 1e-12 is service.domain.drills.MOST_LEFT. A drill no longer describes the served model once an import has replaced
+-- it: an import after the version that applied the drill, or after its request if it was never applied.
 CREATE VIEW audit_drills AS
     SELECT d.request_id, d.model, d.number, d.cohort, d.requested_at, r.status, r.applied_at, r.completed_at,
            r.failed_at, extract(epoch FROM r.completed_at - r.received_at)::double precision AS seconds_to_completed,

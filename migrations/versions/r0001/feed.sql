@@ -1,10 +1,10 @@
--- What is told of requests to whoever follows them, written by the very transaction that moves one.
+-- Events of requests for subscribers, written by the same transaction that moves a request.
 
 CREATE TABLE feed (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    -- In the order of writing, in which transactions do not commit.
+    -- In order of writing, which is not the order of commits.
     number bigint GENERATED ALWAYS AS IDENTITY,
-    -- In the order of telling, without a hole; null until it is told.
+    -- In order of publication, without gaps. Null until published.
     place bigint UNIQUE CHECK (place > 0),
     request_id uuid NOT NULL REFERENCES requests (id),
     api_key_id uuid NOT NULL REFERENCES api_keys (id),
@@ -39,7 +39,7 @@ $$;
 CREATE TRIGGER requests_feed_accepted AFTER INSERT ON requests REFERENCING NEW TABLE AS added
     FOR EACH STATEMENT EXECUTE FUNCTION requests_feed_accepted();
 
--- One that failed and is tried again is accepted again. What one move reaches is told in the order of the milestones.
+-- A retried request is accepted again. The milestones of one move are published in their own order.
 CREATE FUNCTION requests_feed_moved() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO feed (request_id, api_key_id, milestone, status)

@@ -1,7 +1,7 @@
--- Functions look names up where the tables are, whatever the search path of their caller, and never among temporary
--- tables that a caller made. The service works as roles that may write nothing that is derived here: functions that do so
--- have their owner's rights, and only the roles that `service.db.roles` names may call them. A function with a body in
--- SQL needs none of this.
+-- Functions resolve names where the tables are, regardless of the caller's search path, and never among a caller's
+-- temporary tables. The service's roles may not write derived data. Functions that write it run with their owner's
+-- rights, and only the roles that `service.db.roles` names may call them. A function with an SQL body needs none of
+-- this.
 DO $$
 DECLARE
     own record;

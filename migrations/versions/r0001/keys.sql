@@ -1,4 +1,4 @@
--- Keys: those that callers present, known by hashes, and those outside the database that it relies on.
+-- Keys: those that callers present, stored as hashes, and those outside the database that it depends on.
 
 -- Finite: a NaN would poison every audit query.
 CREATE DOMAIN figure AS double precision CHECK (VALUE >= 0 AND VALUE < 'Infinity'::double precision);
@@ -33,7 +33,7 @@ CREATE TRIGGER api_keys_revoked BEFORE UPDATE ON api_keys
 CREATE FUNCTION api_key_may(asking uuid, needed text[]) RETURNS boolean LANGUAGE sql STABLE
     RETURN EXISTS (SELECT FROM api_keys WHERE id = asking AND revoked_at IS NULL AND scopes @> needed);
 
--- Who is signed in to the dashboard: hashes of tokens alone.
+-- Dashboard sessions, stored as token hashes only.
 CREATE TABLE sessions (
     token_hash bytea PRIMARY KEY CHECK (octet_length(token_hash) = 32),
     key_id uuid NOT NULL REFERENCES api_keys (id),
@@ -58,8 +58,8 @@ CREATE TABLE log_keys (
     registered_at timestamptz DEFAULT now() NOT NULL
 );
 
--- API keys are known by hashes made with the pepper: with another one none is valid, and none must come back with the
--- old one.
+-- API key hashes depend on the pepper. Under a new pepper no key is valid, and none may become valid again with the old
+-- one.
 CREATE FUNCTION vault_key_replace(lost text, made bytea) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     revoked integer := 0;
@@ -78,8 +78,7 @@ BEGIN
 END
 $$;
 
--- The salts that callers gave, so that none is used twice: their keyed hashes alone, neither by whom, nor when, nor for
--- what they were given.
+-- Salts given by callers, so that none is used twice. Stores only keyed hashes: not who gave them, when, or for what.
 CREATE TABLE used_salts (
     hash bytea PRIMARY KEY CONSTRAINT used_salts_hash_size CHECK (octet_length(hash) = 32)
 );

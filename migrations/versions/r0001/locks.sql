@@ -1,4 +1,5 @@
--- A lock is a table without rows: only a login with a right to the table can hold it. Anybody can hold an advisory lock.
+-- A lock is a table without rows: only logins with a right to the table can hold it. Any login can hold an advisory
+-- lock.
 DO $$
 DECLARE
     name text;

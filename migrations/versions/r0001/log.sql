@@ -17,7 +17,7 @@ CREATE UNIQUE INDEX events_applied_once ON events (request_id) WHERE type = 'app
 
 CREATE UNIQUE INDEX events_completed_once ON events (request_id) WHERE type = 'completed';
 
--- A report names what failed in a month, of which there is little.
+-- Reports name a month's failures, which are few.
 CREATE INDEX events_failed ON events (created_at) WHERE type = 'failed';
 
 CREATE UNIQUE INDEX events_handled_once ON events (request_id) WHERE type = 'handled';
@@ -76,11 +76,11 @@ BEGIN
 END
 $$;
 
--- At the commit: an event and its leaf are there together or not at all.
+-- At commit, an event and its leaf exist together or not at all.
 CREATE CONSTRAINT TRIGGER events_logged AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION events_check_logged();
 
--- How far each API key has checked the log, and when: reported by a watcher or a browser that found it in order.
+-- How far each API key has checked the log, and when, as reported by a watcher or browser that found it in order.
 CREATE TABLE log_checks (
     api_key_id uuid PRIMARY KEY REFERENCES api_keys (id),
     size bigint NOT NULL CHECK (size >= 0),

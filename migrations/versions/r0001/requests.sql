@@ -1,6 +1,6 @@
--- Deletion requests, what was measured for each, those on their way to the stream, and those that were refused.
+-- Deletion requests, their measurements, those on their way to the stream, and refused ones.
 
--- One row that every start writes, and that triggers and views read.
+-- One row, which every start writes and which triggers and views read.
 CREATE TABLE service_settings (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     deadline_days double precision NOT NULL CHECK (deadline_days > 0 AND deadline_days < 'Infinity'::double precision)
@@ -34,21 +34,21 @@ CREATE TABLE requests (
     already_deleted_by uuid REFERENCES requests (id),
     subject_commitments bytea,
     reference_commitment bytea,
-    -- Where the key of the id list lies: the file of slots and the place in it. Kept until the key is destroyed, which
-    -- happens after the ciphertext is dropped.
+    -- Location of the id list's key: the slot file and the place in it. Kept until the key is destroyed, which happens
+    -- after the ciphertext is dropped.
     key_file smallint CHECK (key_file >= 0),
     key_place integer CHECK (key_place > 0),
     due_at timestamptz NOT NULL,
     handled_at timestamptz,
     handled_by uuid REFERENCES requests (id),
-    -- A request is open until it has ended. A withdrawn one is neither late nor in time.
+    -- A request is open until it ends. A withdrawn one is neither late nor on time.
     ended_at timestamptz GENERATED ALWAYS AS (coalesce(completed_at, cancelled_at, handled_at)) STORED,
     ended_late boolean GENERATED ALWAYS AS (
         CASE WHEN cancelled_at IS NULL THEN coalesce(completed_at, handled_at) > due_at END
     ) STORED,
-    -- Since when a request waits in the queue: its receipt, or its last retry. No login writes it.
+    -- Since when a request waits in the queue: its receipt or its last retry. No login writes it.
     queued_at timestamptz DEFAULT now() NOT NULL,
-    -- A process of Lethe vouches for each request that it takes in, with a key outside the database.
+    -- The Lethe process that accepts a request vouches for it with a key outside the database.
     voucher bytea CHECK (octet_length(voucher) = 32),
     -- The largest LETHE_MAX_NODES_PER_REQUEST: one row must not fill the queue of all API keys.
     CONSTRAINT requests_count_most CHECK (count <= 100000),
@@ -91,7 +91,7 @@ CREATE INDEX requests_completed_at ON requests (model, completed_at) INCLUDE (re
 
 CREATE INDEX requests_failed_at ON requests (model, failed_at) INCLUDE (received_at) WHERE failed_at IS NOT NULL;
 
--- Failed requests whose ids are still kept, for a retry or a later request that settles them.
+-- Failed requests whose ids are kept for a retry or for a later request that settles them.
 CREATE INDEX requests_failed_kept ON requests (model, failed_at) WHERE status = 'failed' AND ciphertext IS NOT NULL;
 
 CREATE INDEX requests_handled_by ON requests (handled_by) WHERE handled_by IS NOT NULL;
@@ -110,7 +110,7 @@ CREATE INDEX requests_reference ON requests (reference, received_at, id) WHERE r
 
 CREATE INDEX requests_repair_pending ON requests (model) WHERE repair = 'pending';
 
--- The moves are those of service.domain.states.TRANSITIONS; a test compares the two.
+-- The moves match service.domain.states.TRANSITIONS, as a test checks.
 CREATE FUNCTION requests_check_transition() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF (OLD.status, NEW.status) NOT IN (
@@ -130,7 +130,7 @@ CREATE TRIGGER requests_transition BEFORE UPDATE OF status ON requests
 CREATE TRIGGER requests_begin_queued BEFORE INSERT ON requests
     FOR EACH ROW WHEN (NEW.status <> 'queued') EXECUTE FUNCTION refuse('a request begins as queued');
 
--- The deadline runs from receipt, and is the one that was in force then.
+-- The deadline starts at receipt and uses the setting in force at that time.
 CREATE FUNCTION requests_set_due() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.due_at := NEW.received_at + (SELECT make_interval(secs => deadline_days * 86400) FROM service_settings);
@@ -158,7 +158,7 @@ BEGIN
 END
 $$;
 
--- Wakes the process that destroys the key of a dropped ciphertext.
+-- Wake the process that destroys the key of a dropped ciphertext.
 CREATE TRIGGER requests_key_dropped AFTER UPDATE OF ciphertext ON requests
     FOR EACH ROW WHEN (OLD.ciphertext IS NOT NULL AND NEW.ciphertext IS NULL)
     EXECUTE FUNCTION requests_key_dropped();
@@ -206,8 +206,8 @@ CREATE VIEW audit_refusals AS
     SELECT r.refused_at, r.model, k.name AS api_key, r.kind, r.named, r.reason
     FROM refused_requests r JOIN api_keys k ON k.id = r.api_key_id;
 
--- A process of the api changes no request; it calls these functions. Whether it is too late is decided here and nowhere
--- else. Null for a key that the route would refuse. Without audit:read, a key cancels its own requests alone.
+-- An api process never changes a request directly, but calls these functions. They alone decide whether it is too late.
+-- They return null for a key that the route would refuse. Without audit:read, a key cancels only its own requests.
 CREATE FUNCTION request_cancel(asked uuid, of_key uuid) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT api_key_may(of_key, '{deletions:write}') THEN

@@ -1,5 +1,5 @@
--- One narrow row per request, in place of an index for every filter. Rows are updated a few times soon after they came:
--- there is room for that within the page, so that no index is written for it.
+-- One narrow row per request replaces an index per filter. Rows are updated a few times soon after insertion. The page
+-- reserves space for that, so that updates write no index.
 CREATE TABLE request_search (
     request_id uuid PRIMARY KEY,
     api_key_id uuid NOT NULL,
@@ -22,7 +22,7 @@ CREATE INDEX request_search_newest ON request_search (received_at, request_id);
 
 CREATE INDEX request_search_newest_of_key ON request_search (api_key_id, received_at, request_id);
 
--- A list may be in the order of deadlines, which seldom change.
+-- Listings may be sorted by deadline, which seldom changes.
 CREATE INDEX request_search_due ON request_search (due_at, request_id);
 
 CREATE FUNCTION request_search_insert() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -62,7 +62,7 @@ $$;
 CREATE TRIGGER request_search_delete AFTER DELETE ON requests REFERENCING OLD TABLE AS removed
     FOR EACH STATEMENT EXECUTE FUNCTION request_search_delete();
 
--- The bound is that of the version in which the batch's repair ended, where it has.
+-- Uses the bound of the version in which the batch's repair ended, if it has ended.
 CREATE VIEW audit_measured AS
     SELECT a.request_id, a.batch_id, a.injected_norm_before, a.injected_norm_after, v.distance_bound_before_relative,
            CASE WHEN e.id IS NULL THEN v.distance_bound_after_relative ELSE e.distance_bound_after_relative END

@@ -1,5 +1,5 @@
--- Totals by day, which triggers derive from requests for the queries of the audit. Drills are not counted: their made-up
--- nodes are nobody's.
+-- Daily totals for audit queries, derived from requests by triggers. Drills are excluded, because their synthetic nodes
+-- belong to nobody.
 
 CREATE TABLE audit_counts (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -38,16 +38,16 @@ CREATE UNIQUE INDEX audit_times_folded ON audit_times (model, day, step, class) 
 
 CREATE INDEX audit_times_unfolded ON audit_times (id) WHERE NOT folded;
 
--- From a millisecond on, in steps of 2 %: the middle of a class is within 1 % of all that is in it. A function with a
--- body in SQL resolves its names when it is created; unlike one with a search path of its own, it is still inlined.
+-- Classes start at one millisecond, in steps of 2 %: a class's middle is within 1 % of all its values. A function with
+-- an SQL body resolves names at creation. Unlike one with its own search path, it is still inlined.
 CREATE FUNCTION audit_class(age interval) RETURNS smallint LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ceil(ln(greatest(extract(epoch FROM age)::double precision, 0.001)) / ln(1.02::double precision))::smallint;
 
 CREATE FUNCTION audit_seconds(class smallint) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 2 * power(1.02::double precision, class) / 2.02;
 
--- A change of requests adds signed rows to the totals and changes none, so no transaction waits for another's. A drill is
--- recorded after its request, in the same transaction: it is counted with the request, and taken out at once.
+-- A change of requests only adds signed rows to the totals, so no transaction waits for another. A drill is recorded
+-- after its request, in the same transaction: it is counted with the request and subtracted immediately.
 DO $outer$
 DECLARE
     operation text;

@@ -1,7 +1,6 @@
--- Times are Postgres' own; none is compared with another in a constraint, because a clock that is set back must not stop
--- a deletion.
+-- Times are Postgres' own. No constraint compares two of them, because a clock set back must not stop a deletion.
 
--- Who may write a model, which version of it is committed, and every version there was, with the details of each cause.
+-- Who may write a model, its committed version, and all its versions with the details of their causes.
 
 CREATE TABLE leases (
     name text PRIMARY KEY,
@@ -16,13 +15,13 @@ CREATE TABLE leases (
     checks jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(checks) = 'array'),
     -- When a holder last reported that it serves.
     served_at timestamptz,
-    -- Since when the holder serves, and how often holders have failed in a row without having served for long.
+    -- Since when the holder has been serving, and how many holders in a row failed without serving for long.
     serving_since timestamptz,
     failures integer DEFAULT 0 NOT NULL CHECK (failures >= 0),
     failing_since timestamptz,
-    -- When the lease was acquired last, by the same holder too.
+    -- When the lease was last acquired, including by the same holder.
     held_since timestamptz,
-    -- The LETHE_HOME whose processes serve the model: those of two would answer from two publications.
+    -- The LETHE_HOME whose processes serve the model: two would serve two different publications.
     home text CHECK (home ~ '^[0-9a-f]{32}$'),
     CONSTRAINT leases_name_fencing_key UNIQUE (name, fencing)
 );
@@ -78,12 +77,12 @@ CREATE TABLE versions (
     repair_products integer CHECK (repair_products >= 0),
     repair_weight_change figure,
     repair_tolerance double precision,
-    -- Of its own weights: those of a batch that a later version has repaired are as they were.
+    -- Refers to its own weights: a later version's repair does not change those of the batch.
     guarantee text NOT NULL GENERATED ALWAYS AS
         (CASE WHEN repair = 'converged' AND repair_version = number THEN 'retrained' ELSE 'span' END) STORED,
     committed_at timestamptz DEFAULT now() NOT NULL,
     finished_at timestamptz,
-    -- How a version is published with noise, and what opens the commitments to what is computed without it.
+    -- How a version is published with noise, and what opens the commitments to values computed without it.
     publication_epsilon double precision,
     publication_delta double precision,
     publications_planned integer,
@@ -102,11 +101,11 @@ CREATE TABLE versions (
     CONSTRAINT versions_repair_version_fkey FOREIGN KEY (model, repair_version) REFERENCES versions (model, number)
 );
 
--- A series reads the bound of every version of its time from the index alone.
+-- A series reads the bound of every version in its period from this index alone.
 CREATE INDEX versions_committed_at ON versions (model, committed_at)
     INCLUDE (rank, live_nodes, cause, number, repair_version, distance_bound_after_relative);
 
--- Whether the model of a drill is still served: there are few imports.
+-- Finds whether a drill's model is still served. Imports are few.
 CREATE INDEX versions_imported ON versions (model, number) WHERE cause = 'import';
 
 CREATE INDEX versions_published ON versions (model, number) WHERE publication_mu IS NOT NULL;

@@ -1,6 +1,6 @@
 -- Views for tools that read SQL.
 
--- On time and late by the month of receipt (UTC), without drills; late are those too that are open past their deadline.
+-- On time and late by month of receipt (UTC), without drills. Late includes requests open past their deadline.
 CREATE VIEW audit_months AS
     WITH told AS (
         SELECT model, date_trunc('month', day)::date AS month, sum(requests) FILTER (WHERE NOT late) AS on_time,
@@ -17,7 +17,7 @@ CREATE VIEW audit_months AS
     SELECT model, month, on_time, late, on_time::double precision / (on_time + late) AS on_time_share
     FROM counted WHERE on_time + late > 0;
 
--- What is open, of each model that has requests. Near its deadline is one to which a fifth of its time or less is left.
+-- Open requests of each model that has requests. A deadline is near if a fifth of the time or less is left.
 CREATE VIEW audit_open AS
     SELECT model, count(*) AS open, min(received_at) AS oldest_open_received_at,
            count(*) FILTER (WHERE due_at < now()) AS open_past_deadline,

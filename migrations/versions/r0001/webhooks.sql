@@ -1,4 +1,4 @@
--- Who is sent what the feed tells, and the outbox: what each is still to be sent, and what was.
+-- Subscribers to the feed, and the outbox: deliveries that are due to each, and past ones.
 
 CREATE TABLE webhook_endpoints (
     id uuid PRIMARY KEY,
@@ -18,7 +18,7 @@ CREATE TABLE webhook_deliveries (
     event_id uuid NOT NULL REFERENCES feed (id),
     created_at timestamptz DEFAULT now() NOT NULL,
     attempts integer DEFAULT 0 NOT NULL CHECK (attempts >= 0),
-    -- While somebody sends it, when another may.
+    -- During a delivery attempt: when another process may try.
     next_attempt_at timestamptz DEFAULT now(),
     delivered_at timestamptz,
     given_up_at timestamptz,
