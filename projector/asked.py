@@ -135,7 +135,7 @@ def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
         raise GraphError("An edge names a row that the graph does not have.", f"Rows are 0 to {nodes - 1}.")
     if np.unique(np.sort(pairs, axis=1), axis=0).shape != pairs.shape:
         raise GraphError("An edge is named twice.", "Name each once, in one direction.")
-    return pairs
+    return np.asarray(pairs)
 
 
 def _leaving_edges(model: HeldModel, edges: ArrayLike, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
