@@ -147,7 +147,7 @@ class Distributed:
             raise
         except Exception as error:
             raise WorkersLost(
-                f"Worker {self.rank} of {self.count} could not go on with the others: {error}.", remedy
+                f"Worker {self.rank} of {self.count} could not continue with the others: {error}.", remedy
             ) from error
         self._lost = False
 

@@ -91,7 +91,7 @@ def train(
     check_spec(spec)
     check_targets(spec, graph)
     if workers.count > 1 and spec.solver is not SolverKind.NEWTON:
-        raise TrainingError(f"Of {workers.count} workers, one alone can train by sgd.", "Use newton, or one worker.")
+        raise TrainingError(f"sgd trains on one worker, not on {workers.count}.", "Use newton, or one worker.")
     with enough_memory(device, graph.nodes, graph.num_features):
         return _train(spec, graph, device, progress or _ignore, workers)
 

@@ -188,7 +188,7 @@ def unreadable(kept: TombstoneRecord) -> StoreDamaged:
         f"{', '.join(map(str, kept.damaged))} is damaged. It records deletions that the database, restored from "
         "an older backup, does not have.",
         "Replace it with the files `tombstones-*` from the newest backup of the model; the database adds what "
-        f"they lack. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` continues with what can be "
+        f"they lack. Without a backup, `./lethe recover --accept-lost {TOMBSTONES}` continues with what can be "
         "read. Other deletions that this database does not have are forgotten: such nodes look unknown, and a "
         "newly trained model may contain them.",
     )
