@@ -82,9 +82,7 @@ class Summary:
     open_near_deadline: Annotated[int, Field(description="Open requests in the last fifth of their time.")]
     open_failed: Annotated[int, Field(description="Failed, unhandled requests.")]
     deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
-    months: Annotated[
-        Sequence[Month], Field(description="Months of the window that had such requests, oldest first.")
-    ]
+    months: Annotated[Sequence[Month], Field(description="Months of the window that had such requests, oldest first.")]
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
     unchanged_projection_share: Annotated[
@@ -96,9 +94,7 @@ class Summary:
     live_nodes: int | None
     noise: Annotated[
         str | None,
-        Field(
-            description="What the noise in published weights hides and what it does not; null without noise."
-        ),
+        Field(description="What the noise in published weights hides and what it does not; null without noise."),
     ]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(

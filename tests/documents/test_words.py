@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -41,12 +42,14 @@ BANNED = (
     ),
     Banned(
         rf"{_START}(?:What|Who)\b{_PLAIN}\b(?:\w+s|\w+ed|are|can|must|may|have|had|went|came)\b{_PLAIN} "
-        r"(?:is|are|was|were|has|have|must|may|can|cannot|does|do|stays?|comes?|goes|remains?)\b(?!\?)",
+        r"(?:is|are|was|were|has|have|must|may|can|cannot|does|stays?|comes?|goes|remains?)\b(?!\?)",
         "What a receiver does not take is sent again.",
         "Failed deliveries are retried.",
     ),
     Banned(r"\b[Ww]hom?ever\b|\b[Ww]hatever\b", "Whatever it fails of ends it.", "Any failure here stops it."),
-    Banned(rf"{_START}Of (?!course\b)", "Of one that is cancelled no deadline.", "Cancelled requests have no deadline."),
+    Banned(
+        rf"{_START}Of (?!course\b)", "Of one that is cancelled no deadline.", "Cancelled requests have no deadline."
+    ),
     Banned(
         rf"{_START}(?:In|By|With|From|On|At|For|To) (?:what|whom|which|how many)\b",
         "By what a queue is named.",
@@ -59,7 +62,7 @@ BANNED = (
     ),
     Banned(r"\bof which (?:there|it|they|nothing|none)\b", "Files of which there is one.", "One file each."),
     Banned(
-        rf"\bthat there {_IS}\b(?! (?:a|an|no|some)\b)|\bwhat there {_IS}\b",
+        rf"(?<!\bso )\bthat there {_IS}\b(?! (?:a|an|no|some)\b)|\bwhat there {_IS}\b",
         "It continues from what there is.",
         "It continues from the newest backup.",
     ),
@@ -68,7 +71,7 @@ BANNED = (
     Banned(rf"\b(?:that|which) {_IS} to \w+", "A file that is to follow it.", "The next file."),
     Banned(r"\bsuch as (?:is|are|were|was|has|have)\b", "Nodes such as were there.", "Nodes that existed."),
     Banned(r"\b(?:has|have|had) not(?:[.,;:]|$)", "A term that the other has not.", "A term that the other lacks."),
-    Banned(r"\bask(?:s|ed|ing)? (?:it |them )?(?:once )?again\b", "Ask again later.", "Retry later."),
+    Banned(r"\bask(?:s|ed|ing)? (?:it |them )?(?:once )?again\b", "You may ask again later.", "Retry later."),
     Banned(r"\bbears\b|\bbear to\b", "It bears to be repeated.", "It is idempotent."),
     Banned(r"\bbef(?:ell|all|alls|allen)\b", "What befell the model.", "Recoveries of the model."),
     Banned(r"\bowed\b", "Nothing is owed.", "The request has no deadline."),
@@ -90,7 +93,10 @@ BANNED = (
         "29 d 23 h left",
     ),
     Banned(
-        r"(?<![\d.,–-])(?<![a-zA-Z] )\b1 (?!is\b|was\b|has\b|as\b|means\b|this\b|its\b)[a-z]+[^s\W]s\b(?! of)",
+        # Not a number of something, such as "Table 1 shows".
+        r"(?<![\d.,–-])(?<![Tt]able )(?<![Ff]igure )(?<![Oo]ption )(?<!version )(?<!rem )(?<!rithm )"
+        r"(?<!below )(?<!around )(?<!\+ )(?<!, )"
+        r"\b1 (?!is\b|was\b|has\b|as\b|means\b|this\b|its\b|does\b)[a-z]+[^s\W]s\b(?! of)",
         "The store has 1 nodes deleted.",
         "The store records 1 deletion.",
     ),
@@ -107,10 +113,16 @@ KINDS: dict[str, tuple[Callable[[], Iterator[Text]], int]] = {
     "templates": (prose.templates, 0),
     "scripts": (prose.scripts, 0),
     "configuration": (prose.configuration, 0),
-    "pages": (prose.pages, 10_000),
-    "docstrings": (prose.docstrings, 10_000),
+    "pages": (prose.pages, 249),
+    "docstrings": (prose.docstrings, 624),
 }
 _PATTERNS = [re.compile(one.pattern) for one in BANNED]
+
+
+@cache
+def texts_of(kind: str) -> tuple[Text, ...]:
+    """The texts of a kind, read once."""
+    return tuple(KINDS[kind][0]())
 
 
 def matches(words: str) -> Iterator[re.Match[str]]:
@@ -130,8 +142,8 @@ def is_allowed(text: Text, match: re.Match[str]) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_users_read_plain_english(kind: str) -> None:
-    collect, most = KINDS[kind]
-    texts = list(collect())
+    _, most = KINDS[kind]
+    texts = texts_of(kind)
     assert texts
     found = [
         f"{text.path}:{text.line}: “{match[0].strip()}” in: {text.words[max(0, match.start() - 60) : match.end() + 60]}"
@@ -150,7 +162,7 @@ def test_each_pattern_finds_its_example_and_passes_what_is_to_be_written_instead
 
 def test_what_is_allowed_is_still_there_and_has_a_reason() -> None:
     assert len(ALLOWED) <= 30
-    texts = [text for collect, _ in KINDS.values() for text in collect()]
+    texts = [text for kind in KINDS for text in texts_of(kind)]
     for (path, words), reason in ALLOWED.items():
         assert reason, words
         assert any(text.path == path and words in text.words for text in texts), f"{path}: {words}"

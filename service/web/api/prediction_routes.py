@@ -166,7 +166,9 @@ class ModelAnswer(BaseModel):
     loss: str
     regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
     rank: int | None = Field(description=f"Dimension of the span of the live nodes' features. {_AUDIT}")
-    condition_number: float | None = Field(description=f"Condition number of the features at import, over the kept directions. {_AUDIT}")
+    condition_number: float | None = Field(
+        description=f"Condition number of the features at import, over the kept directions. {_AUDIT}"
+    )
     accuracy: dict[str, float | None] | None = Field(
         description="Shares of training, validation and test nodes predicted rightly at import; null for a regression. "
         f"{_AUDIT}"

@@ -1,10 +1,11 @@
-"""The sentences that people read, each with its place: from Python, Markdown, templates, scripts, YAML, JSON and SQL."""
+"""The sentences that people read, each with its place, from code, pages, templates and configuration."""
 
 import ast
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def files(*suffixes: str) -> list[Path]:
 def strings() -> Iterator[Text]:
     """Every string literal in Python with a space in it, except docstrings."""
     for path in files(".py"):
-        tree = ast.parse(path.read_text())
+        tree = _tree(path)
         skipped = {id(node) for node, _ in _documented(tree)}
         for line, words in _literals(tree, skipped):
             if " " in words:
@@ -53,7 +54,7 @@ def strings() -> Iterator[Text]:
 def docstrings() -> Iterator[Text]:
     """The docstrings of modules, and of the public classes and functions in them."""
     for path in files(".py"):
-        for node, public in _documented(ast.parse(path.read_text())):
+        for node, public in _documented(_tree(path)):
             if public:
                 yield _text(path, node.lineno, str(node.value))
 
@@ -94,12 +95,14 @@ def scripts() -> Iterator[Text]:
 
 
 def configuration() -> Iterator[Text]:
-    """The strings of YAML and JSON (alert rules, Grafana's dashboards), the comments of YAML, and the messages of SQL."""
+    """The strings of YAML, JSON and SQL with the comments of YAML, and the launcher's texts."""
     for path in [*files(".yml"), *sorted(ROOT.glob("*.yml"))]:
         whole = path.read_text()
         yield from (_text(path, 1, words) for words in _leaves(yaml.safe_load(whole)))
         for block in re.finditer(r"(?:^ *#.*\n)+", whole, re.MULTILINE):
-            yield _text(path, whole.count("\n", 0, block.start()) + 1, re.sub(r"^ *#", "", block[0], flags=re.MULTILINE))
+            yield _text(
+                path, whole.count("\n", 0, block.start()) + 1, re.sub(r"^ *#", "", block[0], flags=re.MULTILINE)
+            )
     launcher = ROOT / "lethe"
     for number, line in enumerate(launcher.read_text().split("\n"), 1):
         for quoted in re.finditer(r"# (.*)|[\"']([^\"']* [^\"']*)[\"']", line):
@@ -110,6 +113,11 @@ def configuration() -> Iterator[Text]:
         whole = re.sub(r"--.*", "", path.read_text())
         for quoted in _SQL_TEXT.finditer(whole):
             yield _text(path, whole.count("\n", 0, quoted.start()) + 1, quoted[1])
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _text(path: Path, line: int, words: str) -> Text:
