@@ -80,10 +80,10 @@ def templates() -> Iterator[Text]:
         for attribute in _ATTRIBUTE.finditer(bare):
             yield _text(path, bare.count("\n", 0, attribute.start()) + 1, attribute[1])
         start = 0
-        for block in [*_BLOCK_TAG.finditer(bare), None]:
-            words = bare[start : block.start() if block else None]
+        for tag in [*_BLOCK_TAG.finditer(bare), None]:
+            words = bare[start : tag.start() if tag else None]
             yield _text(path, bare.count("\n", 0, start) + 1, re.sub(r"<[^>]*>", "", words))
-            start = block.end() if block else start
+            start = tag.end() if tag else start
 
 
 def scripts() -> Iterator[Text]:
