@@ -93,7 +93,7 @@ def _attributes(path: Path, content: object) -> dict[str, Any]:
     """The attributes of the `Data` that a file of torch.save holds."""
     if isinstance(content, tuple | list):
         raise GraphError(
-            f"{path} holds a {type(content).__name__} of {len(content)}, as a whole dataset is saved, and no Data.",
+            f"{path} holds a {type(content).__name__} of {len(content)}, as for a whole dataset, instead of one Data.",
             "Save its one graph: torch.save(dataset[0], path).",
         )
     if not isinstance(content, Unread) or content.kind != _DATA:

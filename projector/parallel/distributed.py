@@ -136,7 +136,7 @@ class Distributed:
     @contextmanager
     def _in_step(self) -> Iterator[None]:
         """For what all do at once; what one fails in alone is the last that they do."""
-        remedy = "Begin again, with the workers that are there."
+        remedy = "Start again with the remaining workers."
         if self._lost:
             raise WorkersLost("The workers have lost one another.", remedy)
         self._lost = True
@@ -182,7 +182,7 @@ class Distributed:
         dist.broadcast(spoken, 0, group=self._spoken)
         header = json.loads(bytes(spoken.numpy()))
         if header["numbered"] != self._names.numbered:
-            raise RuntimeError("the first worker has got other results")
+            raise RuntimeError("the first worker has other results")
         arguments = [self._understood(told) for told in header["arguments"]]
         self._names.forget(header["gone"])
         return None if header["name"] is None else (header["name"], arguments)

@@ -102,7 +102,7 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
         return
     if spec.loss is not LossKind.SQUARED:
         raise TrainingError(
-            f"The labels are real numbers, which the loss {spec.loss} does not take.",
+            f"The labels are real numbers, which the loss {spec.loss} does not accept.",
             f"Use --loss {LossKind.SQUARED}, or give classes as integers.",
         )
     if spec.label_hops or spec.diffusion or spec.mlp_width:

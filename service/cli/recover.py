@@ -174,7 +174,7 @@ async def _persistently(
             if losses == _MOST_LOSSES:
                 raise
             said = error.detail if isinstance(error, LeaseLost) else str(error)
-            note(f"{said} Beginning again; what is done is left alone.")
+            note(f"{said} Starting again; finished steps are not repeated.")
             store = type(store).open(settings.model_dir)
 
 

@@ -73,9 +73,9 @@ def in_words(event_type: str, details: Mapping[str, Any]) -> str:
     said = dict(details)
     if event_type == EventType.IMPORTED:
         return (
-            f"a newly trained model took the place of {said.get('model')}: version {said.get('model_version_before')} "
-            f"to {said.get('model_version_after')}; earlier requests had deleted, and it had again and lost before it "
-            f"was served: {_counts(said, 'excluded_')}"
+            f"a newly trained model replaced {said.get('model')}: version {said.get('model_version_before')} "
+            f"to {said.get('model_version_after')}; it contained data that earlier requests had deleted, removed "
+            f"before it was served: {_counts(said, 'excluded_')}"
         )
     if event_type == EventType.RECOVERED:
         database = said.get("database_before") or "none"

@@ -79,7 +79,7 @@ BANNED = (
     Banned(r"\bknows? (?:nothing of|no)\b", "It knows nothing of them.", "They are unknown to it."),
     Banned(rf"{_IS} (?:apart|away)\b|\bapart by\b", "They are apart by a tab.", "They are separated by a tab."),
     Banned(r"\bnothing but\b", "It deletes nothing but edges.", "It deletes only edges."),
-    Banned(r"\b(?:go|goes|went|going) on\b", "Deletions went on.", "Deletions continued."),
+    Banned(r"\b(?:go|goes|went|going|gone) on\b", "Deletions went on.", "Deletions continued."),
     Banned(r"\banew\b", "Train the model anew.", "Train the model again."),
     Banned(r"\b(?:there|where|here)(?:of|in|to|upon|with)\b", "The model and the keys thereof.", "The model's keys."),
     Banned(r"[;,] else (?:it|they|this|the|there|a)\b", "On disk, else they are lost.", "Otherwise they are lost."),

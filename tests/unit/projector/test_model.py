@@ -157,8 +157,8 @@ def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
         ({"nodes": [1], "features": [1]}, "whole and for its features"),
         ({"edges": [[0, 0]]}, "no edge"),
         ({"edges": [[0, 500]]}, "row that the graph does not have"),
-        ({"edges": [[0, 4, 9], [117, 99, 3]]}, "an edge a row"),
-        ({"edges": [[0.5, 1.0]]}, "an edge a row"),
+        ({"edges": [[0, 4, 9], [117, 99, 3]]}, "one edge per row"),
+        ({"edges": [[0.5, 1.0]]}, "one edge per row"),
         ({}, "Nothing is named"),
     ],
 )
