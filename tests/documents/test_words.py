@@ -114,7 +114,7 @@ KINDS: dict[str, tuple[Callable[[], Iterator[Text]], int]] = {
     "scripts": (prose.scripts, 0),
     "configuration": (prose.configuration, 0),
     "pages": (prose.pages, 249),
-    "docstrings": (prose.docstrings, 624),
+    "docstrings": (prose.docstrings, 625),
 }
 _PATTERNS = [re.compile(one.pattern) for one in BANNED]
 
