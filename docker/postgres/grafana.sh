@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs once, when the volume is new: a login for Grafana that reads the audit's views and nothing else. Migrations grant
-# the views to lethe_audit.
+# Runs once, when the volume is new: creates a login for Grafana that reads only the audit's views. Migrations grant the views
+# to lethe_audit.
 set -eu
 psql --set=ON_ERROR_STOP=1 --set=password="$GRAFANA_DATABASE_PASSWORD" \
     --username="$POSTGRES_USER" --dbname="$POSTGRES_DB" <<'END'

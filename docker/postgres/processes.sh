@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs once, when the volume is new: a login for each kind of process, neither of which owns anything. Migrations give
-# them their rights.
+# Runs once, when the volume is new: creates a login for each kind of process. Neither owns anything; migrations grant
+# their rights.
 set -eu
 psql --set=ON_ERROR_STOP=1 \
     --set=api="$LETHE_API_DATABASE_PASSWORD" --set=unlearner="$LETHE_UNLEARNER_DATABASE_PASSWORD" \

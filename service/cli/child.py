@@ -24,6 +24,8 @@ from service.processes.serving import Work
 from service.processes.supervisor import MAY_PASS, READY
 from service.settings import Settings
 
+#: Added to the nice value of processes that compute: where cores are short, answers come first.
+_NICER = 5
 #: What the system says of a path that nobody mends by waiting; a full or failing disk is none of it.
 _REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
 
@@ -36,6 +38,8 @@ def main() -> None:
     settings, work = Settings(**handover["settings"]), handover["work"]
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
+    if work in ("unlearner", "worker"):
+        os.nice(_NICER)
     with reported():
         _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"])
 

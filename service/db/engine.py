@@ -11,17 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from service.db import postgres_urls
 from service.errors import ConfigurationError
 
-#: The pool's type, for layers that pass it on without touching SQLAlchemy.
+#: The pool's type, for layers that pass it on without using SQLAlchemy.
 Engine = AsyncEngine
-#: A connection in a transaction, likewise.
+#: The type of a connection in a transaction, likewise.
 Connection = AsyncConnection
 
-#: Server settings of each connection. A holder that is stopped inside a transaction is thrown out, so that it cannot
-#: keep the lease's row locked; `jit` costs more than it gives on statements this short. What is asked for is
-#: in memory or on flash, where a page out of order costs as much as the next one.
+#: Server settings of each connection. A holder that stops inside a transaction is disconnected, so that it cannot keep
+#: the lease's row locked. `jit` costs more than it gains on statements this short. The data is in memory or on flash,
+#: where a random page costs as much as a sequential one.
 _SERVER_SETTINGS = {
     "application_name": "lethe",
-    # What is read after a lock was waited for is what was committed meanwhile.
+    # Reads after waiting for a lock must see what was committed meanwhile.
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "15s",
     "lock_timeout": "20s",
@@ -32,14 +32,14 @@ _SERVER_SETTINGS = {
     "jit": "off",
     "random_page_cost": "1.1",
 }
-#: Longest transaction, from Postgres 17 on. The idle time-out does not see a client that is stopped between the
-#: messages of one statement (asyncpg prepares and executes in two), and nor does the one of statements.
+#: Maximum transaction time, from Postgres 17 on. The idle and statement time-outs both miss a client that stops between
+#: the messages of one statement (asyncpg prepares and executes in two).
 _LIMIT = "SET transaction_timeout = '60s'"
 _LIMIT_SINCE = 17
 #: Lift the limits that `service.db.roles` sets on the database, for work of unbounded length.
 _NO_LIMIT = "SET transaction_timeout = 0"
 _NO_IDLE_LIMIT = "SET idle_in_transaction_session_timeout = 0"
-#: Where an engine's options keep what its connections are opened with.
+#: Key of the connection arguments in an engine's options.
 _ARGUMENTS = "lethe_connect_args"
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
@@ -49,9 +49,9 @@ _POOL_SECONDS = 10.0
 def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> AsyncEngine:
     """Return a pool of up to `pool_size` connections; opens none yet.
 
-    They work as `role`, one that the login may become; by default as the login itself. No statement waits longer than
-    30 s, and no transaction lasts longer than 60 s where Postgres can limit it (from 17 on). Raises ConfigurationError
-    for a `url` that cannot be read.
+    They work as `role`, which the login must be allowed to assume; by default as the login itself. No statement waits
+    longer than 30 s, and no transaction lasts longer than 60 s if Postgres can limit it (from 17 on). Raises
+    ConfigurationError for an unreadable `url`.
     """
     address, given = connection_to(url)
     own = _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role}
@@ -75,9 +75,9 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
 
 
 async def connect(engine: AsyncEngine) -> asyncpg.Connection:
-    """Open a connection outside the pool of an engine of `create_engine`, with all that those in it are opened with.
+    """Open a connection outside the pool of an engine of `create_engine`, with the same settings.
 
-    Raises what asyncpg raises.
+    Raises the errors of asyncpg.
     """
     positional, named = engine.dialect.create_connect_args(engine.url)
     connection = await asyncpg.connect(*positional, **(named | engine.get_execution_options()[_ARGUMENTS]))
@@ -93,7 +93,7 @@ async def connect(engine: AsyncEngine) -> asyncpg.Connection:
 def connection_to(url: str) -> tuple[URL, dict[str, Any]]:
     """Return the SQLAlchemy address of `url`, and the arguments for its driver asyncpg.
 
-    Raises ConfigurationError for a `url` that cannot be read.
+    Raises ConfigurationError for an unreadable `url`.
     """
     try:
         found = postgres_urls.read(url)
@@ -106,7 +106,7 @@ def connection_to(url: str) -> tuple[URL, dict[str, Any]]:
 
 
 def _limit_transactions(connection: Any, record: object) -> None:
-    """Set what a start-up packet may not hold: an older Postgres would refuse the connection."""
+    """Set the limit after connecting: an older Postgres would refuse it in a start-up packet."""
     if _can_limit(connection.driver_connection):
         connection.run_async(lambda driver: driver.execute(_LIMIT))
 
@@ -123,6 +123,6 @@ def _can_limit(connection: asyncpg.Connection) -> bool:
 
 
 def _refuse_closed(connection: Any, record: object, proxy: object) -> None:
-    """Let the pool replace a connection that a restart of Postgres has closed; costs no round trip."""
+    """Let the pool replace a connection that a Postgres restart closed; costs no round trip."""
     if connection.driver_connection.is_closed():
         raise DisconnectionError

@@ -1,6 +1,6 @@
-"""The right to write one model: a row timed by Postgres' clock, with a number that grows at each acquisition.
+"""The right to write one model: a row timed by Postgres's clock, with a number that grows at each acquisition.
 
-Its holder publishes its status in the row, for other processes to read.
+The holder publishes its status in the row for other processes.
 """
 
 import math
@@ -20,11 +20,11 @@ from service.domain.lease_report import Check, Condition, Holder, LeaseReport, P
 from service.domain.records import Lease
 from service.errors import StateMismatch
 
-#: The share of a lease's time after which its holder must not start a write.
+#: Share of a lease's time after which its holder must not start a write.
 _USABLE_SHARE = 2 / 3
 #: Seconds that a holder must serve before the count of failures is reset.
 STEADY_S = 60.0
-#: Characters of a text that are kept: it is read by people.
+#: Maximum stored characters of a text; it is meant for people.
 _LONGEST = 2_000
 
 
@@ -41,14 +41,14 @@ class AnotherHome(StateMismatch):
 
 
 async def home_of(connection: AsyncConnection, name: str) -> str | None:
-    """The id of the LETHE_HOME in which the model is served; None while it is served in none."""
+    """Return the id of the LETHE_HOME that serves the model, or None."""
     return await connection.scalar(select(LeaseRow.home).where(LeaseRow.name == name))
 
 
 async def claim_home(engine: AsyncEngine, lease: Lease, home: str) -> None:
-    """Record that the model is served in a LETHE_HOME, by its id, unless one is recorded.
+    """Record the id of the LETHE_HOME that serves the model, unless one is recorded.
 
-    For a holder that has found the database and its own home to agree. Raises `Unavailable` and `LeaseLost`.
+    For a holder that has checked that the database and its own home agree. Raises `Unavailable` and `LeaseLost`.
     """
     unclaimed = update(LeaseRow).where(held(lease), LeaseRow.home.is_(None))
     async with fenced_transaction(engine, lease) as conn:
@@ -66,16 +66,18 @@ async def acquire(
     home: str | None = None,
     take_over: bool = False,
 ) -> Lease | None:
-    """Take the lease `name` for `ttl_seconds`, or return None while another holder has it.
+    """Take the lease `name` for `ttl_seconds`; return None while another holder has it.
 
-    Its fencing number is greater than all before, of the same holder too, and than `above`: a restored database has
-    forgotten some. A failure is counted if another holder ended without giving the lease back, or if the caller knows
-    of one (`after_failure`); an outage that a holder waited out is not counted.
-    `home` is the id of the holder's LETHE_HOME. With `take_over` the model is served there from now on; without, from
-    when the holder claims it.
+    Its fencing number is greater than all before, even of the same holder, and than `above`: a restored database has
+    lost some. A failure is counted if another holder ended without releasing the lease, or if the caller knows of one
+    (`after_failure`). An outage that a holder waited out is not counted.
+
+    `home` is the id of the holder's LETHE_HOME. With `take_over` the model is served there from now on; otherwise from
+    the time the holder claims it.
+
     Waits for a write of the former holder that is still being committed.
 
-    Raises `Unavailable`, and `AnotherHome` when the model is served in another home.
+    Raises `Unavailable`, and `AnotherHome` if the model is served in another home.
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=ttl_seconds))
@@ -103,9 +105,9 @@ async def acquire(
 
 
 async def renew(engine: AsyncEngine, lease: Lease, report: LeaseReport | None = None) -> Lease:
-    """Return `lease` with its full time from now, and publish its holder's status; None leaves that as it is.
+    """Renew `lease` for its full time from now, and publish its holder's status; None keeps the present status.
 
-    Raises `LeaseLost` when it has run out, and `Unavailable`.
+    Raises `LeaseLost` if it has expired, and `Unavailable`.
     """
     asked_at = boottime()
     expires_at = func.clock_timestamp() + literal(timedelta(seconds=lease.ttl_seconds))
@@ -119,7 +121,7 @@ async def renew(engine: AsyncEngine, lease: Lease, report: LeaseReport | None = 
 
 
 async def release(engine: AsyncEngine, lease: Lease) -> None:
-    """Let another holder take the lease at once; does nothing when it is lost already. Raises `Unavailable`."""
+    """Release the lease for another holder; does nothing if it is lost already. Raises `Unavailable`."""
     async with transaction(engine) as conn:
         report = _columns(LeaseReport(Condition(Phase.STOPPED)))
         await conn.execute(update(LeaseRow).where(held(lease)).values(expires_at=func.clock_timestamp(), **report))
@@ -148,10 +150,10 @@ async def holder(conn: AsyncConnection, name: str) -> Holder | None:
 
 
 def _failures(holder: str, after_failure: bool) -> dict[str, Any]:
-    """The failure columns that a new holder writes, given how the last one ended."""
+    """Return the failure columns that a new holder writes, given how the last one ended."""
     was_stopped = LeaseRow.phase == Phase.STOPPED.value
     failed = true() if after_failure else and_(not_(was_stopped), LeaseRow.holder != holder)
-    # The first failure was when the last holder that served did so last.
+    # The first failure dates from when the last serving holder last served.
     first = func.coalesce(LeaseRow.failing_since, LeaseRow.served_at, func.clock_timestamp())
     return {
         "failures": case((failed, LeaseRow.failures + 1), (was_stopped, 0), else_=LeaseRow.failures),
@@ -164,7 +166,7 @@ def _seconds_since(moment: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _columns(report: LeaseReport) -> dict[str, Any]:
-    """A holder's status as it is stored. No text in it can make a renewal fail."""
+    """Convert a holder's status to columns. No text in it can make a renewal fail."""
     columns: dict[str, Any] = {
         "phase": report.condition.phase.value,
         "reason": None if report.condition.reason is None else _storable(report.condition.reason),
@@ -174,7 +176,7 @@ def _columns(report: LeaseReport) -> dict[str, Any]:
         "serving_since": null(),
     }
     if report.condition.phase is Phase.SERVING:
-        # After these seconds its start has succeeded, and a later failure counts as the first.
+        # After this time the start has succeeded, and a later failure counts as the first.
         is_steady = LeaseRow.serving_since < func.clock_timestamp() - literal(timedelta(seconds=STEADY_S))
         columns |= {
             "served_at": func.clock_timestamp(),
@@ -186,11 +188,11 @@ def _columns(report: LeaseReport) -> dict[str, Any]:
 
 
 def _progress(repair: RepairProgress) -> dict[str, Any]:
-    """JSON has no number for a bound that is infinite, or none."""
+    """Convert to JSON, which has no infinite or undefined numbers."""
     bound = repair.bound_relative
     return asdict(repair) | {"bound_relative": bound if bound is not None and math.isfinite(bound) else None}
 
 
 def _storable(said: str) -> str:
-    """Without characters that a file's name may have and Postgres' text may not."""
+    """Remove characters that a file name may contain but a Postgres text may not."""
     return said[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "")

@@ -1,7 +1,7 @@
 """Locks between processes, each an empty table.
 
-Only a login with a right to the table can hold its lock (`service.db.roles`); any login could hold an advisory lock of
-Postgres. A lock lasts until the caller's transaction ends.
+Only a login with a right to the table can hold its lock (`service.db.roles`); any login could hold a Postgres advisory
+lock. A lock lasts until the caller's transaction ends.
 """
 
 from enum import StrEnum
@@ -23,13 +23,13 @@ class Lock(StrEnum):
     INTAKE = "lock_intake"
     #: Appending to the log.
     LOG = "lock_log"
-    #: Giving events of the feed their places.
+    #: Assigning places to events of the feed.
     FEED = "lock_feed"
     #: Adding up the totals of the audit.
     TOTALS = "lock_totals"
     #: Recording a drill.
     DRILLS = "lock_drills"
-    #: Beginning a session of the dashboard.
+    #: Starting a session of the dashboard.
     SESSIONS = "lock_sessions"
 
 
@@ -39,12 +39,12 @@ async def take(conn: AsyncConnection, lock: Lock) -> None:
 
 
 async def share(conn: AsyncConnection, lock: Lock) -> None:
-    """Wait until `lock` is not taken exclusively, and share it. Raises as `take`."""
+    """Wait until nobody holds `lock` exclusively, and share it. Raises like `take`."""
     await conn.execute(text(f"LOCK TABLE {lock} IN ROW EXCLUSIVE MODE"))
 
 
 async def take_if_free(conn: AsyncConnection, lock: Lock) -> bool:
-    """Take `lock` if it is free, and return whether it was."""
+    """Take `lock` if it is free; return whether it was."""
     try:
         async with conn.begin_nested():
             await conn.execute(text(f"LOCK TABLE {lock} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))

@@ -1,4 +1,4 @@
-"""Bringing a database to the schema of this version of Lethe."""
+"""Migrate a database to the schema of this version of Lethe."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.db.schema import MIGRATIONS, connected, require_ours
 from service.db.transactions import NO_RIGHT, sqlstate
 from service.errors import ConfigurationError
 
-#: Alembic's table, exactly as Alembic creates it; a migration takes its lock. Two starts may run this at the same time.
+#: Alembic's table, exactly as Alembic creates it; a migration takes its lock. Two starts may run this concurrently.
 _MAKE_TABLE = """
     DO $$ BEGIN
         IF to_regclass('alembic_version') IS NULL THEN
@@ -25,7 +25,7 @@ _MAKE_TABLE = """
     EXCEPTION WHEN duplicate_table OR unique_violation THEN NULL;
     END $$
 """
-#: A login without this right cannot migrate, and need not wait.
+#: A login without this right cannot migrate and need not wait.
 _TAKE_TURN = """
     DO $$ BEGIN
         IF has_table_privilege('alembic_version', 'UPDATE') THEN
@@ -36,19 +36,19 @@ _TAKE_TURN = """
 
 
 async def _accept(connection: AsyncConnection) -> None:
-    """Of a database without a model nothing more is to be known."""
+    """Accept any database, because none can be checked without a model."""
 
 
 async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]] = _accept) -> None:
-    """Apply the migrations, and give the application's role its rights on what there is then.
+    """Apply the migrations, then grant the application's role its rights on all present tables.
 
-    `belongs` looks into the database as it then is, and raises when it is not the one it should be: nothing of it has
-    changed in that case. Starters that collide take turns. Raises `Unavailable`, `UnknownSchema`, and
-    `ConfigurationError` when there is something to apply that the login has no right to.
+    `belongs` inspects the migrated database and raises if it is the wrong one; nothing has changed then. Concurrent
+    starts take turns. Raises `Unavailable`, `UnknownSchema`, and `ConfigurationError` if the login may not apply a
+    needed migration.
     """
     try:
         async with connected(url) as connection:
-            # Before Alembic is entered: it keeps the migration under way in a global of its module.
+            # Before entering Alembic, which keeps the current migration in a global of its module.
             await connection.run_sync(take_turn)
             await require_ours(connection)
             await connection.run_sync(_apply)
@@ -63,7 +63,7 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
 
 
 def take_turn(connection: Connection) -> None:
-    """Wait until no other transaction migrates this database, and keep others out until the caller's ends."""
+    """Wait until no other transaction migrates this database; keep others out until the caller's ends."""
     connection.exec_driver_sql(_MAKE_TABLE)
     connection.exec_driver_sql(_TAKE_TURN)
 
@@ -77,7 +77,7 @@ def execute_files(migration: str, *names: str) -> None:
 
 
 def _apply(connection: Connection) -> None:
-    # In code, not from a file of Alembic's: there is none beside an installed Lethe.
+    # In code, because an installed Lethe has no Alembic configuration file.
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection

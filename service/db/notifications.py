@@ -1,4 +1,4 @@
-"""Waiting for Postgres' NOTIFY instead of asking again and again."""
+"""Wait for Postgres's NOTIFY instead of polling."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,13 +15,13 @@ from service.errors import Unavailable
 
 #: Notified, with the model's name, by every transaction that adds to the outbox.
 OUTBOX_CHANNEL = "lethe_outbox"
-#: Longest statement on a connection that listens.
+#: Maximum duration of a statement on a listening connection.
 _STATEMENT_SECONDS = 5.0
 _OUTAGES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class Listening:
-    """A connection that tells whether anything was notified since the last `wait`."""
+    """A connection that reports notifications since the last `wait`."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
@@ -30,7 +30,7 @@ class Listening:
         self._gone = False
 
     async def wait(self, timeout_s: float) -> bool:
-        """Return True when notified and False after `timeout_s`; raises `Unavailable` when the connection is gone."""
+        """Return True if notified, False after `timeout_s`; raises `Unavailable` if the connection is gone."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
@@ -43,7 +43,7 @@ class Listening:
         return True
 
     async def value(self, statement: str, *arguments: Any) -> Any:
-        """Return the one value that a statement answers, which is committed by itself. Raises `Unavailable`."""
+        """Return the single value of a statement, which is committed by itself. Raises `Unavailable`."""
         try:
             return await self._connection.fetchval(statement, *arguments, timeout=_STATEMENT_SECONDS)
         except Exception as error:
@@ -54,7 +54,7 @@ class Listening:
             raise
 
     def payloads(self) -> set[str]:
-        """Return what was said since this was asked last."""
+        """Return the payloads received since the last call."""
         said, self._payloads = self._payloads, set()
         return said
 
@@ -69,7 +69,7 @@ class Listening:
 
 @asynccontextmanager
 async def listen(engine: AsyncEngine, channel: str = OUTBOX_CHANNEL) -> AsyncIterator[Listening]:
-    """Yield a `Listening` for `channel`, on a connection of its own outside the pool. Raises `Unavailable`."""
+    """Yield a `Listening` for `channel`, on its own connection outside the pool. Raises `Unavailable`."""
     connection = await _connect(engine)
     listening = Listening(connection)
     try:

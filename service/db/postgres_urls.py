@@ -1,4 +1,4 @@
-"""Reads Postgres URLs in libpq's syntax: each parameter is used, or refused by name."""
+"""Read Postgres URLs in libpq's syntax: each parameter is used, or refused by name."""
 
 import os
 import re
@@ -77,7 +77,7 @@ _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sslcompression": (("0",), "the driver does not compress"),
     "sslsni": (("1",), "the driver always names the host"),
 }
-#: Unsupported parameters, and what to do instead.
+#: Unsupported parameters, and the alternatives.
 _REFUSED: Mapping[str, str] = {
     "gssdelegation": _NO_GSS,
     "gsslib": _NO_GSS,
@@ -109,12 +109,12 @@ _MOST_CONNECT_S = 600
 
 @dataclass(frozen=True, repr=False)
 class PostgresUrl:
-    """The contents of a URL; missing parts are the driver's defaults."""
+    """The contents of a URL; missing parts use the driver's defaults."""
 
     user: str | None
     password: str | None
     database: str | None
-    #: Names, addresses or folders of sockets, and the port of each; tried in their order.
+    #: Names, addresses or socket folders, and the port of each; tried in order.
     hosts: tuple[str, ...]
     ports: tuple[int, ...]
     #: More arguments of `asyncpg.connect`.
@@ -126,7 +126,7 @@ class PostgresUrl:
 def read(url: str) -> PostgresUrl:
     """Return the contents of `url`.
 
-    Reads the certificate files that it names. Raises ValueError; its text continues the name of a setting, and quotes
+    Reads the certificate files that it names. Raises ValueError. Its text continues the name of a setting and contains
     neither user nor password nor any other value.
     """
     authority, path, parameters = split(url)
@@ -222,7 +222,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _mode(given: Mapping[str, str]) -> str | None:
-    """The TLS mode; None if the URL leaves it to PGSSLMODE or the driver."""
+    """Return the TLS mode; None if the URL leaves it to PGSSLMODE or the driver."""
     if "ssl" in given and "sslmode" in given:
         raise ValueError("ssl and sslmode are both given")
     # JDBC writes ssl=true, and SQLAlchemy a mode.
@@ -235,7 +235,7 @@ def _mode(given: Mapping[str, str]) -> str | None:
 
 
 def _with_environment(given: Mapping[str, str]) -> Mapping[str, str]:
-    """The parameters, with libpq's variables in place of missing TLS parameters."""
+    """Return the parameters, with libpq's variables in place of missing TLS parameters."""
     variables = {name: os.environ.get("PG" + name.replace("_", "").upper()) for name in _TLS if name != "sslpassword"}
     return {**{name: value for name, value in variables.items() if value}, **given}
 
@@ -283,7 +283,7 @@ def _server_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _set_by(options: str) -> list[str]:
-    """The server settings that `options` sets: `-c name=value`, `-cname=value` or `--name=value`."""
+    """Return the server settings that `options` sets: `-c name=value`, `-cname=value` or `--name=value`."""
     words = iter(_WORD.findall(options))
     assignments = []
     for word in words:

@@ -1,4 +1,4 @@
-"""Causes and remedies of Postgres errors, for the operator; and whether Postgres has read damaged pages."""
+"""Causes and remedies of Postgres errors for the operator, and detection of damaged pages."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from service.errors import DatabaseDamaged, DatabaseRefused, Unavailable
 _SETTING = "DATABASE_URL (or this process's own URL, such as LETHE_API_DATABASE_URL)"
 _START = "Start it, and check DATABASE_URL. Lethe continues by itself once it answers."
 _AGAIN = "Try again in a few seconds."
-#: The driver's text.
+#: The driver's message.
 _NO_TLS = "rejected SSL upgrade"
 
 
@@ -25,7 +25,7 @@ class _Cause:
 
     text: str
     remedy: str
-    #: Whether it can end without anyone acting.
+    #: Whether it can end without any action.
     may_pass: bool = True
 
 
@@ -81,13 +81,14 @@ _BY_STATE: dict[str, _Cause] = {
 
 
 def refusal(error: BaseException, *, while_connecting: bool = False) -> Unavailable:
-    """Return `error` as an outage.
+    """Convert `error` to an outage.
 
-    Its detail names no login, database or address. Postgres' own message may; it is in `said`, for operators only.
+    Its detail names no login, database or address. Postgres's own message may; it is in `server_message`, for operators
+    only.
     """
     origin = _origin(error)
     found = _cause(origin)
-    # A refusal in the middle of work is not due to how the connection was made.
+    # A refusal during work has nothing to do with how the connection was made.
     kind = Unavailable if found.may_pass or not while_connecting else DatabaseRefused
     refused = kind(f"The database cannot be used: it {found.text}.", found.remedy)
     refused.server_message = _words(origin)
@@ -95,7 +96,7 @@ def refusal(error: BaseException, *, while_connecting: bool = False) -> Unavaila
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The driver's error inside SQLAlchemy's."""
+    """Return the driver's error inside SQLAlchemy's."""
     wrapped = getattr(error, "orig", None)
     return getattr(wrapped, "__cause__", None) or wrapped or error
 
@@ -136,7 +137,7 @@ def _reason(error: OSError) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The message of Postgres or the driver, without its detail field, which can quote rows."""
+    """Return the message of Postgres or the driver, without its detail field, which can quote rows."""
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "message", "") or error)
     return str(error) if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError) else ""
@@ -150,7 +151,7 @@ _MET = text("""
 
 
 async def damage_met(connection: AsyncConnection) -> DatabaseDamaged | None:
-    """The damage found since Postgres started; None if every page read matched its checksum."""
+    """Return the damage found since Postgres started; None if every page read matched its checksum."""
     met = (await connection.execute(_MET)).one()
     if not met.pages:
         return None

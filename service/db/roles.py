@@ -1,4 +1,4 @@
-"""The roles that Lethe's processes work as: what each may do, table by table, and making and assuming them."""
+"""The database roles of Lethe's processes: their rights, table by table, and how to create and assume them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from service.db.engine import create_engine
 from service.db.transactions import is_outage, transaction
 from service.errors import ConfigurationError, DatabaseRefused
 
-#: Belong to the server, not to one database; the same for all Lethes on it.
+#: Roles belong to the server, not to one database; all Lethes on it share them.
 API_ROLE = "lethe_api"
 UNLEARNER_ROLE = "lethe_unlearner"
-#: Reads the views, which hold no reference, list of ids or key, and no table: for tools that draw charts.
+#: Reads only the views, which contain no reference, id list or key: for charting tools.
 AUDIT_ROLE = "lethe_audit"
 
-#: Written by triggers on the tables that they are derived from, and by `audit_fold`, with the rights of the owner.
+#: Written with the owner's rights by triggers on their source tables, and by `audit_fold`.
 DERIVED = frozenset({"request_search", "audit_counts", "audit_times"})
 
 _ALL = "*"
@@ -25,16 +25,16 @@ _ALL = "*"
 
 @dataclass(frozen=True)
 class Rights:
-    """What may be done to one table besides reading it; columns are separated by blanks."""
+    """Rights on one table besides reading it; columns are separated by spaces."""
 
-    #: Columns of a new row that may be given; the others get their defaults. "*" for all.
+    #: Columns that an insert may set; the others get their defaults. "*" for all.
     add: str = ""
-    #: Columns that may be changed; others stay as they were added.
+    #: Columns that an update may change; others stay as inserted.
     change: str = ""
     remove: bool = False
 
     def sql(self) -> str:
-        """As GRANT has it."""
+        """Format for GRANT."""
         given = ["SELECT"]
         if self.add:
             given.append("INSERT" if self.add == _ALL else f"INSERT ({', '.join(self.add.split())})")
@@ -46,7 +46,7 @@ class Rights:
 
 
 _READ = Rights()
-#: What was done, as it was written down once.
+#: Append-only records.
 _GROWING = (
     *("batches", "checkpoints", "events", "leaves", "log_keys", "log_nodes", "request_audits"),
     *("tombstone_keys", "tombstones", "vault_keys"),
@@ -58,10 +58,10 @@ _LEASE = (
 )
 #: Rights to a lock table (`service.db.locks`): to share the lock, to take it exclusively, or both.
 _SHARES, _TAKES, _SHARES_AND_TAKES = Rights(add=_ALL), Rights(remove=True), Rights(add=_ALL, remove=True)
-#: Only `migrate` changes the schema and what is said of it, and an operator's commands make and revoke keys.
+#: Only `migrate` changes the schema and its record; only an operator's commands create and revoke keys.
 _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings", *DERIVED), _READ)
 
-#: Those of a process of the api; no right on a table that is not named.
+#: Rights of an API process; none on tables not listed.
 API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
@@ -83,13 +83,13 @@ API: Mapping[str, Rights] = {
     "used_salts": Rights(add=_ALL),
 }
 
-#: Those of the unlearner; no right on a table that is not named.
+#: Rights of the unlearner; none on tables not listed.
 UNLEARNER: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, Rights(add=_ALL)),
     "decisions": Rights(change="event_id"),
     "drills": _READ,
-    # What a move tells is added by its trigger; that one is late, by nobody's.
+    # The trigger of a move adds its event; no trigger adds the one for lateness.
     "feed": Rights(add="request_id api_key_id milestone status due_at", change="place due_at"),
     "imports": Rights(change="status refusal finished_at"),
     "leases": Rights(add=_ALL, change=_LEASE),
@@ -114,7 +114,7 @@ UNLEARNER: Mapping[str, Rights] = {
     "versions": Rights(add=_ALL, change="finished_at durations_ms span_residual repair repair_version"),
 }
 
-#: What is done with the owner's rights when it is called.
+#: Functions that run with the owner's rights.
 FUNCTIONS = {
     API_ROLE: frozenset(
         {
@@ -142,7 +142,7 @@ _OWN_RELATIONS = text("""
       AND pg_has_role(current_user, relowner, 'USAGE')
     ORDER BY relname
 """)
-#: Limits on how long a login's transaction may last or be idle, because others wait for its locks. A login can override
+#: Limits on the length and idle time of a login's transaction, because others wait for its locks. A login can override
 #: them. `transaction_timeout` exists from Postgres 17 on.
 _LIMITS = {"idle_in_transaction_session_timeout": "60s", "transaction_timeout": "60s"}
 _OWNED = text("""
@@ -152,14 +152,14 @@ _OWNED = text("""
            ARRAY(SELECT name FROM pg_settings WHERE name = ANY(:limits)) AS limits
     FROM pg_database, pg_namespace WHERE datname = current_database() AND nspname = current_schema()
 """)
-#: Those with the owner's rights that are called; those of triggers nobody calls.
+#: Callable functions with the owner's rights; trigger functions are never called directly.
 _OWN_FUNCTIONS = text("""
     SELECT proname, oid::regprocedure::text FROM pg_proc
     WHERE pronamespace = current_schema()::regnamespace AND prosecdef AND prorettype <> 'trigger'::regtype
       AND pg_has_role(current_user, proowner, 'USAGE')
     ORDER BY 2
 """)
-#: Two databases of one server may come to this at the same moment.
+#: Two databases of one server may run this concurrently.
 _UNLESS_DONE = """
     DO $$ BEGIN
         {statement};
@@ -178,7 +178,7 @@ _IS_MEMBER = text("""
 
 
 def grant(connection: Connection) -> None:
-    """Give the roles their rights on every table and view of the caller's; make them where that may be.
+    """Grant the roles their rights on all of the caller's tables and views; create the roles if allowed.
 
     Also revokes default rights that no login needs, such as temporary tables, and limits the length of transactions.
     """
@@ -210,7 +210,7 @@ def _limit(connection: Connection) -> None:
 
 
 async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngine:
-    """A pool of connections that work as `role`, or as the login of `url` where that may not.
+    """Return a pool of connections that work as `role`, or as the login of `url` if that may not assume it.
 
     Raises `Unavailable`, and `ConfigurationError` if Postgres refuses the login or another part of its URL.
     """
@@ -218,7 +218,7 @@ async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngin
     try:
         as_role = await available(asking, role)
     except DatabaseRefused as error:
-        # While serving this is an outage that the database's operator may end; at the start it is a wrong setting.
+        # While serving, this is an outage that the database's operator may end; at startup it is a wrong setting.
         raise ConfigurationError(error.for_operators, error.remedy) from None
     finally:
         await asking.dispose()
@@ -226,7 +226,7 @@ async def open_engine(url: str, role: str, *, pool_size: int = 10) -> AsyncEngin
 
 
 async def available(engine: AsyncEngine, role: str) -> str | None:
-    """Return `role` if the engine's login may work as it; raises `Unavailable`."""
+    """Return `role` if the engine's login may work as it, else None; raises `Unavailable`."""
     try:
         async with transaction(engine) as connection:
             await connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
@@ -238,7 +238,7 @@ async def available(engine: AsyncEngine, role: str) -> str | None:
 
 
 async def is_kept_to(connection: AsyncConnection, role: str) -> bool:
-    """Whether the login of a connection can do no more than `role`, whatever it becomes."""
+    """Return whether a connection's login can do no more than `role`, whatever role it assumes."""
     if await connection.scalar(_OWNS_TABLES, {"names": sorted(TABLES[role])}):
         return False
     others = sorted({*_ROLES} - {role, AUDIT_ROLE})
@@ -246,7 +246,7 @@ async def is_kept_to(connection: AsyncConnection, role: str) -> bool:
 
 
 def _is_there(connection: Connection, role: str) -> bool:
-    """Make a role unless it exists, and tell whether it does now."""
+    """Create a role unless it exists; return whether it exists now."""
     facts = connection.execute(_FACTS, {"role": role}).one()
     if not facts.exists and facts.may_create:
         connection.exec_driver_sql(_UNLESS_DONE.format(statement=f"CREATE ROLE {role} NOLOGIN"))
@@ -254,7 +254,7 @@ def _is_there(connection: Connection, role: str) -> bool:
 
 
 def _give(connection: Connection, role: str) -> None:
-    """Have the caller be able to work as `role`, where it may give that."""
+    """Let the caller work as `role`, if it may grant that."""
     if connection.scalar(_MAY_GRANT, {"role": role}):
         connection.exec_driver_sql(_UNLESS_DONE.format(statement=f"GRANT {role} TO CURRENT_USER"))
 

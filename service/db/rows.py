@@ -1,4 +1,4 @@
-"""From rows of the tables to the records of the domain, and many rows in one statement."""
+"""Convert table rows to domain records, and many values to rows of one statement."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -27,38 +27,38 @@ def unnested(name: str, **columns: tuple[TypeEngine[Any], Sequence[Any]]) -> Tab
 
 
 def any_of(values: Iterable[Any], kind: TypeEngine[Any] | None = None) -> ColumnElement[Any]:
-    """For a comparison with any of `values`, ids of rows unless `kind` is another type."""
+    """Compare with any of `values`, which are row ids unless `kind` is another type."""
     return func.any(literal(list(values), ARRAY(kind or Uuid())))
 
 
 _LATE = case(
     (and_(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now()), true()), else_=RequestRow.ended_late
 ).label("late")
-#: The columns `deletion_request` reads.
+#: The columns that `deletion_request` reads.
 REQUEST_COLUMNS = tuple(
     _LATE if field.name == "late" else RequestRow.__table__.c[field.name] for field in fields(DeletionRequest)
 )
-#: The columns `queued_request` reads.
+#: The columns that `queued_request` reads.
 QUEUED_COLUMNS = tuple(RequestRow.__table__.c[field.name] for field in fields(QueuedRequest))
-#: The columns `request_norms` reads.
+#: The columns that `request_norms` reads.
 NORM_COLUMNS = tuple(RequestAuditRow.__table__.c[field.name] for field in fields(RequestNorms))
 
 
 def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
-    """Return a row of `REQUEST_COLUMNS` (and possibly more) as a record."""
-    # Asked for once: it is made anew every time.
+    """Convert a row of `REQUEST_COLUMNS` (and possibly more) to a record."""
+    # Read once: each access builds it anew.
     by_column = row._mapping
     values = {column.name: by_column[column] for column in REQUEST_COLUMNS}
     values["kind"] = RequestKind(values["kind"])
     values["status"] = RequestStatus(values["status"])
     values["guarantee"] = None if values["guarantee"] is None else Guarantee(values["guarantee"])
-    # By column and not by name: the batch in the same row has one of this name too.
+    # By column, not by name: the batch in the same row has a column of this name too.
     values["repair"] = None if values["repair"] is None else RepairStatus(values["repair"])
     return DeletionRequest(**values)
 
 
 def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
-    """Return a row of `QUEUED_COLUMNS` as a record."""
+    """Convert a row of `QUEUED_COLUMNS` to a record."""
     values = dict(row._mapping)
     values["kind"] = RequestKind(row.kind)
     values["status"] = RequestStatus(row.status)
@@ -66,11 +66,11 @@ def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
 
 
 def key_slot(row: Row[*tuple[Any, ...]]) -> KeySlot | None:
-    """Return where a row of `key_file` and `key_place` (and possibly more) says that the key of its id list is."""
+    """Return the place of the id list's key from a row of `key_file` and `key_place` (and possibly more)."""
     return None if row.key_place is None else KeySlot(row.key_file, row.key_place)
 
 
 def request_norms(row: Row[*tuple[Any, ...]]) -> RequestNorms:
-    """Return a row of `NORM_COLUMNS` (and possibly more) as a record."""
+    """Convert a row of `NORM_COLUMNS` (and possibly more) to a record."""
     by_column = row._mapping
     return RequestNorms(**{column.name: by_column[column] for column in NORM_COLUMNS})

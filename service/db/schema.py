@@ -1,6 +1,6 @@
-"""Which schema a database has, and which ones this version of Lethe knows; `service.db.migrate` leads to it.
+"""The schema of a database, and the schemas that this version of Lethe knows; `service.db.migrate` upgrades it.
 
-Nothing here needs Alembic, which is a quarter of a second to import: processes that serve only look.
+Nothing here needs Alembic, whose import takes a quarter of a second: serving processes only check.
 """
 
 import re
@@ -19,11 +19,11 @@ from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import NO_RIGHT, sqlstate, transaction
 from service.errors import ConfigurationError, LetheError
 
-#: Beside `service`, in a checkout, in the image and where Lethe is installed.
+#: Beside `service`, in a checkout, in the image and in an installation.
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-#: How a migration names itself and the one before it, None of the first.
+#: Names of a migration and its predecessor, None for the first.
 _NAMES = re.compile(r"""^(revision|down_revision) = ["']?(\w+)["']?$""", re.MULTILINE)
-#: Revisions of before the first release.
+#: Revisions from before the first release.
 _UNRELEASED = re.compile(r"00[01][0-9]|0\.[0-9]+\.0")
 _IS_MIGRATED = text("SELECT to_regclass('alembic_version') IS NOT NULL")
 _REVISION = text("SELECT version_num FROM alembic_version")
@@ -38,14 +38,14 @@ _FOREIGN = text("""
 
 
 class UnknownSchema(LetheError):
-    """The database has a schema that this version of Lethe neither has nor can bring to its own."""
+    """This version of Lethe cannot use or migrate the schema of the database."""
 
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[AsyncConnection]:
-    """Yield a connection of its own in a transaction, as `transaction` does.
+    """Yield a separate connection in a transaction, like `transaction`.
 
-    Not the service's: a migration may take longer than its statements may.
+    Not the service's, because a migration may exceed its statement time limit.
     """
     address, arguments = connection_to(url)
     engine = create_async_engine(address, poolclass=NullPool, connect_args=arguments)
@@ -58,13 +58,13 @@ async def connected(url: str) -> AsyncIterator[AsyncConnection]:
 
 
 async def current(url: str) -> str | None:
-    """Return the revision of the database, None when it has none. Raises `Unavailable`."""
+    """Return the revision of the database, or None. Raises `Unavailable`."""
     async with connected(url) as connection:
         return await revision_of(connection)
 
 
 async def revision_of(connection: AsyncConnection) -> str | None:
-    """Return the revision of the database that a connection is to, None when it has none."""
+    """Return the revision of the connected database, or None."""
     if not await connection.scalar(_IS_MIGRATED):
         return None
     revision: str | None = await connection.scalar(_REVISION)
@@ -74,7 +74,7 @@ async def revision_of(connection: AsyncConnection) -> str | None:
 async def require_current(engine: AsyncEngine) -> None:
     """Raise `UnknownSchema` or `ConfigurationError` for a database of another version, `Unavailable` in an outage.
 
-    `ConfigurationError` too for a login that may not look.
+    Also raises `ConfigurationError` for a login without the right to check.
     """
     try:
         async with transaction(engine) as connection:
@@ -97,7 +97,7 @@ async def require_current(engine: AsyncEngine) -> None:
 
 
 async def require_ours(connection: AsyncConnection) -> None:
-    """Raise `UnknownSchema` for a database that no migration of this version leads on from, or another program's."""
+    """Raise `UnknownSchema` for another program's database, or one that this version cannot migrate."""
     revision = await revision_of(connection)
     _require_known(revision)
     foreign = await connection.scalar(_FOREIGN) if revision is None else None
@@ -109,14 +109,14 @@ async def require_ours(connection: AsyncConnection) -> None:
 
 
 def head() -> str:
-    """Return the revision this version of Lethe needs."""
+    """Return the revision that this version of Lethe needs."""
     revisions = _revisions()
     [newest] = revisions.keys() - revisions.values()
     return newest
 
 
 def _require_known(revision: str | None) -> None:
-    """Raise `UnknownSchema` for the revision of a database that no migration of this version leads on from."""
+    """Raise `UnknownSchema` for a revision that this version cannot migrate."""
     if revision is None or revision in _revisions():
         return
     if _UNRELEASED.fullmatch(revision):
@@ -135,6 +135,6 @@ def _require_known(revision: str | None) -> None:
 
 @cache
 def _revisions() -> Mapping[str, str]:
-    """The revisions of this version, each with the one before it."""
+    """Return the revisions of this version, each with its predecessor."""
     found = (dict(_NAMES.findall(file.read_text())) for file in (MIGRATIONS / "versions").glob("*.py"))
     return {names["revision"]: names["down_revision"] for names in found}

@@ -1,4 +1,4 @@
-"""The tables, as the service reads and writes them, and their declarative base."""
+"""The tables as the service reads and writes them, and their declarative base."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -43,7 +43,7 @@ _Table = TypeVar("_Table", bound=type[Base])
 
 
 def holds(*records: type[Any]) -> Callable[[_Table], _Table]:
-    """Gives a table a column for every field of the dataclasses `records`, of its name and type."""
+    """Give a table a column for every field of the dataclasses `records`, with its name and type."""
 
     def add(table: _Table) -> _Table:
         for record in records:
@@ -56,7 +56,7 @@ def holds(*records: type[Any]) -> Callable[[_Table], _Table]:
 
 
 class ApiKeyRow(Base):
-    """An API key, known by the hash of its text."""
+    """An API key, identified by the hash of its text."""
 
     __tablename__ = "api_keys"
 
@@ -69,24 +69,24 @@ class ApiKeyRow(Base):
 
 
 class SessionRow(Base):
-    """A sign-in to the dashboard, known by the keyed hash of its token."""
+    """A sign-in to the dashboard, identified by the keyed hash of its token."""
 
     __tablename__ = "sessions"
 
     token_hash: Mapped[bytes] = mapped_column(primary_key=True)
     key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    #: When it was last used, to a minute.
+    #: Time of last use, to a minute.
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class LogCheckRow(Base):
-    """The newest check of the log that the holder of an API key has told of."""
+    """The newest check of the log that the holder of an API key reported."""
 
     __tablename__ = "log_checks"
 
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
-    #: How many leaves were found in order, and since how many the log only grew.
+    #: Number of leaves found in order, and the size since which the log only grew.
     size: Mapped[int] = mapped_column(BigInteger)
     against_size: Mapped[int] = mapped_column(BigInteger)
     #: Set by a trigger.
@@ -94,14 +94,14 @@ class LogCheckRow(Base):
 
 
 class LeaseRow(Base):
-    """Who may write a model, and until when; and what the holder said of itself, see `service.domain.lease_report`."""
+    """The lease on writing a model, and its holder's report; see `service.domain.lease_report`."""
 
     __tablename__ = "leases"
 
     name: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
     fencing: Mapped[int] = mapped_column(BigInteger)
-    #: When it was acquired last, by the same holder too.
+    #: Time of the last acquisition, also by the same holder.
     held_since: Mapped[datetime | None]
     expires_at: Mapped[datetime]
     phase: Mapped[str] = mapped_column(server_default=text("'stopped'"))
@@ -109,19 +109,19 @@ class LeaseRow(Base):
     repair_progress: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     device: Mapped[str | None]
     checks: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default=text("'[]'"))
-    #: When a holder last said that it serves.
+    #: When a holder last reported that it serves.
     served_at: Mapped[datetime | None]
     #: When the present holder began to serve; null while it does not.
     serving_since: Mapped[datetime | None]
     #: Failures of holders since one last served steadily, and the time of the first.
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     failing_since: Mapped[datetime | None]
-    #: The id of the LETHE_HOME whose processes serve the model; null before the first holder that told it.
+    #: Id of the LETHE_HOME whose processes serve the model; null before the first holder that claimed one.
     home: Mapped[str | None]
 
 
 class PointerRow(Base):
-    """Which version of a model is committed."""
+    """The committed version of a model."""
 
     __tablename__ = "pointers"
 
@@ -135,7 +135,7 @@ class PointerRow(Base):
 
 
 class RequestRow(Base):
-    """One deletion request; what it names is only in `ciphertext`, under a key kept outside the database."""
+    """One deletion request; its targets are only in `ciphertext`, under a key kept outside the database."""
 
     __tablename__ = "requests"
 
@@ -146,7 +146,7 @@ class RequestRow(Base):
     count: Mapped[int]
     reference: Mapped[str | None]
     ciphertext: Mapped[bytes | None]
-    #: Where the key of the ciphertext is: number of the file, and place in it.
+    #: Place of the ciphertext's key: file number, and place in the file.
     key_file: Mapped[int | None] = mapped_column(SmallInteger)
     key_place: Mapped[int | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
@@ -157,21 +157,21 @@ class RequestRow(Base):
     queued_at: Mapped[datetime] = mapped_column(server_default=func.now())
     #: When the sweeper last put the request back into the stream.
     swept_at: Mapped[datetime | None]
-    #: When the unlearner took the request up; it cannot be cancelled from then on.
+    #: When the unlearner took the request; it can no longer be cancelled from then on.
     taken_at: Mapped[datetime | None]
     batch_id: Mapped[UUID | None] = mapped_column(ForeignKey("batches.id"))
     applied_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     failed_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
-    #: From the deadline in force at receipt, or as it was extended since; a trigger sets it.
+    #: From the deadline in force at receipt, or as extended since; a trigger sets it.
     due_at: Mapped[datetime]
-    #: When one that failed was handled, and by which later request, if by one that deleted the same.
+    #: When a failed request was handled, and the later request that did so by deleting the same targets, if any.
     handled_at: Mapped[datetime | None]
     handled_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
     #: Null while it is open: until it is completed, cancelled or, if it failed, handled.
     ended_at: Mapped[datetime | None] = mapped_column(Computed("coalesce(completed_at, cancelled_at, handled_at)"))
-    #: Null while it is open, and when it was cancelled.
+    #: Null while it is open, and if it was cancelled.
     ended_late: Mapped[bool | None] = mapped_column(
         Computed("CASE WHEN cancelled_at IS NULL THEN coalesce(completed_at, handled_at) > due_at END")
     )
@@ -180,7 +180,7 @@ class RequestRow(Base):
     explanation: Mapped[str | None]
     failure: Mapped[str | None]
     already_deleted_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
-    #: What the log holds in place of what the request names and of its reference; see `service.log.commitments`.
+    #: The log's commitments to the targets and the reference; see `service.log.commitments`.
     subject_commitments: Mapped[bytes | None]
     reference_commitment: Mapped[bytes | None]
     #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
@@ -188,7 +188,7 @@ class RequestRow(Base):
 
 
 class DecisionRow(Base):
-    """What somebody decided of a request, see `service.requests.decisions`."""
+    """A person's decision on a request; see `service.requests.decisions`."""
 
     __tablename__ = "decisions"
 
@@ -201,12 +201,12 @@ class DecisionRow(Base):
     due_at: Mapped[datetime | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    #: Null until the unlearner has written it into the log.
+    #: Null until the unlearner has logged it.
     event_id: Mapped[int | None] = mapped_column(BigInteger, ForeignKey("events.id"))
 
 
 class ServiceSettingsRow(Base):
-    """The one row of settings that the database itself reads, as the last start wrote it."""
+    """The single row of settings that the database itself reads, as the last start wrote it."""
 
     __tablename__ = "service_settings"
 
@@ -216,7 +216,7 @@ class ServiceSettingsRow(Base):
 
 @holds(RequestNorms)
 class RequestAuditRow(Base):
-    """What was deleted for one request and the norms measured for it, written together with its batch."""
+    """The deletions of one request and their measured norms, written together with its batch."""
 
     __tablename__ = "request_audits"
 
@@ -225,7 +225,7 @@ class RequestAuditRow(Base):
 
 
 class UsedSaltRow(Base):
-    """A salt that a caller gave, by its keyed hash alone."""
+    """A salt from a caller, only as its keyed hash."""
 
     __tablename__ = "used_salts"
 
@@ -233,7 +233,7 @@ class UsedSaltRow(Base):
 
 
 class OutboxRow(Base):
-    """A request whose id has not been put into the stream yet."""
+    """A request whose id is not in the stream yet."""
 
     __tablename__ = "outbox"
 
@@ -243,7 +243,7 @@ class OutboxRow(Base):
 
 
 class TombstoneKeyRow(Base):
-    """A tombstone key that some tombstone was made with; the key itself is in the key folder."""
+    """A tombstone key used by some tombstone; the key itself is in the key folder."""
 
     __tablename__ = "tombstone_keys"
 
@@ -252,7 +252,7 @@ class TombstoneKeyRow(Base):
 
 
 class VaultKeyRow(Base):
-    """A key outside the database, other than a tombstone key, that it relies on; the key is in the key folder."""
+    """A key that the database relies on, other than a tombstone key; the key itself is in the key folder."""
 
     __tablename__ = "vault_keys"
 
@@ -262,10 +262,10 @@ class VaultKeyRow(Base):
 
 
 class TombstoneRow(Base):
-    """The keyed hash of an id that was deleted, with the request that deleted it first.
+    """The keyed hash of a deleted id, with the request that deleted it first.
 
-    Or, where the database was restored from an older backup and the store alone knew of it, with the recovery that
-    brought it here.
+    If the database was restored from an older backup and only the store knew of the deletion, it has the recovery that
+    added it here instead.
     """
 
     __tablename__ = "tombstones"
@@ -280,36 +280,36 @@ class TombstoneRow(Base):
 
 
 class EventRow(Base):
-    """What happened to a request, to a model or to the log; rows are never changed."""
+    """An event of a request, of a model or of the log; rows never change."""
 
     __tablename__ = "events"
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    #: Null for what no request asked for.
+    #: Null for an event without a request.
     request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
     type: Mapped[str]
     payload: Mapped[dict[str, Any]] = mapped_column(JSONB)
-    #: What opens the payload's commitment, for those who may read the audit; no leaf has it.
+    #: Opens the payload's commitment, for readers of the audit; not in any leaf.
     opening: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class LeafRow(Base):
-    """A leaf of the transparency log; rows are never changed."""
+    """A leaf of the transparency log; rows never change."""
 
     __tablename__ = "leaves"
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     event_id: Mapped[int] = mapped_column(ForeignKey("events.id"))
-    #: Canonical JSON; text and not jsonb, because every byte of it is hashed.
+    #: Canonical JSON; text instead of jsonb, because every byte of it is hashed.
     data: Mapped[str]
     hash: Mapped[bytes]
-    #: The root of the tree that ends with this leaf: it tells which leaf of a changed log was changed first.
+    #: Root of the tree that ends with this leaf: it identifies the first changed leaf of a changed log.
     root: Mapped[bytes]
 
 
 class LogNodeRow(Base):
-    """The hash of a complete subtree of two leaves or more; rows are never changed."""
+    """The hash of a complete subtree of two leaves or more; rows never change."""
 
     __tablename__ = "log_nodes"
 
@@ -319,13 +319,13 @@ class LogNodeRow(Base):
 
 
 class CheckpointRow(Base):
-    """A signed checkpoint of the log; rows are never changed."""
+    """A signed checkpoint of the log; rows never change."""
 
     __tablename__ = "checkpoints"
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     size: Mapped[int] = mapped_column(BigInteger)
-    #: As it was signed.
+    #: As signed.
     note: Mapped[str]
     signed_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
@@ -341,14 +341,14 @@ class LogKeyRow(Base):
 
 
 class FeedRow(Base):
-    """What is told of a request to whoever follows it; rows are never changed once they have a place."""
+    """An event of a request for its followers; rows never change once they have a place."""
 
     __tablename__ = "feed"
 
     id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
-    #: In the order of writing, in which transactions do not commit.
+    #: In the order of writing, which differs from the order of commits.
     number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
-    #: In the order of telling; null until it is told.
+    #: In the order of delivery; null until then.
     place: Mapped[int | None] = mapped_column(BigInteger)
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
@@ -366,16 +366,16 @@ class WebhookEndpointRow(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     url: Mapped[str]
-    #: Encrypted; null once it is removed.
+    #: Encrypted; null once the endpoint is removed.
     secret: Mapped[bytes | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     removed_at: Mapped[datetime | None]
-    #: Why it was.
+    #: Reason for its removal.
     removal: Mapped[str | None]
 
 
 class WebhookDeliveryRow(Base):
-    """One event on its way to one endpoint."""
+    """The delivery of one event to one endpoint."""
 
     __tablename__ = "webhook_deliveries"
 
@@ -384,7 +384,7 @@ class WebhookDeliveryRow(Base):
     event_id: Mapped[UUID] = mapped_column(ForeignKey("feed.id"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
-    #: While somebody sends it, when another may.
+    #: While one sender is sending it, when another may.
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.now())
     delivered_at: Mapped[datetime | None]
     given_up_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""Opening transactions, telling an outage of Postgres from a mistake, and checking a lease inside a transaction."""
+"""Open transactions, distinguish an outage of Postgres from a mistake, and check a lease inside a transaction."""
 
 import re
 from collections.abc import AsyncIterator
@@ -18,17 +18,17 @@ from service.errors import DatabaseDamaged, LeaseLost, LetheError, Unavailable
 
 
 async def fence(conn: AsyncConnection, lease: Lease) -> None:
-    """Keep `lease` from being taken over until the caller's transaction ends; raises `LeaseLost` when it already is."""
+    """Keep `lease` from being taken over until the caller's transaction ends; raises `LeaseLost` if it has been."""
     row = select(LeaseRow.fencing).where(held(lease)).with_for_update(read=True, key_share=True)
     if await conn.scalar(row) is None:
         raise lost(lease)
 
 
 async def wait_for_writers(conn: AsyncConnection, lease: Lease) -> None:
-    """Wait until no earlier fenced transaction is still being committed, so that what is read next is final.
+    """Wait until no earlier fenced transaction is still being committed, so that the next read is final.
 
-    For after an unanswered commit. Raises `LeaseLost` when the lease was taken over, or `Unavailable` from the
-    surrounding `transaction` when that commit takes longer than the lock time-out.
+    For use after an unanswered commit. Raises `LeaseLost` if the lease was taken over, or `Unavailable` from the
+    surrounding `transaction` if that commit takes longer than the lock time-out.
     """
     row = select(LeaseRow.fencing).where(held(lease)).with_for_update()
     if await conn.scalar(row) is None:
@@ -36,7 +36,7 @@ async def wait_for_writers(conn: AsyncConnection, lease: Lease) -> None:
 
 
 def held(lease: Lease) -> ColumnElement[bool]:
-    """Return the condition that `lease` is the one in force."""
+    """Return the condition that `lease` is in force."""
     return and_(
         LeaseRow.name == lease.name,
         LeaseRow.holder == lease.holder,
@@ -46,7 +46,7 @@ def held(lease: Lease) -> ColumnElement[bool]:
 
 
 def lost(lease: Lease) -> LeaseLost:
-    """Return the error that says `lease` is gone."""
+    """Return the error for a lost `lease`."""
     return LeaseLost(
         f"The lease on {lease.name} (fencing number {lease.fencing}) ran out or was taken over.",
         "Nothing was written; the holder starts again with a new lease.",
@@ -58,20 +58,20 @@ NO_RIGHT = "42501"
 #: SQLSTATE classes that mean "not now": connection, authorisation, no such database yet, deadlock, resources, operator
 #: intervention, system error.
 _OUTAGE_CLASSES = frozenset({"08", "28", "3D", "40", "53", "57", "58"})
-#: Lock time-out, idle time-out, transaction time-out, a standby that cannot be written.
+#: Lock time-out, idle time-out, transaction time-out, a read-only standby.
 _OUTAGE_STATES = frozenset({"55P03", "25P03", "25P04", "25006"})
 #: Lock time-out.
 _LOCKED = "55P03"
-#: Postgres' context message that names the table of the locked row, if a row was locked.
+#: Postgres's context message that names the table of the locked row, if a row was locked.
 _LOCKED_TABLE = re.compile(r'relation "(\w+)"')
 #: A damaged page or row, an inconsistent index, a missing file.
 _DAMAGE_STATES = frozenset({"XX001", "XX002", "58P01"})
-#: Answers to COMMIT that say it did not happen.
+#: SQLSTATE class of a COMMIT that did not happen.
 _ROLLED_BACK_CLASS = "40"
 
 
 class CommitUnanswered(Unavailable):
-    """The connection broke while Postgres was committing: the transaction may or may not be there."""
+    """The connection broke while Postgres was committing: the transaction may or may not be stored."""
 
     slug = "commit-unanswered"
     title = "Outcome unknown"
@@ -122,7 +122,7 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator[AsyncConnection]:
     """Yield a connection in a transaction that only the holder of `lease` can commit.
 
-    Raises `LeaseLost` when the lease is too near its end by this process's clock, or gone by Postgres'; otherwise as
+    Raises `LeaseLost` if the lease is too near its end by this process's clock, or gone by Postgres's; otherwise like
     `transaction`. While the transaction is open nobody else can acquire the lease.
     """
     if boottime() >= lease.give_up_at:
@@ -135,9 +135,9 @@ async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value.
+    """Return whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value.
 
-    `error` is SQLAlchemy's, or asyncpg's own, which SQLAlchemy lets through while it sets up a new connection.
+    `error` is SQLAlchemy's, or asyncpg's own, which SQLAlchemy passes through while it sets up a new connection.
     """
     if isinstance(error, OSError | TimeoutError | PoolTimeout):
         return True
@@ -148,12 +148,12 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether `error`, raised while connecting, comes from Postgres or the driver."""
+    """Return whether `error`, raised while connecting, comes from Postgres or the driver."""
     return isinstance(error, DBAPIError | asyncpg.PostgresError | asyncpg.InterfaceError)
 
 
 def damage(error: BaseException) -> DatabaseDamaged | None:
-    """The damage that `error` reports, in Postgres' words, which name files and indexes; None if it reports none.
+    """Return the damage that `error` reports, in Postgres's words, which name files and indexes; else None.
 
     `error` is as for `is_outage`.
     """
@@ -165,7 +165,7 @@ def damage(error: BaseException) -> DatabaseDamaged | None:
 
 
 def _is_broken_off(error: BaseException) -> bool:
-    """Whether asyncpg refuses to go on with a connection that has been told its end, or that has ended."""
+    """Return whether asyncpg refuses a connection that is ending or has ended."""
     if isinstance(error, DBAPIError):
         return isinstance(getattr(error.orig, "__cause__", None), asyncpg.InternalClientError)
     # The classes below InterfaceError are about wrong values and settings.
@@ -173,13 +173,13 @@ def _is_broken_off(error: BaseException) -> bool:
 
 
 def sqlstate(error: BaseException) -> str:
-    """The SQLSTATE of SQLAlchemy's or asyncpg's error, empty when it has none."""
+    """Return the SQLSTATE of SQLAlchemy's or asyncpg's error, or an empty string."""
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     return state if isinstance(state, str) else ""
 
 
 def _locked_table(error: BaseException) -> str:
-    """A phrase naming the table of the locked row; empty if Postgres does not name it."""
+    """Return a phrase naming the table of the locked row; empty if Postgres does not name it."""
     cause = getattr(getattr(error, "orig", error), "__cause__", None) or error
     found = _LOCKED_TABLE.search(str(getattr(cause, "context", None) or ""))
     return f" on the table `{found[1]}`" if found else ""

@@ -1,4 +1,4 @@
-"""What is published of a model besides its predictions, of each import and each version, and checksums of the files."""
+"""Published facts about a model, an import and a version, and checksums of the published files."""
 
 import errno
 import mmap
@@ -13,11 +13,11 @@ import msgspec
 from projector.forgetting.canaries import Canaries
 from service.errors import Unavailable
 
-#: Bytes of a block; a multiple of every entry's width.
+#: Bytes per block; a multiple of every entry's width.
 BLOCK = 1 << 18
 _FILE = "checksums"
 
-#: The CRC-32 of each block of each file, by the file's name.
+#: The CRC-32 of each block of each file, by file name.
 Checksums = Mapping[str, Sequence[int]]
 
 
@@ -32,18 +32,18 @@ class PublicationDamaged(Unavailable):
 
 
 def of_bytes(data: memoryview) -> list[int]:
-    """The checksum of each block of a file's bytes."""
+    """Return the checksum of each block of a file's bytes."""
     return [zlib.crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
 
 
 def of_file(path: Path) -> list[int]:
-    """The checksum of each block of a file. Raises OSError."""
+    """Return the checksum of each block of a file. Raises OSError."""
     with path.open("rb") as file:
         return [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
 
 
 def after_change(path: Path, before: Sequence[int], changed: Collection[int]) -> list[int]:
-    """The checksums of a file after the blocks `changed` were modified. Raises OSError."""
+    """Return a file's checksums after the blocks `changed` were modified. Raises OSError."""
     found = list(before)
     with path.open("rb") as file:
         for block in changed:
@@ -53,12 +53,12 @@ def after_change(path: Path, before: Sequence[int], changed: Collection[int]) ->
 
 
 def with_checksum(document: bytes) -> bytes:
-    """A one-line document, followed by a line with its checksum."""
+    """Return a one-line document followed by a line with its checksum."""
     return b"%s\n%08x\n" % (document, zlib.crc32(document))
 
 
 def document_of(data: bytes, path: Path) -> bytes:
-    """The document sealed in `data`, the content of the file `path`.
+    """Return the document sealed in `data`, the content of the file `path`.
 
     Raises PublicationDamaged, and FileNotFoundError for a file that is being overwritten and removed.
     """
@@ -81,7 +81,7 @@ def write_checksums(folder: Path, checksums: Checksums | None) -> None:
 
 
 def read_checksums(folder: Path) -> Checksums | None:
-    """The checksums of the files in `folder`; None while the files change.
+    """Read the checksums of the files in `folder`; None while the files change.
 
     Raises FileNotFoundError if they are gone, and PublicationDamaged.
     """
@@ -100,16 +100,16 @@ def check(folder: Path, files: Mapping[str, mmap.mmap], expected: Checksums) -> 
             raise PublicationDamaged(folder / name)
 
 
-#: Of a publication: whoever finds another number was made by another version of Lethe.
+#: Format number of publications; another number means another version of Lethe.
 FORMAT = 3
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What stays the same from one import to the next."""
+    """Facts that stay the same between imports."""
 
     name: str
-    #: Rows of the graph at training, deleted ones as well.
+    #: Rows of the graph at training, including nodes deleted since.
     nodes: int
     #: Columns of the features.
     features: int
@@ -118,26 +118,26 @@ class ModelFacts:
     combine: str
     propagation: str
     loss: str
-    #: lambda.
+    #: The regularization strength lambda.
     regularization: float
-    #: Of the features at training.
+    #: Condition number of the features at training.
     condition_number: float
-    #: Shares of nodes predicted rightly at training: `train`, `val`, `test`.
+    #: Shares of nodes predicted correctly at training: `train`, `val`, `test`.
     accuracy: Mapping[str, float | None] | None = None
-    #: Of real-valued targets, the figures of `model_store.manifest.Fit`; None for classes.
+    #: For real-valued targets, the figures of `model_store.manifest.Fit`; None for classes.
     regression: Mapping[str, float | None] | None = None
 
 
 @dataclass(frozen=True)
 class NoiseFacts:
-    """How a version is published with noise, and how much of what was promised is used."""
+    """Noise of a published version, and the used share of the promise."""
 
     epsilon: float
     delta: float
-    #: K, and of how many of them the share stands that is used.
+    #: The planned number of versions K, and how many of them are used up.
     planned: int
     used: float
-    #: Of this version alone.
+    #: mu of this version alone.
     mu: float
     #: Standard deviation of the noise in each weight.
     sigma: float
@@ -145,44 +145,44 @@ class NoiseFacts:
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """What each version has anew."""
+    """Facts that change with each version."""
 
     version: int
     live_nodes: int
     #: Edges between live nodes.
     edges: int
-    #: Of the live nodes' features.
+    #: Rank of the live nodes' features.
     rank: int
-    #: Bound on the distance of W to retraining; None for a loss that no certificate exists for, and of weights that are
-    #: published with noise.
+    #: Bound on the distance of W to retraining; None for a loss without certificate and for weights published with
+    #: noise.
     distance_bound: float | None
     #: The same, relative to |W|; None too for W = 0.
     distance_bound_relative: float | None
-    #: Where it was computed.
+    #: Device that computed it.
     device: str
-    #: None where it is published as it is.
+    #: None without noise.
     noise: NoiseFacts | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a reader tells of the version it serves, all of one moment."""
+    """Facts about the version that a reader serves, all from the same moment."""
 
     model: ModelFacts
     served: VersionFacts
 
 
 class Hashing(msgspec.Struct, frozen=True):
-    """How entries are spread over a table of `index`."""
+    """Parameters that spread entries over a hash table."""
 
-    #: How many places a hash can name; a few more follow them.
+    #: Number of home places; a few more follow them.
     named: int
-    #: Where the hash begins.
+    #: Initial value of the hash.
     key: int
 
 
 class ModelManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
-    """What is written beside the files of an import."""
+    """Manifest beside the files of an import."""
 
     facts: ModelFacts
     canaries: Canaries | None
@@ -193,7 +193,7 @@ class ModelManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT)
 
 
 class VersionManifest(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
-    """What is written beside the files of a version."""
+    """Manifest beside the files of a version."""
 
     facts: VersionFacts
     checksums: Checksums

@@ -1,14 +1,16 @@
-"""Heads: directory entries that say which published version is the one to answer from.
+"""Heads: directory entries that select the published version to answer from.
 
 Each is a symbolic link `<fencing>.<version>.<copy>` in `<home>/run/heads/<boot id>-<home id>/` to the version's folder,
-made by the unlearner's session with that fencing number. A version that was lost is written again as another copy. The
-head is the highest entry, by these numbers in this order: a session that goes on after it lost its lease can only make
-lower ones. A reader lists the entries after it has computed an answer, and computes it again if another entry is the
-head. So an answer is of the version that was the head when it was asked for, or of a later one. Nothing is overwritten
-while it is the head.
+made by the unlearner's session with that fencing number. A lost version is written again as another copy. The head is
+the highest entry, comparing these numbers in this order. A session that continues after losing its lease can therefore
+only make lower ones.
 
-Entries of another boot are ignored, because after a power loss nobody knows which was the last. So are those that a
-copied or restored home has from its original.
+A reader lists the entries after it has computed an answer, and recomputes it if the head has changed. So an answer
+comes from the version that was the head at the time of the request, or from a later one. Nothing is overwritten while
+it is the head.
+
+Entries of another boot are ignored, because after a power loss the latest one is unknown. Entries that a copied or
+restored home has from its original are ignored too.
 """
 
 import contextlib
@@ -37,21 +39,21 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """The entries of this boot, in one LETHE_HOME."""
+    """The entries of this boot in one LETHE_HOME."""
 
     def __init__(self, home: Path) -> None:
         """Raises OSError."""
         self._all_boots = home / "run" / "heads"
         self._folder = str(self._all_boots / f"{boot_id()}-{id_of(home)}")
-        #: The names found last, and the head among them.
+        #: The names of the last listing, and the head among them.
         self._known: tuple[list[str], Head | None] = ([], None)
 
     def newest(self, least: Head | None = None) -> Head | None:
-        """The head; None when there is no entry, or none as high as `least`. Raises OSError."""
+        """Return the head; None if there is no entry, or none as high as `least`. Raises OSError."""
         head = None
         for _ in range(_LISTINGS):
             try:
-                names = os.listdir(self._folder)  # noqa: PTH208 - a path for each would take longer
+                names = os.listdir(self._folder)  # noqa: PTH208 - building a path for each is slower
             except FileNotFoundError:
                 return None
             known, head = self._known
@@ -63,20 +65,20 @@ class Heads:
         return None
 
     def folder(self, head: Head) -> Path:
-        """The folder of the version that an entry leads to. Raises FileNotFoundError when either is gone."""
+        """Return the version folder of an entry. Raises FileNotFoundError if either is gone."""
         path = self._path(head)
         path.stat()
         return path.readlink()
 
     def show(self, head: Head, folder: Path) -> None:
-        """Make `head` an entry, which leads to `folder`, and remove all lower ones.
+        """Make `head` an entry that leads to `folder`, and remove all lower ones.
 
-        Raises OSError, and LeaseLost when there is a higher one.
+        Raises OSError, and LeaseLost if there is a higher one.
         """
         self._make(head, str(folder.absolute()))
 
     def withhold(self, head: Head) -> None:
-        """Suspend predictions until this or a later session shows a version. Raises what `show` raises."""
+        """Suspend predictions until this or a later session shows a version. Raises the errors of `show`."""
         self._make(head, _WITHHELD)
 
     def clear(self) -> None:
@@ -92,7 +94,7 @@ class Heads:
             unfinished.symlink_to(target)
             unfinished.rename(path)
         for other in path.parent.iterdir():
-            # A name with a dot before it is of an entry that was not finished.
+            # A leading dot marks an unfinished entry.
             found = _parsed(other.name) or _parsed(other.name[1:].rpartition(".")[0])
             if found is not None and other != path and found <= head:
                 other.unlink(missing_ok=True)
@@ -110,11 +112,11 @@ class Heads:
 
 
 def boot_id() -> str:
-    """An id that the kernel has drawn when it started."""
+    """Return the id that the kernel generated at boot."""
     return _BOOT.read_text().strip()
 
 
 def _parsed(name: str) -> Head | None:
-    """None for a name that is no entry's."""
+    """Parse the name of an entry; None for any other name."""
     numbers = name.split(".")
     return Head(*map(int, numbers)) if len(numbers) == 3 and all(map(str.isdecimal, numbers)) else None

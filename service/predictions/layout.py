@@ -1,18 +1,18 @@
-"""Publications: where they lie, and what is in one.
+"""Publications: their location and contents.
 
     <share>/lethe-<random>/
         model/               of one import; deleted entries are blanked in place
             manifest.json checksums ids offsets index edges public
         versions/<version>-<random>/
             manifest.json probabilities live
-        home                 the LETHE_HOME that it belongs to: its id and its path
+        home                 the LETHE_HOME that owns it: its id and its path
 
-One session of the unlearner writes a publication, and no other session writes to it. So a session that goes on after it
-lost its lease spoils nothing of its successor's. An import, and a publication that was lost, begin a new one.
+One session of the unlearner writes a publication, and no other session writes to it. So a session that continues after
+losing its lease cannot harm its successor's. An import, and the loss of a publication, begin a new one.
 
 `<home>/run/publications/<fencing>-<random>` is a symbolic link to each, with the fencing number of its session. A
-session removes those with lower numbers, and its own earlier ones. `heads` says which version readers answer from. A
-folder gets its name once it is whole, and loses it before it is overwritten: until then, and from then on, its name
+session removes those with lower numbers, and its own earlier ones. `heads` selects the version that readers answer
+from. A folder gets its name once it is complete, and loses it before it is overwritten. Before and after that, its name
 begins with a dot.
 """
 
@@ -37,21 +37,21 @@ from service.predictions.facts import FORMAT, ModelManifest, VersionManifest, do
 from service.private_files import ignore_in_git, sync_folder, write_private
 
 MANIFEST = "manifest.json"
-#: Held shared while anything of the home publishes or reads, and alone by the last one, which removes all of it.
+#: Held shared while anything in the home publishes or reads; the last user holds it alone to remove everything.
 _LOCK = Path("run") / "publication.lock"
 _LINKS = Path("run") / "publications"
-#: Of a link: fencing number and random part. Other files in that folder are ignored.
+#: Name of a link: fencing number and random part. Other files in that folder are ignored.
 _NAME = re.compile(r"\d+-[0-9a-f]+")
 _PREFIX = "lethe-"
 _OWNER = "home"
 _MEMORY = Path("/dev/shm")
-#: Bytes that are overwritten at a time.
+#: Bytes per overwriting write.
 _BLOCK = 1 << 20
 _Manifest = TypeVar("_Manifest", ModelManifest, VersionManifest)
 
 
 class OtherPublicationFormat(StateMismatch):
-    """A publication of another format."""
+    """The publication has another format."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +64,25 @@ class Layout:
 
     @classmethod
     def all_of(cls, home: Path) -> "list[Layout]":
-        """The publications that belong to a LETHE_HOME, the highest fencing number first. Raises OSError."""
+        """Return the publications that belong to a LETHE_HOME, highest fencing number first. Raises OSError."""
         found = [cls(_target(link), link) for link in _links(home)]
         return sorted((one for one in found if one._is_of(home)), key=lambda one: one.fencing, reverse=True)
 
     @classmethod
     def make(cls, home: Path, share: Path | None, fencing: int, *, room: int) -> "Layout":
-        """A new publication below `share`, by the session with this fencing number. Raises OSError.
+        """Create a publication below `share` for the session with this fencing number. Raises OSError.
 
-        By default it is in memory, where there is such a file system with `room` bytes to spare, else in `run` below
-        the home.
+        By default it is in memory if such a file system has `room` bytes free, else in `run` below the home.
         """
         parent = (share or (_MEMORY if _has_room(room) else home / "run")).resolve()
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         token, links = secrets.token_hex(8), (home / _LINKS).resolve()
         made = cls(parent / f"{_PREFIX}{token}", links / f"{fencing}-{token}")
         links.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A home that moves takes along what lies in it.
+        # A home that moves takes its contents along.
         below = parent.is_relative_to(home.resolve())
         made.link.symlink_to(os.path.relpath(made.path, links) if below else made.path)
-        # Nothing is ever there that no link leads to.
+        # Sync first, so that every publication has a link.
         sync_folder(links)
         try:
             made.path.mkdir(mode=0o700)
@@ -98,7 +97,7 @@ class Layout:
 
     @classmethod
     def highest_fencing(cls, home: Path) -> int:
-        """The highest fencing number of a publication that a home knows of, or 0. Raises OSError."""
+        """Return the highest fencing number of a home's known publications, or 0. Raises OSError."""
         return max(map(_fencing, _links(home)), default=0)
 
     @property
@@ -108,16 +107,16 @@ class Layout:
 
     @property
     def versions(self) -> Path:
-        """A folder for each version."""
+        """The parent folder of the versions."""
         return self.path / "versions"
 
     @property
     def fencing(self) -> int:
-        """The fencing number of the session that writes it."""
+        """Fencing number of the session that writes it."""
         return _fencing(self.link)
 
     def remove_others(self, home: Path) -> None:
-        """Overwrite and remove the other publications of this session, and all of earlier ones. Raises OSError."""
+        """Overwrite and remove this session's other publications, and all of earlier sessions. Raises OSError."""
         for link in _links(home):
             other = Layout(_target(link), link)
             if other.link.name == self.link.name or other.fencing > self.fencing:
@@ -125,11 +124,11 @@ class Layout:
             if other._is_ours(home):
                 other.remove()
             else:
-                # It is gone, or the home of which this one is a copy still has it.
+                # It is gone, or belongs to the home that this one was copied from.
                 link.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Overwrite and remove all of it, however much is left. Raises OSError."""
+        """Overwrite and remove whatever is left of it. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             # Versions first: a reader that finds one by its name trusts the model's files.
             for folder in self.versions.iterdir():
@@ -142,14 +141,14 @@ class Layout:
         self.link.unlink(missing_ok=True)
 
     def _is_of(self, home: Path) -> bool:
-        """Whether it belongs to this home, and only this user can read or write it. Raises OSError."""
+        """Return whether it belongs to this home and only this user can read or write it. Raises OSError."""
         return self._is_ours(home) and stat.S_IMODE(self.path.lstat().st_mode) == 0o700
 
     def _is_ours(self, home: Path) -> bool:
-        """Whether it belongs to this home, not to one of which this is a copy, nor to another user. Raises OSError.
+        """Return whether it belongs to this home, not to the home's original or another user. Raises OSError.
 
-        A home is known by its id, also after it was moved. One that was restored in the place of another has a new id;
-        what its predecessor published from there belongs to it.
+        A home is identified by its id, even after it was moved. A home restored in place of another has a new id;
+        publications of its predecessor at that path belong to it.
         """
         try:
             found = self.path.lstat()
@@ -164,9 +163,8 @@ class Layout:
 def in_use(home: Path) -> Iterator[Callable[[], bool]]:
     """Keep publications from being removed inside the block. Waits while they are being removed. Raises OSError.
 
-    Yields a function that returns whether nobody else uses them. After it has returned True, others wait for the end of
-    the block; after False, this process does not count as a user any more. So of several that ask at once, the last
-    one gets True.
+    Yields a function that returns whether nobody else uses them. After True, others wait for the end of the block.
+    After False, this process no longer counts as a user. So of several that ask concurrently, the last one gets True.
     """
     path = home / _LOCK
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ def in_use(home: Path) -> Iterator[Callable[[], bool]]:
 
     def is_last() -> bool:
         try:
-            # The shared lock is given up first, whether this succeeds or not.
+            # The shared lock is released first, whether this succeeds or not.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -203,7 +201,7 @@ def _fencing(link: Path) -> int:
 
 
 def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
-    """The manifest of a folder.
+    """Read the manifest of a folder.
 
     Raises FileNotFoundError if it is gone, OtherPublicationFormat and PublicationDamaged.
     """
@@ -220,14 +218,14 @@ def read_manifest(folder: Path, kind: type[_Manifest]) -> _Manifest:
 
 
 def hidden(folder: Path) -> Path:
-    """A name for a folder that is not whole, which no other has."""
+    """Return a unique name for an incomplete folder."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
 
 
 def remove_folder(folder: Path) -> None:
-    """Overwrite and remove a folder of files; one that is gone already is fine. Raises OSError.
+    """Overwrite and remove a folder of files; ignores a missing one. Raises OSError.
 
-    It loses its name first, so that it is not taken for whole however this ends.
+    It loses its name first, so that it never counts as complete if this fails.
     """
     with contextlib.suppress(FileNotFoundError):
         if not folder.name.startswith("."):
@@ -239,7 +237,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _overwrite(path: Path) -> None:
-    """In place: another file of the same name would leave the bytes where they are."""
+    """Overwrite in place: another file of the same name would leave the bytes on the disk."""
     with path.open("r+b", buffering=0) as file:
         left = os.fstat(file.fileno()).st_size
         zeros = bytes(min(left, _BLOCK))
@@ -248,7 +246,7 @@ def _overwrite(path: Path) -> None:
 
 
 def _has_room(room: int) -> bool:
-    """Whether there is a file system in memory that can be written to, with so many bytes free."""
+    """Return whether a writable file system in memory has this many bytes free."""
     try:
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         system = os.statvfs(_MEMORY)

@@ -1,4 +1,4 @@
-"""A publication as a reader sees it: its files, mapped read-only, from which single entries vanish meanwhile."""
+"""A reader's view of a publication: its files, mapped read-only, while single entries may vanish."""
 
 import errno
 import mmap
@@ -28,7 +28,7 @@ from service.predictions.facts import (
 from service.predictions.heads import Head
 from service.predictions.layout import read_manifest
 
-#: What blank places are filled with. No mixture of it with an entry has the bytes of a place never used, all 0xFF.
+#: Fills blank places. No mixture of it with an entry has the bytes of an unused place, all 0xFF.
 BLANK_BYTE = 0xAA
 _FREE = -1
 #: Places per entry.
@@ -37,18 +37,18 @@ _PLACES = 1.5
 
 @dataclass(frozen=True, eq=False)
 class IdIndex:
-    """External ids to rows and back."""
+    """Index from external ids to rows and back."""
 
-    #: UTF-8, all ids in a row, each filled up with zero bytes; those of deleted nodes are nothing else.
+    #: UTF-8: all ids in sequence, each padded with zero bytes; deleted nodes' ids are zero bytes only.
     ids: bytes | mmap.mmap
-    #: (n + 1,) int64: where the id of each row begins.
+    #: (n + 1,) int64: start of each row's id.
     offsets: memoryview
     #: int32: rows, by the hash of the id.
     places: memoryview
     hashing: Hashing
 
     def find(self, node: str) -> int | None:
-        """The row of an id, deleted or not; None for one that is not there."""
+        """Return the row of an id, deleted or not; None if it is missing."""
         text = node.encode("utf-8", "surrogatepass")
         places, offsets, nodes = self.places, self.offsets, len(self.offsets) - 1
         place = _id_place(text, self.hashing)
@@ -61,14 +61,14 @@ class IdIndex:
 
 @dataclass(frozen=True, eq=False)
 class EdgeIndex:
-    """Which pairs of rows are edges."""
+    """Index of the pairs of rows that are edges."""
 
     #: int64: edges, by their hash.
     places: NDArray[np.int64]
     hashing: Hashing
 
     def contain(self, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of `pairs` (k, 2) of rows is an edge, in either order, (k,) bool."""
+        """Return whether each of `pairs` (k, 2) of rows is an edge, in either order, (k,) bool."""
         wanted = edge_entries(pairs)
         place = _edge_places(wanted, self.hashing)
         found = np.zeros(len(wanted), dtype=np.bool_)
@@ -83,14 +83,14 @@ class EdgeIndex:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """A table as it is written."""
+    """A hash table in its stored form."""
 
     places: NDArray[np.signedinteger]
     hashing: Hashing
 
 
 def id_places(ids: NodeIds) -> Places:
-    """The table of ids, but for blank ones."""
+    """Build the table of ids, without blank ones."""
     rows = np.flatnonzero(ids.named)
     hashing, text = _hashing(rows.size), ids.utf8.reshape(-1).data
     firsts = ids.starts[rows] * SLOT_BYTES
@@ -103,20 +103,20 @@ def id_places(ids: NodeIds) -> Places:
 
 
 def edge_places(entries: NDArray[np.int64]) -> Places:
-    """The table of edges, by their numbers (m,), each named once."""
+    """Build the table of edges from their entries (m,), each given once."""
     hashing = _hashing(len(entries))
     return Places(_spread(_edge_places(entries, hashing), entries, hashing.named), hashing)
 
 
 def edge_entries(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each of `pairs` (k, 2) of rows, the same in either order: the lower row, then the higher."""
+    """Encode each of `pairs` (k, 2) of rows, in either order, as one number: the lower row, then the higher."""
     lower: NDArray[np.int64] = pairs.min(axis=1)
     upper: NDArray[np.int64] = pairs.max(axis=1)
     return (lower << 32) | upper
 
 
 def edge_rows(entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of both ends; negative, or no rows, where there is no edge."""
+    """Decode the rows of both ends; negative or invalid rows if there is no edge."""
     return entries >> 32, entries & 0xFFFFFFFF
 
 
@@ -125,20 +125,20 @@ def _hashing(entries: int) -> Hashing:
 
 
 def _id_place(text: bytes | memoryview, hashing: Hashing) -> int:
-    """Where an id may stand first: its CRC, which is fast and need not resist anyone, scaled."""
+    """Return the home place of an id: its CRC, scaled. CRC is fast and need not resist attacks here."""
     return zlib.crc32(text, hashing.key) * hashing.named >> 32
 
 
 def _edge_places(entries: NDArray[np.int64], hashing: Hashing) -> NDArray[np.int64]:
-    """Where each entry may stand first, (k,): splitmix64 of it, scaled."""
+    """Return the home place of each entry, (k,): its splitmix64, scaled."""
     mixed = splitmix64(entries.astype(np.uint64) ^ np.uint64(hashing.key))
     return (((mixed >> np.uint64(32)) * np.uint64(hashing.named)) >> np.uint64(32)).astype(np.int64)
 
 
 def _spread(homes: NDArray[np.int64], entries: NDArray[np.signedinteger], named: int) -> NDArray[np.signedinteger]:
-    """The table: each entry at its home or the next place that is free; the last place is always free."""
+    """Build the table: each entry at its home or the next free place; the last place is always free."""
     order = np.argsort(homes, kind="stable")
-    # In place, as there may be tens of millions.
+    # In place, because there may be tens of millions.
     at, counted = homes[order], np.arange(len(homes))
     at -= counted
     np.maximum.accumulate(at, out=at)
@@ -154,7 +154,7 @@ def _spread(homes: NDArray[np.int64], entries: NDArray[np.signedinteger], named:
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """What all versions of one import have in common."""
+    """The data shared by all versions of one import."""
 
     #: Its folder.
     path: Path
@@ -167,9 +167,9 @@ class MappedModel:
 
 
 class CheckedRows:
-    """Rows of a mapped file of float64. Each block is checked once, before its first row is returned.
+    """Rows of a mapped float64 file. Each block is checked once, before its first row is returned.
 
-    Threads may share it: two that check the same block at once find the same.
+    Thread-safe: two threads that check the same block find the same.
     """
 
     def __init__(self, path: Path, data: mmap.mmap, columns: int, checksums: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ class CheckedRows:
         self._is_damaged = False
 
     def row(self, row: int) -> NDArray[np.float64]:
-        """One row, (C,). Raises PublicationDamaged."""
+        """Return one row, (C,). Raises PublicationDamaged."""
         start = row * self._width
         for block in range(start // BLOCK, (start + self._width - 1) // BLOCK + 1):
             if not self._checked[block]:
@@ -204,7 +204,7 @@ class CheckedRows:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One version. Its files may be overwritten once another is the head.
+    """One version. Its files may be overwritten once another version is the head.
 
     Its model's files are overwritten when the model is replaced; until then, only deleted entries are blanked.
     """
@@ -217,20 +217,20 @@ class View:
     facts: Facts
     #: (n, C); zero for nodes no longer live.
     probabilities: CheckedRows
-    #: (n,) bool, a copy: what can be deleted is looked up in a version that is not the head any more, too.
+    #: (n,) bool, a copy: deletions may still be looked up in a version that is no longer the head.
     live: NDArray[np.bool_]
 
     def find(self, node: str) -> int | None:
-        """The row of a live node; None for any other id."""
+        """Return the row of a live node; None for any other id."""
         row = self.model.ids.find(node)
         return row if row is not None and self.live[row] else None
 
 
 def open_view(head: Head, path: Path, before: View | None = None) -> View:
-    """The version in a folder; what it has in common with the one `before` is not mapped again.
+    """Open the version in a folder, reusing the mapped files that it shares with the version `before`.
 
-    Reads and checks every file but the probabilities, which are checked when an answer reads from them. Raises
-    FileNotFoundError when it is not there (any more), OSError, OtherPublicationFormat and PublicationDamaged.
+    Reads and checks every file but the probabilities, which are checked when an answer reads them. Raises
+    FileNotFoundError if it is missing or gone, OSError, OtherPublicationFormat and PublicationDamaged.
     """
     said = read_manifest(path, VersionManifest)
     model_path = path.parents[1] / "model"
@@ -274,7 +274,7 @@ def _open_model(path: Path) -> MappedModel:
 
 
 def _map(path: Path, size: int) -> mmap.mmap:
-    """A file of `size` bytes. It is written whole before it gets its name, and never cut."""
+    """Map a file of `size` bytes. It is written completely before it gets its name, and never truncated."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno()).st_size
         if found != size:

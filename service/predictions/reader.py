@@ -1,4 +1,4 @@
-"""Answers from the published version that is the head; look-ups for deletions, from the one read last."""
+"""Answer from the published version that is the head; look up deletions in the version read last."""
 
 import asyncio
 import threading
@@ -35,9 +35,9 @@ class Prediction:
     """The class probabilities of one node, by one model version."""
 
     node: str
-    #: The name of the most probable class; of equally probable ones, the first.
+    #: Name of the most probable class; the first of equally probable ones.
     label: str
-    #: Class name -> probability, in the order of the model's classes; rounded where that was asked for.
+    #: Class name -> probability, in the order of the model's classes; rounded on request.
     probabilities: dict[str, float]
     model_version: int
 
@@ -47,109 +47,108 @@ class Scores:
     """The predicted targets of one node by a regression."""
 
     node: str
-    #: Name of the target -> value, in the order of the model's; rounded where that was asked for.
+    #: Target name -> value, in the order of the model's targets; rounded on request.
     scores: dict[str, float]
     model_version: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one version has of the nodes and edges that were asked for."""
+    """The requested nodes and edges that one version contains."""
 
-    #: Nodes that are live.
+    #: Live nodes.
     live: frozenset[str]
-    #: Those of them that were declared public, and are never deleted.
+    #: Those declared public, which are never deleted.
     public: frozenset[str]
-    #: Whether each pair of ids is an edge between two live nodes. One that was deleted by itself goes with its erasure,
-    #: shortly after `applied`.
+    #: Whether each pair of ids is an edge between two live nodes. An edge deleted by itself disappears with its
+    #: erasure, shortly after `applied`.
     edges: tuple[bool, ...]
 
 
 class Reader:
-    """Answers from one version, and from another once that is the head.
+    """Answers from one version, and switches to another once that is the head.
 
-    The head is looked for once an answer is computed. If it is another than the answer is from, the answer is computed
-    again: files of other versions are overwritten. If not, it has been the head since it was opened, because what has
-    ceased to be the head never is again. So the answer is of the version that was the head after it was asked for. Any
-    thread may ask.
+    It checks the head after computing an answer. If the head has changed, the answer is recomputed, because files of
+    other versions are overwritten. If not, the version has been the head since it was opened, because a former head
+    never returns. So the answer comes from a version that was the head after the request. Thread-safe.
     """
 
     def __init__(self, home: Path) -> None:
-        """It answers nothing before `admit`."""
+        """Refuses every answer until `admit`."""
         self._heads = Heads(home)
         self._view: View | None = None
         #: Held while a version is opened.
         self._opening = threading.Lock()
-        #: The last unreadable folder, its fault and the remedy, so that it is not read again for each question.
+        #: The last unreadable folder, its fault and the remedy, so that not every request reads it again.
         self._unreadable: tuple[Path, str, str] | None = None
         #: The lowest version that may be answered from.
         self._lowest: int | None = None
         self._refusal = _suspension(_UNREAD)
-        #: Whether nothing may be told at all: the model is served in another home.
+        #: Whether to refuse all answers, because the model is served in another home.
         self._is_disowned = False
 
     def newest(self) -> Head | None:
-        """The head, where it may be answered from. Costs little, and raises nothing."""
+        """Return the head if it may be answered from. Cheap; raises nothing."""
         try:
             return None if self._lowest is None else self._heads.newest()
         except OSError:
             return None
 
     def admit(self, committed: int) -> None:
-        """Answer, but from no version lower than this one, which was the committed one when the process started.
+        """Allow answers from this version on, which was the committed one when the process started.
 
-        Entries may be old where LETHE_HOME was restored from a backup.
+        Entries may be old if LETHE_HOME was restored from a backup.
         """
         if self._lowest is None:
             self._lowest, self._is_disowned = committed, False
 
     def suspend(self, reason: str) -> None:
-        """Predict nothing, for this reason, until it is admitted (again)."""
+        """Refuse predictions, for this reason, until `admit` is called (again)."""
         self._lowest, self._refusal = None, _suspension(reason)
 
     def disown(self) -> None:
-        """Answer nothing at all until it is admitted: the model is served in another home.
+        """Refuse all answers until `admit`, because the model is served in another home.
 
-        Its unlearner could not read the keys of what is accepted here.
+        The unlearner there could not read the keys of requests accepted here.
         """
         self._lowest, self._refusal, self._is_disowned = None, _ELSEWHERE, True
 
     @property
     def facts(self) -> Facts:
-        """What model and version are. Raises Unavailable."""
+        """Facts about model and version. Raises Unavailable."""
         return self._answer(_facts)
 
     def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
-        """The version, and the rows of the live ones of `nodes`, in the order asked. Raises Unavailable."""
+        """Return the version, and the rows of the live ones of `nodes`, in the given order. Raises Unavailable."""
         return self._answer(_rows, nodes)
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
     ) -> tuple[int, list[Prediction | Scores], list[str]]:
-        """The version, its predictions in the order asked, and the ids that are unknown or no longer live.
+        """Return the version, its predictions in the given order, and the ids that are unknown or no longer live.
 
-        All predictions are of the one version returned. Their probabilities are rounded to `decimals`; labels are those
-        of the exact ones. Raises Unavailable, and PublicationDamaged from when damage is met in a version.
+        All predictions come from the returned version. Their probabilities are rounded to `decimals`; labels are those
+        of the exact ones. Raises Unavailable, and PublicationDamaged once damage is found in a version.
         """
         return self._answer(_predictions, nodes, decimals)
 
     def look_up(self, nodes: Collection[str], edges: Sequence[tuple[str, str]] = ()) -> Found | None:
-        """What the head has of `nodes` and `edges` or, if it cannot be read, what the version read last has.
+        """Look up `nodes` and `edges` in the head or, if it cannot be read, in the version read last.
 
-        None if nothing has been read yet. The unlearner notices later changes. Raises Unavailable if the model is
+        None if nothing has been read yet. The unlearner detects later changes. Raises Unavailable if the model is
         served in another home.
         """
         return self._answer_from_last(_found, nodes, edges)
 
     def live(self, nodes: Sequence[str]) -> frozenset[str]:
-        """The live ones of `nodes`, by the same version. Raises Unavailable where nothing has been read yet."""
+        """Return the live ones of `nodes`, in the same version. Raises Unavailable if nothing has been read yet."""
         found = self.look_up(nodes)
         if found is None:
             raise Unavailable(*_LOADING)
         return found.live
 
     def canaries(self) -> Canaries | None:
-        """The model's canaries, by the same version; None when it was trained without. Raises Unavailable."""
+        """Return the canaries of the model of the same version; None if it has none. Raises Unavailable."""
         found = self._answer_from_last(_canaries)
         if found is None:
             raise Unavailable(*_LOADING)
@@ -191,7 +190,7 @@ class Reader:
         return answer if view.model.path.exists() else None
 
     def _newest(self) -> Head | None:
-        """The head; None when it is lower than what was answered from. Raises Unavailable."""
+        """Return the head; None if it is lower than the version of earlier answers. Raises Unavailable."""
         view = self._view
         try:
             return self._heads.newest(None if view is None else view.head)
@@ -199,7 +198,7 @@ class Reader:
             raise _suspended(str(error)) from None
 
     def _current(self) -> View:
-        """The head's version, opened if it is another than before. Raises Unavailable."""
+        """Return the head's version, opening it if it changed. Raises Unavailable."""
         if self._lowest is None:
             raise Unavailable(*self._refusal)
         head, view = self._newest(), self._view
@@ -227,7 +226,7 @@ class Reader:
                     raise _suspended(_UNPUBLISHED) from None
             except (PublicationDamaged, OtherPublicationFormat) as error:
                 if self._newest() != head:
-                    # It may have been overwritten while it was read, which only happens to outranked versions.
+                    # It may have been overwritten during the read, which only happens to outranked versions.
                     continue
                 self._unreadable = (path, error.detail.rstrip("."), error.remedy)
                 raise _suspended(*self._unreadable[1:]) from None
@@ -261,7 +260,7 @@ def _found(view: View, nodes: Collection[str], edges: Sequence[tuple[str, str]])
 
 def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     if not pairs:
-        # So does every request for nodes ask.
+        # The case of every request for nodes.
         return []
     ends = [(view.find(first), view.find(second)) for first, second in pairs]
     known = [(first, second) for first, second in ends if first is not None and second is not None]
@@ -276,7 +275,7 @@ def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
 def _predictions(
     view: View, nodes: Sequence[str], decimals: int | None
 ) -> tuple[int, list[Prediction | Scores], list[str]]:
-    # Also when no nodes are asked for: so asks the readiness check.
+    # Even without nodes, as in the readiness check.
     view.probabilities.require_undamaged()
     found = [(node, _prediction(view, node, decimals)) for node in nodes]
     predictions = [prediction for _, prediction in found if prediction is not None]
@@ -302,10 +301,10 @@ def _prediction(view: View, node: str, decimals: int | None) -> Prediction | Sco
 
 _Made = TypeVar("_Made")
 
-#: Named nodes from which on the event loop is better served by a thread: below, handing over costs more than the work.
+#: Number of nodes from which a thread serves better than the event loop: below, the handover costs more than the work.
 _MANY = 200
 
 
 async def offload(count: int, work: Callable[[], _Made]) -> _Made:
-    """What `work` makes of `count` named nodes; many are worked on in a thread, so that nobody else has to wait."""
+    """Run `work` on `count` named nodes; with many nodes in a thread, so that others need not wait."""
     return work() if count < _MANY else await asyncio.to_thread(work)

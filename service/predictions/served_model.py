@@ -1,4 +1,4 @@
-"""The served model: admitting a reader once Postgres confirms its home, and the model in figures."""
+"""The served model: admission of a reader once Postgres confirms its home, and the model's figures."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,16 @@ from service.predictions.reader import Reader
 from service.predictions.version_rows import PointerRepository, VersionRepository
 from service.queue.outage import Backoff, Outage
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 _LOOK_S = 5.0
-#: The same until the reader may answer, and at most after a failure.
+#: Seconds between checks before the reader is admitted, and maximum after a failure.
 _SOON_S = 0.2
 
 
 class Admission:
-    """Admits the reader of one model in one LETHE_HOME, and disowns it where the model is served in another.
+    """Admits the reader of one model in one LETHE_HOME, and disowns it if another home serves the model.
 
-    An outage of Postgres changes nothing for a reader that was admitted.
+    A Postgres outage changes nothing for an admitted reader.
     """
 
     def __init__(self, engine: Engine, reader: Reader, home: Path, model: str) -> None:
@@ -36,11 +36,11 @@ class Admission:
         self._reader = reader
         self._home = home
         self._model = model
-        #: What keeps it from asking, while something does.
+        #: The outage that prevents the check, if any.
         self.outage = Outage("reader", Backoff(cap_s=_SOON_S))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until `stop` is set, through any outage; a look that is under way is finished."""
+        """Repeat the check until `stop` is set, through any outage; a running check is finished."""
         while not stop.is_set():
             wait_s = _SOON_S
             try:
@@ -54,7 +54,7 @@ class Admission:
                 await asyncio.wait_for(stop.wait(), wait_s)
 
     async def look(self) -> bool:
-        """Admit, suspend or disown the reader, and return whether it was admitted. Raises Unavailable."""
+        """Admit, suspend or disown the reader; return whether it was admitted. Raises Unavailable."""
         async with transaction(self._engine) as connection:
             pointer = await PointerRepository(connection).read(self._model)
             served_in = await lease.home_of(connection, self._model)
@@ -70,13 +70,13 @@ class Admission:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The committed model, in figures; see `ModelAnswer` for what they mean."""
+    """The figures of the committed model; see `ModelAnswer` for their meaning."""
 
     facts: Facts
-    #: Measured last; None before, and where that was of a version published with noise.
+    #: The latest measurement; None before the first, and for a version published with noise.
     span_residual: float | None
     repair: RepairStatus
-    #: While `repair` is pending.
+    #: Only while `repair` is pending.
     repair_progress: RepairProgress | None
     guarantee: Guarantee
     weights_sha256: str
@@ -85,19 +85,19 @@ class ModelInfo:
 def model_description(
     engine: Engine, model: str, facts: Callable[[], Facts | None]
 ) -> Callable[[], Awaitable[ModelInfo]]:
-    """A function that describes the version whose `facts` are given; it raises Unavailable while there are none."""
+    """Return a function that describes the version with these `facts`; it raises Unavailable without facts."""
 
     async def describe() -> ModelInfo:
         async with transaction(engine) as connection:
             pointer = await PointerRepository(connection).read(model)
-            # The newest may not have been measured yet, and the one before it may be the one that is served.
+            # The newest may not have been measured yet, and its predecessor may be the one served.
             made = await VersionRepository(connection).latest(model, limit=3)
             holder = await lease.holder(connection, model)
         known = facts()
         if pointer is None or known is None:
             raise Unavailable("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
         served = known.served
-        # One committed while this was read is not served yet.
+        # A version committed during these reads is not served yet.
         after = next((one for one in made if one.number_before == served.version), None)
         weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
         made = [one for one in made if one.number <= served.version]
@@ -116,6 +116,6 @@ def model_description(
 
 
 def _progress(holder: Holder | None) -> RepairProgress:
-    """How far the unlearner last said that the repair has come: nowhere, until it has said anything of it."""
+    """Return the repair progress that the unlearner last reported; zero before its first report."""
     known = None if holder is None else holder.report.repair
     return RepairProgress(0, 0, None) if known is None else known

@@ -1,4 +1,4 @@
-"""The versions of a model in the database: a row for each, which one is committed, and what each batch did."""
+"""The versions of a model in the database: a row for each, the committed one, and the details of batches."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +25,7 @@ from service.errors import Conflict, LeaseLost, StateMismatch
 
 @holds(VersionFigures, RepairFigures)
 class VersionRow(Base):
-    """A version that was committed; `finished_at` is when nothing older was on the disk any more."""
+    """A committed version; `finished_at` is when no older data was left on the disk."""
 
     __tablename__ = "versions"
 
@@ -51,7 +51,7 @@ class VersionRow(Base):
     repair: Mapped[str]
     repair_version: Mapped[int | None] = mapped_column(BigInteger)
     repair_products: Mapped[int | None]
-    #: What holds of its own weights, for whoever reads the table.
+    #: The guarantee of its own weights, for readers of the table.
     guarantee: Mapped[str] = mapped_column(
         Computed(
             "CASE WHEN repair = 'converged' AND repair_version = number THEN 'retrained' ELSE 'span' END",
@@ -67,20 +67,20 @@ _NAMES = tuple(field.name for field in fields(Version))
 
 
 def version_columns(versions: FromClause = _VERSIONS) -> tuple[Any, ...]:
-    """The columns that `version_in` reads, of the table or of an alias of it."""
+    """Return the columns that `version_in` reads, of the table or an alias of it."""
     return tuple(versions.c[name] for name in _NAMES)
 
 
 def version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version:
-    """The version in a row of `version_columns` and possibly more."""
-    # By column: other tables in the row have columns of the same names.
+    """Build the version from a row of `version_columns` and possibly more."""
+    # By column: other tables in the row have columns with the same names.
     found = row._mapping
     values = {name: found[versions.c[name]] for name in _NAMES}
     return Version(**values | {"cause": Cause(values["cause"]), "repair": RepairStatus(values["repair"])})
 
 
 def joined_version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIONS) -> Version | None:
-    """The same, or None where an outer join found none."""
+    """Build the version like `version_in`, or return None if an outer join found none."""
     return None if row._mapping[versions.c.id] is None else version_in(row, versions)
 
 
@@ -91,12 +91,12 @@ class VersionRepository:
         self._conn = conn
 
     async def insert(self, version: Version) -> None:
-        """Record a version; for the fenced transaction that moves the pointer to it."""
+        """Record a version; call in the fenced transaction that moves the pointer to it."""
         values = {name: getattr(version, name) for name in _NAMES}
         await self._conn.execute(insert(VersionRow).values(values | {"durations_ms": dict(version.durations_ms)}))
 
     async def finish(self, version_id: UUID, *, span_residual: float, durations_ms: Mapping[str, float]) -> bool:
-        """Record that nothing older is on the disk, with the residual measured there; False when it was before."""
+        """Record that no older data is on the disk, with the residual measured there; False if recorded before."""
         finished = (
             update(VersionRow)
             .where(VersionRow.id == version_id, VersionRow.finished_at.is_(None))
@@ -111,13 +111,13 @@ class VersionRepository:
     async def unfinished(self, model: str) -> list[Version]:
         """Return the versions that a crash may have left between commit and end, oldest first.
 
-        At most one of them is no recovery.
+        All of them except at most one are recoveries.
         """
         query = select(*version_columns()).where(VersionRow.model == model, VersionRow.finished_at.is_(None))
         return await self._all(query.order_by(VersionRow.number))
 
     async def latest(self, model: str, *, limit: int) -> list[Version]:
-        """Return up to `limit` versions, the newest first; version 0, as trained, is not among them."""
+        """Return up to `limit` versions, newest first, without version 0 as trained."""
         query = select(*version_columns()).where(VersionRow.model == model)
         return await self._all(query.order_by(VersionRow.number.desc()).limit(limit))
 
@@ -132,15 +132,16 @@ class PointerRepository:
         self._conn = conn
 
     async def read(self, model: str) -> Pointer | None:
-        """Return the committed version of a model, None when it has none."""
+        """Return the committed version of a model, or None."""
         row = (await self._conn.execute(select(PointerRow.__table__).where(PointerRow.model == model))).one_or_none()
         if row is None:
             return None
         return Pointer(row.model, row.version, row.fencing, row.folder, row.digest, row.weights_sha256)
 
     async def require_only(self, model: str) -> None:
-        """Raises StateMismatch where there is no version of `model`, and there is one of another: they are not known
-        to be of the same people.
+        """Raise StateMismatch if other models have versions and `model` has none.
+
+        The two are not known to contain the same people.
         """
         served = list((await self._conn.execute(select(PointerRow.model).order_by(PointerRow.model))).scalars())
         if served and model not in served:
@@ -152,7 +153,7 @@ class PointerRepository:
             )
 
     async def create(self, pointer: Pointer) -> None:
-        """Record the first version of a model; raises `Conflict` when it has one."""
+        """Record the first version of a model; raises `Conflict` if it has one."""
         row = upsert(PointerRow).values(**asdict(pointer)).on_conflict_do_nothing()
         if await self._conn.scalar(row.returning(PointerRow.model)) is None:
             raise Conflict(
@@ -160,9 +161,9 @@ class PointerRepository:
             )
 
     async def replace(self, pointer: Pointer) -> None:
-        """Make `pointer` the committed version whatever was committed before; for a recovery's fenced transaction.
+        """Commit `pointer` regardless of the present version; for a recovery's fenced transaction.
 
-        The database refuses one that is not later.
+        The database refuses a version that is not later.
         """
         row = upsert(PointerRow).values(**asdict(pointer))
         await self._conn.execute(row.on_conflict_do_update(index_elements=[PointerRow.model], set_=_moved(pointer)))
@@ -170,8 +171,8 @@ class PointerRepository:
     async def advance(self, expected_version: int, pointer: Pointer) -> None:
         """Move a model from `expected_version` to `pointer`; for a fenced transaction.
 
-        Raises `LeaseLost` when a version was committed under a greater fencing number, `StateMismatch` when the
-        committed version is another than expected or there is none.
+        Raises `LeaseLost` if a version was committed under a greater fencing number, `StateMismatch` if the committed
+        version is missing or differs from the expected one.
         """
         moved = (
             update(PointerRow)
@@ -196,13 +197,13 @@ class PointerRepository:
 
 
 def _moved(pointer: Pointer) -> dict[str, Any]:
-    """What a pointer's row says once it has moved; it stays that of its model."""
+    """Return the new values of a pointer's row; the model stays."""
     return {name: value for name, value in asdict(pointer).items() if name != "model"} | {"moved_at": func.now()}
 
 
 @holds(BatchDetails)
 class BatchRow(Base):
-    """What is measured of a version whose cause is a batch, and of no other."""
+    """Measurements of a version whose cause is a batch."""
 
     __tablename__ = "batches"
 
@@ -218,14 +219,14 @@ BATCH_COLUMNS = (*version_columns(), *(_BATCHES.c[name] for name in _DETAILS), *
 
 
 def with_batch(query: Select[Any], batch_id: Any, *, isouter: bool = False) -> Select[Any]:
-    """`query` joined with what `BATCH_COLUMNS` are of: the batch whose id is in the column `batch_id`."""
+    """Join `query` with the tables of `BATCH_COLUMNS`, for the batch whose id is in the column `batch_id`."""
     ended = (_ENDED.c.model == VersionRow.model) & (_ENDED.c.number == VersionRow.repair_version)
     query = query.join(VersionRow, VersionRow.id == batch_id, isouter=isouter)
     return query.join(BatchRow, BatchRow.id == VersionRow.id, isouter=isouter).join(_ENDED, ended, isouter=True)
 
 
 def batch_in(row: Row[*tuple[Any, ...]]) -> BatchRecord:
-    """The batch in a row of `BATCH_COLUMNS` and possibly more."""
+    """Build the batch from a row of `BATCH_COLUMNS` and possibly more."""
     return batch_record(version_in(row), _details(row), joined_version_in(row, _ENDED))
 
 
@@ -246,10 +247,10 @@ class RequestsWithdrawn(Conflict):
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch whose version is committed, with what the remaining steps need."""
+    """A batch with a committed version, and the data that the remaining steps need."""
 
     details: BatchDetails
-    #: The requests in it, and what it measured for each.
+    #: Its requests, and the norms measured for each.
     requests: Mapping[UUID, QueuedRequest]
     norms: Mapping[UUID, RequestNorms]
 
@@ -261,9 +262,9 @@ class BatchRepository:
         self._conn = conn
 
     async def insert(self, version: Version, details: BatchDetails, norms: Mapping[UUID, RequestNorms]) -> None:
-        """Record the details of a version that was just recorded, join its requests to it and keep their norms.
+        """Record the details of a version recorded just before, add its requests and store their norms.
 
-        Raises `RequestsWithdrawn` when a request is not queued any more: the caller's transaction must roll back.
+        Raises `RequestsWithdrawn` if a request is no longer queued: the caller's transaction must roll back.
         """
         await self._conn.execute(insert(BatchRow).values(id=version.id, **vars(details)))
         joined = (
@@ -279,13 +280,13 @@ class BatchRepository:
         await self._conn.execute(insert(RequestAuditRow), audits)
 
     async def details(self, batch_id: UUID) -> BatchDetails:
-        """Return what is measured of a batch that is recorded."""
+        """Return the measurements of a recorded batch."""
         return _details((await self._conn.execute(select(_BATCHES).where(BatchRow.id == batch_id))).one())
 
     async def newest_residuals(self, model: str) -> tuple[Version | None, float | None]:
-        """Return the newest version whose span residual is measured, and the newest version's coefficient residual.
+        """Return the newest version with a measured span residual, and the newest version's coefficient residual.
 
-        The one is None before any, the other where the newest version is no batch.
+        The version is None before any measurement, the residual if the newest version is not a batch.
         """
         # Two, because the newest may not have been measured yet.
         made = await VersionRepository(self._conn).latest(model, limit=2)
@@ -295,7 +296,7 @@ class BatchRepository:
         return next((one for one in made if one.span_residual is not None), None), coefficient
 
     async def get(self, batch_id: UUID) -> Batch:
-        """Return a batch that is recorded, its requests oldest first."""
+        """Return a recorded batch, its requests oldest first."""
         taken = select(*QUEUED_COLUMNS).where(RequestRow.batch_id == batch_id)
         taken = taken.order_by(RequestRow.received_at, RequestRow.id)
         requests = [queued_request(row) for row in await self._conn.execute(taken)]
@@ -304,7 +305,7 @@ class BatchRepository:
         return Batch(await self.details(batch_id), {request.id: request for request in requests}, norms)
 
     async def newest_duration_s(self, model: str, *, repair_budget_s: float) -> float:
-        """Return how long (seconds) the newest batch of a model took, its repair up to the budget; 0 without one."""
+        """Return the duration (seconds) of a model's newest batch, its repair capped at the budget; 0 without one."""
         query = select(VersionRow.durations_ms).where(VersionRow.model == model, VersionRow.cause == Cause.BATCH)
         query = query.where(VersionRow.finished_at.is_not(None)).order_by(VersionRow.number.desc()).limit(1)
         durations = await self._conn.scalar(query) or {}

@@ -1,6 +1,6 @@
-"""Writes what readers answer from, and takes out of it what is deleted.
+"""Write the publications that readers answer from, and erase deleted data from them.
 
-What is not a coroutine blocks, and belongs on the executor. Nothing is synced: what a crash of the machine loses is
+Methods that are not coroutines block and belong on the executor. Nothing is synced: data lost in a machine crash is
 written again from the store.
 """
 
@@ -40,32 +40,32 @@ from service.predictions.layout import MANIFEST, Layout, hidden, read_manifest, 
 from service.predictions.mapped import BLANK_BYTE, edge_entries, edge_places, edge_rows, id_places
 from service.private_files import write_private
 
-#: Below the home, and in no backup of it.
+#: Below the home, but in none of its backups.
 _NOTED = Path("run") / "highest-version"
-#: Room for so many versions is wanted where a publication is made: the committed one, the next, and one to spare.
+#: A new publication needs room for this many versions: the committed one, the next, and one to spare.
 _VERSIONS = 3
-#: Entries of a table that are looked through at a time.
+#: Table entries per pass.
 _SLICE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """What is published of an import, once for all of its versions."""
+    """Data published once per import, for all of its versions."""
 
     facts: ModelFacts
     canaries: Canaries | None
-    #: External ids, of live nodes only.
+    #: External ids of live nodes only.
     node_ids: NodeIds
     #: The nodes declared public, (n,).
     public: NDArray[np.bool_]
 
 
 class _Published(NamedTuple):
-    """A version that was written here."""
+    """A version written by this process."""
 
     layout: Layout
     path: Path
-    #: Which of this process' versions it is: one that was lost is written again.
+    #: Sequence number among this process's versions: a lost version is written again.
     copy: int
 
 
@@ -73,26 +73,26 @@ class Publisher:
     """Writes the publications of one LETHE_HOME, for the holder of the model's lease."""
 
     def __init__(self, home: Path, share: Path | None = None) -> None:
-        """`share` is the folder in which publications are made; None chooses one."""
+        """`share` is the folder for publications; None chooses one."""
         self._home = home
         self._share = share
         self._heads = Heads(home)
         #: By the versions' names in the store.
         self._versions: dict[str, _Published] = {}
-        #: How many versions were written.
+        #: Number of versions written.
         self._written = 0
 
     @property
     def noted(self) -> int:
-        """The highest version that was ever about to be published from here, whatever a database knows of it; or 0."""
+        """The highest version number ever noted for publication here, whatever a database knows; or 0."""
         path = self._home / _NOTED
         return int(path.read_text()) if path.exists() else 0
 
     def note(self, number: int) -> None:
-        """Keep the number of a version that is about to be committed. Raises OSError.
+        """Store the number of a version that is about to be committed. Raises OSError.
 
-        It is not waited for: only a database that is restored from a backup knows less, and that is much later. It is
-        written over the one before, as long as that, so that no loss of power leaves a file without a number.
+        The write is not synced: only a database restored from a backup, much later, knows less. It overwrites the
+        previous number in place with the same length, so that a power loss never leaves a file without a number.
         """
         path, text = self._home / _NOTED, f"{max(number, self.noted):020d}"
         if not path.exists():
@@ -102,32 +102,32 @@ class Publisher:
             file.write(text)
 
     def highest_fencing(self) -> int:
-        """The highest fencing number of an entry or a publication, or 0: a session needs a higher one."""
+        """Return the highest fencing number of an entry or publication, or 0; a session needs a higher one."""
         newest = self._heads.newest()
         return max(Layout.highest_fencing(self._home), 0 if newest is None else newest.fencing)
 
     def load(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
     ) -> None:
-        """Show the committed version, written first unless this session has done so, as in an import.
+        """Show the committed version; write it first unless this session has done so, as for an import.
 
-        `fencing` is the number of the caller's own lease. Raises OSError, LeaseLost, and ValueError when the parts do
-        not fit.
+        `fencing` is the number of the caller's own lease. Raises OSError, LeaseLost, and ValueError if the parts do not
+        fit.
         """
         if not self.has(ref, fencing):
             self._write_with_model(ref, model, snapshot, facts, fencing)
         self.show(ref, fencing)
 
     def has(self, ref: VersionRef, fencing: int) -> bool:
-        """Whether the session with this fencing number has written the version, and it still exists."""
+        """Return whether the session with this fencing number has written the version and it still exists."""
         found = self._versions.get(ref.folder)
         return found is not None and found.layout.fencing == fencing and found.path.exists()
 
     def show(self, ref: VersionRef, fencing: int) -> bool:
-        """Make a committed version the head; False when it does not exist.
+        """Make a committed version the head; False if it does not exist.
 
-        Every question asked from now on is answered from it, or from a later one. Raises OSError, and LeaseLost when a
-        later session has shown one.
+        Every later request is answered from it or from a newer one. Raises OSError, and LeaseLost if a later session
+        has shown one.
         """
         if not self.has(ref, fencing):
             return False
@@ -140,11 +140,11 @@ class Publisher:
         self._heads.withhold(Head(fencing, ref.version, self._written))
 
     def write(self, ref: VersionRef, snapshot: Snapshot, facts: VersionFacts, of: VersionRef | PublishedModel) -> None:
-        """Step 5: a new version, which nobody answers from until it is shown.
+        """Write a new version in step 5; no answer uses it until it is shown.
 
-        `of` is an earlier version of the same model that still exists, or a model that is published for the first time.
-        An earlier attempt that was not committed is replaced. Raises OSError, after which nothing of it is left where
-        there is room, and ValueError when the parts do not fit.
+        `of` is an earlier version of the same model that still exists, or a model published for the first time.
+        Replaces an earlier, uncommitted attempt. Raises OSError, after which nothing of it is left where there is room,
+        and ValueError if the parts do not fit.
         """
         if ref.folder in self._versions:
             remove_folder(self._versions[ref.folder].path)
@@ -154,7 +154,7 @@ class Publisher:
             self._write_with_model(ref, of, snapshot, facts, ref.fencing)
 
     def erase(self, ref: VersionRef, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> None:
-        """Step 9: overwrite, in the model of the committed version, what was deleted. Idempotent.
+        """Overwrite deleted data in the model of the committed version, in step 9. Idempotent.
 
         `nodes` (k,) are rows whose ids and edges are erased; `edges` (k, 2) were deleted by themselves. Raises OSError.
         """
@@ -181,7 +181,7 @@ class Publisher:
         changed["edges"] = 8 * at
         after: Checksums
         if before is None:
-            # An earlier erasure was cut off at an unknown point.
+            # An earlier erasure was interrupted at an unknown point.
             after = {name: of_file(path / name) for name in said.sizes}
         else:
             blocks = {name: np.unique(at // BLOCK).tolist() for name, at in changed.items()}
@@ -190,9 +190,9 @@ class Publisher:
         write_checksums(path, after)
 
     def remove_older(self, keep: VersionRef) -> None:
-        """Before `completed`: overwrite and remove every other version, and what earlier sessions published.
+        """Before `completed`: overwrite and remove every other version, and the publications of earlier sessions.
 
-        What a later session publishes stays. `keep` is the head, or a later version is. Raises OSError.
+        Publications of a later session stay. The head is `keep` or a later version. Raises OSError.
         """
         kept = self._versions[keep.folder]
         for folder in kept.layout.versions.iterdir():
@@ -204,7 +204,7 @@ class Publisher:
     def _write_with_model(
         self, ref: VersionRef, model: PublishedModel, snapshot: Snapshot, facts: VersionFacts, fencing: int
     ) -> None:
-        """A new publication, of the model and this version."""
+        """Write a new publication of the model and this version."""
         arrays, said = _model_files(model, snapshot)
         layout = Layout.make(self._home, self._share, fencing, room=_room(model, snapshot))
         try:
@@ -215,7 +215,7 @@ class Publisher:
             raise
 
     def _write(self, ref: VersionRef, layout: Layout, snapshot: Snapshot, facts: VersionFacts) -> None:
-        """A new folder in `versions/`."""
+        """Write a new folder in `versions/`."""
         arrays = {"probabilities": _without_forgotten(snapshot), "live": snapshot.live}
         checksums = {name: of_bytes(_bytes(array)) for name, array in arrays.items()}
         folder = layout.versions / f"{ref.version}-{secrets.token_hex(8)}"
@@ -225,7 +225,7 @@ class Publisher:
 
 
 def _model_files(model: PublishedModel, snapshot: Snapshot) -> tuple[Mapping[str, NDArray[np.generic]], ModelManifest]:
-    """The files of a model's folder, and its manifest. Raises ValueError when the parts do not fit."""
+    """Build the files of a model's folder, and its manifest. Raises ValueError if the parts do not fit."""
     facts = model.facts
     if snapshot.probabilities.shape != (facts.nodes, len(facts.classes)):
         raise ValueError(
@@ -235,7 +235,7 @@ def _model_files(model: PublishedModel, snapshot: Snapshot) -> tuple[Mapping[str
     if not np.array_equal(model.node_ids.named, snapshot.live):
         raise ValueError("the ids do not match the live nodes")
     index, edges = id_places(model.node_ids), edge_places(_edges_of(snapshot))
-    # One more byte: a file without any cannot be mapped.
+    # One more byte, because an empty file cannot be mapped.
     arrays: dict[str, NDArray[np.generic]] = {
         "ids": np.append(model.node_ids.utf8, np.uint8(0)),
         "offsets": model.node_ids.starts * SLOT_BYTES,
@@ -273,7 +273,7 @@ def _write_folder(
 
 
 def _write_file(path: Path, data: memoryview) -> None:
-    """With write(), so that a full file system is an error here and not a signal to whoever maps it."""
+    """Use write(), so that a full file system is an error here, not a signal in a process that maps the file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while data:
@@ -292,7 +292,7 @@ def _blank(path: Path, places: NDArray[np.int64], width: int, byte: int) -> None
 
 
 def _edges_at(path: Path, gone: NDArray[np.bool_], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where edges with an end in `gone`, and `edges` themselves, stand."""
+    """Return the places of edges with an end in `gone`, and of `edges`."""
     table, found = np.memmap(path, dtype=np.int64, mode="r"), []
     wanted = edge_entries(edges)
     for start in range(0, len(table), _SLICE):
@@ -304,7 +304,7 @@ def _edges_at(path: Path, gone: NDArray[np.bool_], edges: NDArray[np.int64]) -> 
 
 
 def _edges_of(snapshot: Snapshot) -> NDArray[np.int64]:
-    """The entries of those between live nodes, (m,), each once."""
+    """Return the entries of the edges between live nodes, (m,), each once."""
     adjacency, live = snapshot.edges.adjacency, snapshot.live
     found, filled = np.empty(adjacency.nnz // 2, dtype=np.int64), 0
     for first, end in parts_of_rows(adjacency.indptr):
@@ -319,15 +319,15 @@ def _edges_of(snapshot: Snapshot) -> NDArray[np.int64]:
 
 
 def _without_forgotten(snapshot: Snapshot) -> NDArray[np.float64]:
-    """The probabilities, (n, C), with zeros for nodes that are not live."""
+    """Return the probabilities, (n, C), with zeros for nodes that are not live."""
     if snapshot.probabilities[~snapshot.live].any():
-        # What a forgotten node was predicted must not outlive it, whoever computed the snapshot.
+        # A forgotten node's prediction must not outlive it, whatever computed the snapshot.
         return np.where(snapshot.live[:, None], snapshot.probabilities, 0.0)
     return snapshot.probabilities
 
 
 def _room(model: PublishedModel, snapshot: Snapshot) -> int:
-    """Bytes that a publication of the model takes at most."""
+    """Return the maximum size in bytes of a publication of the model."""
     ids = 64 * len(model.node_ids) + model.node_ids.utf8.nbytes
     version = snapshot.probabilities.nbytes + snapshot.live.nbytes
     return ids + 8 * int(snapshot.edges.adjacency.nnz) + _VERSIONS * version

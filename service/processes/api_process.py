@@ -1,4 +1,4 @@
-"""A process that answers callers: what it is made of, in the order it is started. There is no torch in it."""
+"""Build and start a process that answers callers. It does not import torch."""
 
 import asyncio
 import socket
@@ -40,11 +40,11 @@ from service.web.services import Services
 
 
 def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Config:
-    """How uvicorn serves an application here; what `proxies` say of whom they forward is believed."""
+    """Configure uvicorn for an application; the forwarding headers of `proxies` are trusted."""
     return uvicorn.Config(
         app,
         http=protocol(proxies),
-        # Nothing here speaks WebSocket, and uvicorn's own protocols for it log the path.
+        # No WebSockets here, and uvicorn's own protocols for them log the path.
         ws="none",
         log_config=None,
         access_log=False,
@@ -57,7 +57,7 @@ def server_config(app: ASGIApp, proxies: Sequence[Network] = ()) -> uvicorn.Conf
 
 
 class Server:
-    """Serves an application; an activity of its that fails stops it, and its error is raised."""
+    """Serves an application; a failed activity stops it, and `serve` raises the error."""
 
     def __init__(self) -> None:
         self._failure: BaseException | None = None
@@ -65,18 +65,18 @@ class Server:
         self._uvicorn: uvicorn.Server | None = None
 
     def stop(self) -> None:
-        """Stop in order, at the next turn of the event loop; before the start, right after it."""
+        """Stop gracefully at the next turn of the event loop; before the start, right after it."""
         self._stopping = True
         if self._uvicorn is not None:
             self._uvicorn.should_exit = True
 
     def fail(self, error: BaseException) -> None:
-        """Stop, and have `serve` raise the first error that was given."""
+        """Stop, and make `serve` raise the first error given."""
         self._failure = self._failure or error
         self.stop()
 
     def serve(self, config: uvicorn.Config, bound: socket.socket) -> None:
-        """Serve until stopped; raises what a failed activity, or the start, raised."""
+        """Serve until stopped; raises the error of a failed activity or of the start."""
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.should_exit = self._stopping
         try:
@@ -89,22 +89,22 @@ class Server:
 
 
 def _names(network: Network) -> Iterator[str]:
-    """How clients of a network are named, those of IPv4 also on a socket for both."""
+    """Yield the address ranges of a network's clients, for IPv4 also as mapped on a dual-stack socket."""
     yield str(network)
     if isinstance(network, IPv4Network):
         yield f"::ffff:{network.network_address}/{96 + network.prefixlen}"
 
 
-#: Seconds until a Redis that does not answer is left alone, and failed attempts are counted here.
+#: Redis timeout for the counters (seconds); on failure, this process counts failed attempts itself.
 _COUNTING_S = 0.5
 
 
 def run(settings: Settings, bound: socket.socket, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
-    """Answer on `bound` until SIGTERM; `notify_ready` is called once everything works, `name` is this process' own.
+    """Answer on `bound` until SIGTERM; calls `notify_ready` once everything works. `name` is this process's own.
 
     `restarts` is the number of times that the supervisor restarted this process.
 
-    Raises what kept it from starting, or from going on.
+    Raises any error that prevents the start or stops the process.
     """
     with stopped_by_signals() as hand_over:
         server = Server()
@@ -121,10 +121,10 @@ def create_app(
     on_ready: Callable[[], None] = lambda: None,
     restarts: int = 0,
 ) -> FastAPI:
-    """The application of one process, started and stopped by its lifespan.
+    """Create the application of one process, started and stopped by its lifespan.
 
-    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
-    nothing can work without has ended, `on_ready` once everything works.
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is called if an essential
+    activity ends, `on_ready` once everything works.
     """
     registry = new_registry(restarts)
 
@@ -156,13 +156,13 @@ async def _answering(
     on_failure: Callable[[BaseException], None],
     on_ready: Callable[[], None],
 ) -> AsyncIterator[Services]:
-    """Everything the routes reach, and the activities beside them, until the end of the block."""
+    """Yield the services that the routes use, and run the background activities until the end of the block."""
     database_url, redis_url = settings.servers
     async with AsyncExitStack() as stack:
         engine = await roles.open_engine(settings.api_database_url or database_url, roles.API_ROLE)
         stack.push_async_callback(engine.dispose)
         await schema.require_current(engine)
-        # Whoever presents a key does not wait for a Redis that hangs.
+        # Callers with a key must not wait for a hanging Redis.
         redis = connect(redis_url, socket_timeout_s=_COUNTING_S)
         stack.push_async_callback(redis.aclose)
         keyring = await open_keyring(engine, settings.home / "keys")

@@ -1,4 +1,4 @@
-"""Every few seconds: gauges that nobody's action sets, and the totals of the audit added up."""
+"""Periodically set the gauges that no event sets, and add up the totals of the audit."""
 
 import asyncio
 import contextlib
@@ -33,10 +33,10 @@ async def keep_gauges(
     room: Callable[[], tuple[float, float]],
     stop: asyncio.Event,
 ) -> None:
-    """Set the gauges and fold the totals until `stop`; during an outage of Postgres both stay as they are.
+    """Set the gauges and fold the totals until `stop`; both stay as they are during a Postgres outage.
 
-    `served` describes the committed version, None while none is loaded or another process serves it; `room` tells,
-    on a thread, how many bytes are free on its disk and of memory.
+    `served` describes the committed version, None while none is loaded or another process serves it. `room` returns the
+    free bytes of its disk and of memory; it runs on a thread.
     """
     while not stop.is_set():
         with contextlib.suppress(Unavailable):

@@ -1,4 +1,4 @@
-"""Opening the key folder that belongs to a database: nothing is made anew in silence, and no copied home is served."""
+"""Open the key folder of a database: never replace lost keys silently, and never serve a copied home."""
 
 import asyncio
 import hmac
@@ -23,16 +23,16 @@ from service.log.signing_keys import LogKeys, are_there, name_of
 from service.private_files import ignore_in_git, write_private
 from service.requests.tombstones import TombstoneRepository
 
-#: Holds the path where the home was last used, so a copy names its original.
+#: File with the path where the home was last used, so that a copy names its original.
 _NOTE = Path("run") / "home"
 
 
 def require_original(home: Path) -> None:
     """Record the path of `home`; raise StateMismatch if it is a copy and the original still signs the same log.
 
-    A home passes if it was moved, was restored over its original, or appears under another path (a bind mount, a
-    container): the recorded path then holds nothing, or this home itself. A copy on another machine passes too, because
-    it looks the same as a home that was moved there.
+    A home passes if it was moved, restored over its original, or appears under another path (a bind mount, a
+    container): the recorded path then holds nothing, or this home itself. A copy on another machine also passes,
+    because it looks like a home that was moved there.
     """
     here, note = home.resolve(), home / _NOTE
     noted = Path(os.fsdecode(note.read_bytes())) if note.exists() else None
@@ -57,9 +57,9 @@ def _is_another(noted: Path, here: Path) -> bool:
         return False
 
 
-#: The folder, in that of the keys, with the files of the keys of id lists.
+#: Subfolder of the key folder with the keys of id lists.
 SLOTS = "requests"
-#: Keys without which there is a way on.
+#: Keys whose loss can be accepted.
 REPLACEABLE = frozenset({"api-pepper", "body", SLOTS})
 
 
@@ -75,23 +75,23 @@ class VaultKeyRepository:
         return {row.name: row.fingerprint for row in await self._conn.execute(query)}
 
     async def register(self, fingerprints: Mapping[str, bytes]) -> None:
-        """Record the keys that this database relies on from now on; those that are recorded stay as they are."""
+        """Record keys that this database relies on from now on; existing records stay."""
         rows = [{"name": name, "fingerprint": fingerprint} for name, fingerprint in sorted(fingerprints.items())]
         await self._conn.execute(insert(VaultKeyRow).values(rows).on_conflict_do_nothing())
 
     async def replace(self, name: str, fingerprint: bytes) -> int:
-        """Record another key in the place of a lost one; returns how many API keys were revoked.
+        """Replace the record of a lost key; returns the number of API keys revoked.
 
-        All that were valid, when it is the one that they are hashed with.
+        If the API keys are hashed with it, all valid ones are revoked.
         """
         return int(await self._conn.scalar(select(func.vault_key_replace(name, fingerprint))) or 0)
 
 
 async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
-    """The keys in `folder`, which is in LETHE_HOME. Creates those that this migrated database does not rely on yet.
+    """Open the keys in `folder`, which is in LETHE_HOME. Create those that this migrated database does not use yet.
 
-    Raises `KeyMissing`, and makes nothing, when a key is missing or another than the one the database relies on, and
-    `ConfigurationError`, `Unavailable`.
+    Raises `KeyMissing`, and creates nothing, if a key is missing or differs from the one the database relies on. Also
+    raises `ConfigurationError` and `Unavailable`.
     """
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
@@ -111,7 +111,7 @@ async def open_keyring(engine: AsyncEngine, folder: Path) -> Keyring:
 
 
 async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
-    """The keys that sign the log; a first one is made only when this database's log was never signed.
+    """Open the keys that sign the log; create a first one only if this database's log was never signed.
 
     Raises `KeyMissing`, `Unavailable`, and StateMismatch if LETHE_HOME is a copy of another that signs with them.
     """
@@ -122,9 +122,9 @@ async def open_log_keys(engine: AsyncEngine, folder: Path) -> LogKeys:
 
 
 async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring) -> RequestKeys:
-    """The keys of id lists, which must include the key of every unfinished request that Lethe accepted.
+    """Open the keys of id lists, which must include the key of every unfinished request that Lethe accepted.
 
-    Raises `KeyMissing` when they do not, `ConfigurationError` when they are open to others, and `Unavailable`.
+    Raises `KeyMissing` if one is missing, `ConfigurationError` if others can read them, and `Unavailable`.
     """
     keys = RequestKeys(folder / SLOTS)
     await asyncio.to_thread(keys.check_files)
@@ -134,10 +134,10 @@ async def open_request_keys(engine: AsyncEngine, folder: Path, keyring: Keyring)
 
 
 async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring) -> set[UUID]:
-    """The requests that are not finished and whose own keys are not among `keys`. Raises `Unavailable`.
+    """Return the unfinished requests whose keys are missing from `keys`. Raises `Unavailable`.
 
-    Requests that finish meanwhile are not lost. Neither are requests that no process of Lethe accepted: they never had
-    a key, and fail when they are taken up.
+    Excludes requests that finish meanwhile. Also excludes requests that no process of Lethe accepted: they never had a
+    key, and fail when they are processed.
     """
     async with transaction(engine) as connection:
         needed = await RequestKeyRepository(connection).unfinished()
@@ -152,10 +152,10 @@ async def lost_requests(engine: AsyncEngine, keys: RequestKeys, keyring: Keyring
 
 
 async def accept_lost(engine: AsyncEngine, folder: Path, names: Collection[str]) -> int:
-    """Go on with other keys in the place of those of `names`, lost for good; returns how many API keys were revoked.
+    """Accept the permanent loss of the keys in `names` and use others; returns the number of API keys revoked.
 
-    What lies in the folder under these names is taken for the new key, and made where there is nothing. Raises
-    `ConfigurationError` for a key that nothing can replace, `KeyMissing` when others are missing, and `Unavailable`.
+    Uses the keys found in the folder under these names, and creates missing ones. Raises `ConfigurationError` for an
+    irreplaceable key, `KeyMissing` if others are missing, and `Unavailable`.
     """
     if wrong := sorted(set(names) - REPLACEABLE):
         raise ConfigurationError(
@@ -185,7 +185,7 @@ def _log_keys(folder: Path, registered: Mapping[int, VerifierKey]) -> LogKeys:
 
 
 def unreadable(folder: Path, requests: int) -> KeyMissing:
-    """The error for queued requests whose keys are not in the files of `folder`."""
+    """Build the error for queued requests whose keys are not in the files of `folder`."""
     counted = "One request is" if requests == 1 else f"{requests} requests are"
     what = "lacks their keys" if folder.exists() else "is missing"
     return KeyMissing(

@@ -1,4 +1,4 @@
-"""The process around the server: its number, socket and signals, and its activities beside the requests."""
+"""The surroundings of a server: its number, socket and signals, and its background activities."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from service.processes.private_servers.home import try_lock
 
 @contextlib.contextmanager
 def own_number(home: Path, kind: str) -> Iterator[int]:
-    """Take the lowest number, from 1, that no other `kind` of this home has, until the end of the block."""
+    """Reserve the lowest number, from 1, that no other `kind` of this home uses, until the end of the block."""
     tried = ((number, _taken(home, numbered(kind, number))) for number in count(1))
     number, descriptor = next((number, descriptor) for number, descriptor in tried if descriptor is not None)
     try:
@@ -36,7 +36,7 @@ def own_number(home: Path, kind: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def taken_if_free(home: Path, kind: str, number: int) -> Iterator[bool]:
-    """Take a number until the end of the block; yields False if another process has it, in any container."""
+    """Reserve a number until the end of the block; yields False if another process has it, in any container."""
     descriptor = _taken(home, numbered(kind, number))
     try:
         yield descriptor is not None
@@ -46,12 +46,12 @@ def taken_if_free(home: Path, kind: str, number: int) -> Iterator[bool]:
 
 
 def numbered(word: str, number: int) -> str:
-    """`api`, `api2`, `api3` and so on."""
+    """Number a name: `api`, `api2`, `api3` and so on."""
     return word if number == 1 else f"{word}{number}"
 
 
 def _taken(home: Path, name: str) -> int | None:
-    """A descriptor that locks a name until it is closed; None if another process has locked it."""
+    """Return a descriptor that locks a name until it is closed; None if another process holds the lock."""
     folder = home / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -61,12 +61,12 @@ def _taken(home: Path, name: str) -> int | None:
     return None
 
 
-#: Seconds between two looks at what is waited for.
+#: Seconds between two readiness checks.
 _LOOK_S = 0.05
 
 
 class Background:
-    """Tasks that run until `stop` is set. One that fails is reported at once: nobody works on without it."""
+    """Tasks that run until `stop` is set. A failure is reported immediately: no task may be missing."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self.stop = asyncio.Event()
@@ -75,13 +75,13 @@ class Background:
         self._log = structlog.stdlib.get_logger(__name__)
 
     def start(self, name: str, activity: Coroutine[Any, Any, None]) -> None:
-        """Run `activity` from now on."""
+        """Start `activity`."""
         task = asyncio.create_task(activity, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
     async def close(self, grace_s: float) -> None:
-        """Tell all to stop, give them `grace_s` seconds, then cancel those that have not; all have ended then."""
+        """Stop all tasks, wait `grace_s` seconds, then cancel the rest; all have ended on return."""
         self.stop.set()
         if not self._tasks:
             return
@@ -102,7 +102,7 @@ class Background:
 
 
 async def announce(is_ready: Callable[[], Awaitable[bool]], on_ready: Callable[[], None], stop: asyncio.Event) -> None:
-    """Call `on_ready` once, when `is_ready` for the first time; never after `stop` is set."""
+    """Call `on_ready` once, the first time `is_ready` is true; never after `stop` is set."""
     while not stop.is_set():
         if await is_ready() and not stop.is_set():
             on_ready()
@@ -115,29 +115,29 @@ _BACKLOG = 2048
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a running `serve` that answers requests says of itself, at its `facts_path`."""
+    """Facts that a running `serve` publishes at its `facts_path` while it answers requests."""
 
     pid: int
     url: str
-    #: The folder of the model that it serves.
+    #: Folder of the served model.
     model: str
     started_at: datetime
-    #: Of the processes that it has started, by their names.
+    #: Ids of the processes it started, by name.
     pids: dict[str, int]
 
 
 def was_there(process: psutil.Process, moment: float) -> bool:
-    """Whether a process was started before a moment (seconds since 1970); else its id was another's then.
+    """Return whether a process started before a moment (seconds since 1970); otherwise its id was reused.
 
-    Raises psutil's errors, when it has ended.
+    Raises psutil's errors if it has ended.
     """
     return bool(process.create_time() <= moment + 1.0)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, not yet listening; port 0 takes a free one.
+    """Bind a socket and listen on it; port 0 takes a free one.
 
-    Raises ConfigurationError when the port is in use or the address is not one of this machine.
+    Raises ConfigurationError if the port is in use or the address is not one of this machine.
     """
     remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
     try:
@@ -152,7 +152,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # Listening now, and not when the server is up, shows at once whether another process does.
+        # Listen now, not when the server is up, to find out immediately whether another process does.
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
@@ -164,11 +164,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Let SIGTERM and SIGINT end the block in order: every `with` around and inside it is left.
+    """Let SIGTERM and SIGINT end the block gracefully, leaving every `with` around and inside it.
 
-    Yields a function that takes over what a signal does from then on: called with the server's own way to stop, before
-    the server starts, so that a signal is neither lost before the server handles signals itself nor taken for a second
-    one after it has stopped.
+    Yields a function that replaces the signals' effect. Call it with the server's own stop function before the server
+    starts. Then no signal is lost before the server handles signals itself, and none counts as a second one after it
+    stopped.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda stop_server: None
@@ -189,12 +189,12 @@ def stopped_by_signals() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 
 def facts_path(home: Path, number: int) -> Path:
-    """Where the facts are of the `serve` with this number among those that answer requests in `home`."""
+    """Return the facts file of the `serve` with this number among those that answer requests in `home`."""
     return home / "run" / f"{numbered('server', number)}.json"
 
 
 def facts_paths(home: Path) -> list[tuple[int, Path]]:
-    """The numbers and paths of all facts, also of those of a `serve` that was killed."""
+    """Return the numbers and paths of all facts files, including those of a killed `serve`."""
     paths = (home / "run").glob("server*.json")
     found = ((path.stem.removeprefix("server") or "1", path) for path in paths)
     return sorted((int(number), path) for number, path in found if number.isdecimal())
@@ -202,7 +202,7 @@ def facts_paths(home: Path) -> list[tuple[int, Path]]:
 
 @contextlib.contextmanager
 def facts_file(path: Path) -> Iterator[Callable[[ServerFacts], None]]:
-    """Yield a function that replaces the facts in a file only this user can read; it goes with the end of the block."""
+    """Yield a function that replaces the facts in a file private to this user; the file is removed at the end."""
     try:
         yield lambda facts: write_private(path, msgspec.json.encode(facts).decode() + "\n")
     finally:

@@ -1,4 +1,4 @@
-"""What comes before any process serves: the database's schema, and a first key. Done with the owner's rights."""
+"""Prepare a database before any process serves: its schema and a first key. Uses the owner's rights."""
 
 import sys
 from functools import partial
@@ -21,9 +21,9 @@ from service.unlearner.agreement import require_own
 
 
 async def prepare(settings: Settings) -> FirstKey | None:
-    """Bring the database to this version's schema, and see to its keys; returns a first one that was made just now.
+    """Upgrade the database to this version's schema and check its keys; returns a first API key if one was created.
 
-    Raises StateMismatch when it is not the database that belongs to model and keys: nothing of it has changed then.
+    Raises StateMismatch if the database does not belong to model and keys; it is unchanged then.
     """
     database_url, _ = settings.servers
     finish_move(settings.model_dir)
@@ -41,7 +41,7 @@ async def prepare(settings: Settings) -> FirstKey | None:
 
 
 def deliver(key: FirstKey, home: Path) -> None:
-    """Show a key that was made just now, once: on the terminal, or in a file only this user can read."""
+    """Show a newly created key once: on the terminal, or in a file private to this user."""
     if sys.stdout.isatty():
         _print(f"The first API key, shown only once:\n  {key.text}")
         return

@@ -1,4 +1,4 @@
-"""Whether what must work does: each thing looked at for itself, and named when it does not."""
+"""Readiness: check each essential part separately, and name those that fail."""
 
 import asyncio
 import shutil
@@ -23,17 +23,17 @@ from service.requests.delivery import MOST_UNCLAIMED_S
 from service.requests.lookup import RequestRepository
 from service.requests.tombstones import TombstoneRepository
 
-#: Seconds an answer is good for, so that those who ask often do not keep the servers busy.
+#: Seconds for which a result is reused, so that frequent checks do not load the servers.
 _FRESH_FOR_S = 0.5
 
-#: What was found to be in order; raises LetheError when it is not.
+#: Returns the state found; raises LetheError if it is bad.
 Probe = Callable[[], Awaitable[str]]
-#: With their names, in the order in which they are told.
+#: Probes with their names, in reporting order.
 Probes = Sequence[tuple[str, Probe]]
 
 
 class NotReady(LetheError):
-    """A probe found something that is not as it must be."""
+    """A probe found a problem."""
 
 
 async def _none() -> tuple[Check, ...]:
@@ -41,10 +41,10 @@ async def _none() -> tuple[Check, ...]:
 
 
 class Readiness:
-    """Runs all probes at once, each within a time limit; callers at the same moment share one run.
+    """Runs all probes concurrently, each within a time limit; simultaneous callers share one run.
 
-    An answer is given again for a while, but not once `state`, which costs nothing to ask for, has changed: whoever
-    waits for the model to be loaded is told at once.
+    A result is reused for a while, but not after `state`, which is free to read, has changed. So callers that wait for
+    the model to load learn of it immediately.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Readiness:
         others: Callable[[], Awaitable[tuple[Check, ...]]] = _none,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others` are the checks of another process, told after those of the probes."""
+        """`others` returns the checks of another process, reported after those of the probes."""
         self._probes = tuple(probes)
         self._timeout_s = timeout_s
         self._state = state
@@ -68,7 +68,7 @@ class Readiness:
         self._checks: tuple[Check, ...] = ()
 
     async def __call__(self) -> tuple[Check, ...]:
-        """One check per probe, in their order, then those of the other process."""
+        """Return one check per probe, in their order, then those of the other process."""
         async with self._running:
             now = self._state()
             if now != self._checked_in or self._clock() - self._checked_at > _FRESH_FOR_S:
@@ -77,7 +77,7 @@ class Readiness:
                 )
                 self._checks = (*own, *others)
                 self._checked_at = self._clock()
-                # As it was before the probes looked: one that changed amid them is looked at again.
+                # The state before the probes ran: if it changed meanwhile, they run again.
                 self._checked_in = now
             return self._checks
 
@@ -88,16 +88,16 @@ class Readiness:
             return Check(name, False, error.detail, error.remedy)
         except TimeoutError:
             return Check(name, False, f"No answer within {self._timeout_s:g} s.", "Check whether it is overloaded.")
-        except Exception as error:  # noqa: BLE001 - whatever is wrong, it is this that is not ready
+        except Exception as error:  # noqa: BLE001 - any error here means that this part is not ready
             return Check(name, False, f"It failed with {type(error).__name__}.", "Check the log of the service.")
 
 
 #: Free bytes below which a new version, and with it the next deletion, might not fit.
 MIN_FREE_BYTES = 256 << 20
-#: Seconds for which there may be no unlearner that serves: restarts and takeovers are shorter.
+#: Seconds without a serving unlearner before the check fails: restarts and takeovers are shorter.
 MOST_AWAY_S = 60.0
 
-#: The search for orphaned keys takes the lock briefly, after waiting for it for at most a second.
+#: The search for orphaned keys holds the lock briefly, after waiting for it for at most a second.
 _INTAKE_PATIENCE = "1500ms"
 
 _WAIT = "Wait. If this persists, check the log of the service."
@@ -114,13 +114,13 @@ def api_probes(
     predictions: Callable[[], object],
     max_wait_s: float,
 ) -> Probes:
-    """The checks that a process of the api makes by itself.
+    """Return the checks that an API process makes by itself.
 
-    `redis` asks Redis for a sign of life, `key_files` looks for the files of keys that the process uses, `predictions`
-    answers a prediction; each raises LetheError when it cannot. A batch has `max_wait_s` to fill.
+    `redis` pings Redis, `key_files` checks for the key files that the process uses, and `predictions` makes a
+    prediction; each raises LetheError on failure. A batch has `max_wait_s` to fill.
     """
 
-    #: `time.monotonic()` of the first of the consecutive looks that found damage.
+    #: `time.monotonic()` of the first of the consecutive checks that found damage.
     damaged_at: float | None = None
 
     async def postgres() -> str:
@@ -182,14 +182,14 @@ def api_probes(
         async with _asking_postgres(), transaction(engine) as connection:
             too_large = await residuals_too_large(connection, model)
         if too_large:
-            # By how much is for those who may read the audit: of weights published with noise, nobody else may know.
+            # Only readers of the audit may know by how much, if weights are published with noise.
             raise NotReady(
                 f"The {' and the '.join(too_large)} in the served weights, more than rounding explains. Deleted "
                 "data may still be in them.",
                 "Measure again with `./lethe audit recheck`. If this persists, import a newly trained model with "
                 "--exclude-deleted and report the bug.",
             )
-        # Not which, nor whether there are any yet: that changes with what is deleted.
+        # Do not reveal which, or whether any exist: that changes with deletions.
         return "no more than rounding explains"
 
     async def oldest_request() -> str:
@@ -205,7 +205,7 @@ def api_probes(
 
     async def predictions_are_answered() -> str:
         predictions()
-        # Not of which version: whoever asks, it would tell whether a request found something to delete.
+        # Without the version: it would reveal whether a request found something to delete.
         return "answered"
 
     return [
@@ -223,7 +223,7 @@ def api_probes(
 
 
 async def residuals_too_large(connection: Connection, model: str) -> list[str]:
-    """The residuals of the served model that are larger than rounding explains, as phrases with their limits."""
+    """Return the residuals of the served model that exceed rounding, as phrases with their limits."""
     measured, arithmetic = await BatchRepository(connection).newest_residuals(model)
     too_large = []
     if measured is not None and (measured.span_residual or 0.0) > (most := most_span_residual(measured.own_repair)):
@@ -234,7 +234,7 @@ async def residuals_too_large(connection: Connection, model: str) -> list[str]:
 
 
 def holder_probes(engine: Engine, model: str) -> Probes:
-    """Whether some process unlearns, by what is known of the lease: one that restarts is given `MOST_AWAY_S`."""
+    """Return checks, from the lease, that some process unlearns; a restarting one gets `MOST_AWAY_S`."""
 
     async def held() -> str:
         found = await _holder(engine, model)
@@ -267,7 +267,7 @@ def holder_probes(engine: Engine, model: str) -> Probes:
 
 
 async def reported_checks(engine: Engine, model: str) -> tuple[Check, ...]:
-    """What the unlearner has found of what it alone can look at; nothing of one that is gone, or of an outage."""
+    """Return the unlearner's own checks; none if it is gone, or during an outage."""
     try:
         found = await _holder(engine, model)
     except NotReady:
@@ -293,7 +293,7 @@ def _served(found: Holder) -> str:
 
 @asynccontextmanager
 async def _asking_postgres() -> AsyncIterator[None]:
-    """Report an outage of Postgres as a failing check, without Postgres' own message: anybody may read the checks."""
+    """Report a Postgres outage as a failing check, without Postgres's own message: anybody may read the checks."""
     try:
         yield
     except DatabaseDamaged as error:
@@ -303,7 +303,7 @@ async def _asking_postgres() -> AsyncIterator[None]:
 
 
 def disk_probe(home: Path) -> Probe:
-    """Finds out whether `home` has room for what is written next."""
+    """Return a probe of the free space in `home` for the next writes."""
 
     async def disk() -> str:
         free = (await asyncio.to_thread(shutil.disk_usage, home)).free

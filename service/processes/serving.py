@@ -1,6 +1,6 @@
-"""What `lethe serve` is made of: private servers, one unlearner, and processes that answer requests on one socket.
+"""Assemble `lethe serve`: private servers, one unlearner, and processes that answer requests on one socket.
 
-And, where several workers were asked for, those that compute with the unlearner.
+With several workers, also the processes that compute with the unlearner.
 """
 
 import contextlib
@@ -40,34 +40,34 @@ from service.processes.supervisor import Child, Stage, Supervisor, run_once
 from service.settings import Settings, environment_without_settings
 from service.web.connections import REQUESTS_GRACE_S
 
-#: What a start can be limited to: what comes first, and ends; those that answer requests; the one that unlearns; one
-#: that computes with it.
+#: Parts that can run alone: the preparation, which ends; the answering processes; the unlearner; one worker that
+#: computes with it.
 Role = Literal["prepare", "api", "unlearner", "worker"]
-#: What one process does.
+#: Work of one process.
 Work = Literal["train", "prepare", "unlearner", "worker", "api"]
 
 _PROGRAM = "service.cli.child"
-#: The settings of a worker that follows the unlearner, beside the folder of the model.
+#: The settings of a worker that follows the unlearner, in addition to the model's folder.
 _OF_WORKERS = ("device", "workers_address", "workers_port", "lease_ttl_s", "log_format", "log_level")
-#: Seconds that a process gets to end, beyond those that it gives to what it is doing.
+#: Seconds that a process gets to end, beyond the time for its current work.
 _ENDING_S = 5.0
-#: Longest wait for processes that an earlier start has left and that were just killed (seconds).
+#: Maximum wait for just killed processes of an earlier start (seconds).
 _ORPHANS_S = 5.0
 
 
 def serve(settings: Settings, api_workers: int, role: Role | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, with so many processes that answer; with a `role`, that part alone.
+    """Serve until SIGTERM or SIGINT, with `api_workers` answering processes; with a `role`, run that part alone.
 
-    Requests under way are answered, and the batch under way is finished or given up, within `shutdown_grace_s`.
-    A model is there already. So are, for the roles `api` and `unlearner`, this version's tables and its keys.
-    Others may serve the same LETHE_HOME, each at its own port: an upgrade starts the new one before it stops the old.
+    Within `shutdown_grace_s`, requests in progress are answered, and the current batch is finished or given up. The
+    model must exist. For the roles `api` and `unlearner`, this version's tables and keys must exist too. Others may
+    serve the same LETHE_HOME, each on its own port: an upgrade starts the new one before it stops the old.
 
     Raises:
         ConfigurationError: the port is in use, or a setting cannot work.
         AlreadyRunning: another process trains the first model of this LETHE_HOME, or recovers it.
-        LetheError: what kept it from starting.
-        EmbeddedServerError: the private servers have ended with their guardian and cannot be started again.
-        SystemExit: a child could not start and has said why; with its status.
+        LetheError: another error prevented the start.
+        EmbeddedServerError: the private servers ended with their guardian and cannot be restarted.
+        SystemExit: a child could not start and has reported why; with its status.
     """
     configure_logging(settings.log_format, settings.log_level, process="supervisor")
     require_local_disks(settings.home, settings.share)
@@ -98,7 +98,7 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
             number = stack.enter_context(own_number(settings.home, "unlearner"))
             stages.append(_unlearning(settings, number, {} if role else _threads(settings.workers)))
         if role is None and settings.workers > 1:
-            # After the unlearner, which lets them go.
+            # After the unlearner, which releases the workers.
             stages.append(_following(settings))
         supervisor = Supervisor(
             stages,
@@ -109,20 +109,20 @@ def serve(settings: Settings, api_workers: int, role: Role | None = None) -> Non
         hand_over(supervisor.stop)
         supervisor.run()
         if role is None and is_last():
-            # Nothing of what was published stays in memory after an orderly end.
+            # After an orderly end no publication stays in memory.
             Heads(settings.home).clear()
             for publication in Layout.all_of(settings.home):
                 publication.remove()
 
 
 def train(settings: Settings) -> None:
-    """Train the first model in a process of its own, whose memory goes with it. Raises what `run_once` raises."""
+    """Train the first model in its own process, to free its memory at the end. Raises the errors of `run_once`."""
     with stopped_by_signals():
         run_once(child("train", settings), _ENDING_S)
 
 
 def default_workers(cores: int) -> int:
-    """How many processes answer requests where nobody has said: one core is the unlearner's, at most 4 are theirs."""
+    """Return the default number of answering processes: one core is the unlearner's, at most 4 are theirs."""
     return max(1, min(4, cores - 1))
 
 
@@ -133,10 +133,10 @@ def child(
     listener: socket.socket | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Child:
-    """The process that does `work`, told no secret that it does not need; `environment` is added to this one's."""
+    """Describe the process that does `work`, with only the secrets it needs; `environment` is added to this one's."""
     return Child(
         name=name or work,
-        # -P: a folder named `service` where the user happens to be must not stand in for ours.
+        # -P: a folder named `service` in the user's working folder must not replace ours.
         command=(sys.executable, "-P", "-m", _PROGRAM, name or work),
         environment=environment_without_settings() | _where_lethe_is() | _quiet(work) | dict(environment or {}),
         handover={"work": work, "settings": settings_for(work, settings)},
@@ -145,7 +145,7 @@ def child(
 
 
 def _where_lethe_is() -> dict[str, str]:
-    """The variable by which a child finds the very code that runs here, also in a checkout that nobody has named."""
+    """Return the variable by which a child finds the code running here, also in a checkout not on the path."""
     root = str(Path(__file__).resolve().parents[2])
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root in named or root == sysconfig.get_path("purelib"):
@@ -154,15 +154,15 @@ def _where_lethe_is() -> dict[str, str]:
 
 
 def _quiet(work: Work) -> dict[str, str]:
-    """What keeps torch from writing a page about each lost connection, of which there is a line in the log."""
+    """Return the variable that stops torch from writing a page about each lost connection; the log has a line."""
     quiet = work in ("unlearner", "worker") and "TORCH_CPP_LOG_LEVEL" not in os.environ
     return {"TORCH_CPP_LOG_LEVEL": "ERROR"} if quiet else {}
 
 
 def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
-    """The settings as they are told to the process that does `work`: `database_url` is the one of its own login.
+    """Return the settings for the process that does `work`; `database_url` has its own login.
 
-    A worker is told where the model is and where the unlearner is met, and of no server, key or folder of Lethe's own.
+    A worker gets the model's folder and the unlearner's address, but no server, key or folder of Lethe's own.
     """
     handover = settings.as_handover()
     if work == "worker":
@@ -177,10 +177,10 @@ def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
 
 
 def end_orphans(home: Path) -> None:
-    """End the processes that killed supervisors of this home have left, and wait for that.
+    """Kill the processes that killed supervisors of this home left behind, and wait for their end.
 
-    On Linux the kernel ends them with their supervisor, yet a moment later; until then they hold the port. A supervisor
-    that runs has the lock of its number, also in another container, where process ids mean other processes.
+    On Linux the kernel ends them with their supervisor, but slightly later, and until then they hold the port. A
+    running supervisor holds the lock of its number, also in another container, where process ids mean other processes.
     """
     for number, facts in facts_paths(home):
         with taken_if_free(home, "api", number) as is_free:
@@ -189,7 +189,7 @@ def end_orphans(home: Path) -> None:
 
 
 def _end_children(facts: Path) -> None:
-    """End the processes that are named in the facts of a supervisor."""
+    """Kill the processes named in a supervisor's facts."""
     try:
         written = facts.stat().st_mtime
         found = msgspec.json.decode(facts.read_bytes(), type=ServerFacts)
@@ -226,21 +226,21 @@ def _following(settings: Settings) -> Stage:
 
 
 def _threads(workers: int) -> dict[str, str]:
-    """The environment in which so many workers of this host compute: they divide the threads that one would have."""
+    """Return the environment for `workers` workers on this host, which share the threads that one would have."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return {"OMP_NUM_THREADS": str(max(1, int(threads) // workers))} if threads.isdecimal() and workers > 1 else {}
 
 
 @contextlib.contextmanager
 def _facts(settings: Settings, number: int, url: str) -> Iterator[Callable[[Mapping[str, int]], None]]:
-    """Tell other commands where this Lethe is and, by the function yielded, what its processes are."""
+    """Publish this Lethe's address and, by the yielded function, its processes to other commands."""
     started_at = datetime.now(UTC)
     with facts_file(facts_path(settings.home, number)) as write:
         yield lambda pids: write(ServerFacts(os.getpid(), url, str(settings.model_dir), started_at, dict(pids)))
 
 
 def _ignore(pids: Mapping[str, int]) -> None:
-    """Nobody is told of an unlearner that runs alone: a Lethe that answers may run in the same home."""
+    """Publish nothing for an unlearner that runs alone: an answering Lethe may run in the same home."""
 
 
 def _greeting(url: str) -> str:

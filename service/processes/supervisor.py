@@ -1,11 +1,11 @@
-"""Processes that are kept running: started, started again when they die, and stopped in order.
+"""Keep processes running: start them, restart them when they die, and stop them in order.
 
-A child gets two things besides its command: a *channel*, a socket of which the number of the descriptor is the last
-argument, and, where it serves, the listening socket. On the channel comes one line of JSON, what the child is
-told (`Child.handover`: secrets too, which are neither in an environment nor among arguments), and back goes `ready`.
-What it prints of its own failure is on its standard error. See `service/cli/child.py` for the other side.
+A child gets two things besides its command: a *channel*, a socket whose descriptor number is the last argument, and, if
+it serves, the listening socket. The channel carries one line of JSON to the child (`Child.handover`, with secrets,
+which appear in neither environment nor arguments). The child answers `ready`. It prints its own errors on its standard
+error. See `service/cli/child.py` for the other side.
 
-Nothing here needs torch, a database or a web stack: the process that supervises is small and is there in no time.
+Nothing here needs torch, a database or a web stack, so that the supervisor is small and starts quickly.
 """
 
 import contextlib
@@ -25,55 +25,55 @@ from service.errors import LetheError
 from service.processes.private_servers.guardian import die_with_parent
 from service.queue.outage import Backoff
 
-#: What a child writes on its channel, once, when it does its work.
+#: Written once by a child on its channel, when it works.
 READY = b"ready\n"
-#: Status of a child that was ended by what may pass: it is started again, also when it was never ready.
+#: Exit status for a temporary cause: the child is restarted even if it was never ready.
 MAY_PASS = os.EX_TEMPFAIL
-#: A child that ran this long (seconds) before it ended has not failed "in a row".
+#: A child that ran this long (seconds) resets its count of failures in a row.
 _STEADY_S = 60.0
-#: Seconds after which it is tried again to tell of the process ids.
+#: Seconds until the process ids are reported again after a failure.
 _TELL_AGAIN_S = 1.0
-#: Longest time between two calls of `on_look` (seconds).
+#: Maximum interval between two calls of `on_look` (seconds).
 _LOOK_AGAIN_S = 1.0
 _BACKOFF = Backoff()
 _logger = logging.getLogger(__name__)
 
 
 class ChildKilled(LetheError):
-    """A process that was to do one thing was ended by a signal."""
+    """A signal ended a process before it finished its work."""
 
 
 @dataclass(frozen=True, repr=False)
 class Child:
-    """A process to be started."""
+    """A process to start."""
 
     name: str
-    #: Its program; the number of its channel's descriptor is added.
+    #: Its program; the descriptor number of its channel is appended.
     command: Sequence[str]
     environment: Mapping[str, str]
-    #: Sent to it on its channel, secrets included, together with the number of its `restarts`.
+    #: Sent to it on its channel, including secrets, with the number of its `restarts`.
     handover: Mapping[str, Any]
-    #: The socket that it answers on; the child finds its descriptor's number under `listener` in what it is told.
+    #: The socket it answers on; the child finds the descriptor's number under `listener` in the handover.
     listener: socket.socket | None = None
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Children that are stopped together, once those of the stage before have ended."""
+    """Children that are stopped together, after those of the previous stage have ended."""
 
     children: Sequence[Child]
-    #: Seconds after SIGTERM at which those that have not ended are killed.
+    #: Seconds from SIGTERM to SIGKILL.
     grace_s: float
 
 
 class Restarts:
-    """When a child that has ended is started again: later after each end in a row, at most 5 s."""
+    """Restart delays of a child: longer after each end in a row, at most 5 s."""
 
     def __init__(self) -> None:
         self._failures = 0
 
     def delay(self, ran_s: float) -> float:
-        """Seconds until the next start of a child that ran for `ran_s` seconds."""
+        """Return the seconds until the next start of a child that ran for `ran_s` seconds."""
         self._failures = 1 if ran_s >= _STEADY_S else self._failures + 1
         return _BACKOFF.ceiling(self._failures)
 
@@ -84,10 +84,10 @@ class _Process:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.ready = False
-        #: Whether it has ever been ready: what refuses before that cannot start.
+        #: Whether it has ever been ready: a child that fails before that cannot start.
         self.has_been_ready = False
         self.restart_at: float | None = None
-        #: How often it was restarted; -1 before its first start.
+        #: Number of restarts; -1 before its first start.
         self._restarted = -1
         self._restarts = Restarts()
         self._started_at = 0.0
@@ -95,7 +95,7 @@ class _Process:
         self._channel: socket.socket | None = None
 
     def start(self) -> None:
-        """Start the process and tell it what it is to know; OSError when that is not possible."""
+        """Start the process and send its handover; raises OSError on failure."""
         listener = self.child.listener
         self._restarted += 1
         handover = {**self.child.handover, "restarts": self._restarted}
@@ -108,7 +108,7 @@ class _Process:
         with theirs:
             descriptors = (theirs.fileno(), *(() if listener is None else (listener.fileno(),)))
             self._process = launch((*self.child.command, str(theirs.fileno())), self.child.environment, descriptors)
-        with contextlib.suppress(BrokenPipeError):  # it ended at once, which is noticed where ends are
+        with contextlib.suppress(BrokenPipeError):  # it ended immediately, which `ended` reports
             ours.sendall(json.dumps(handover).encode() + b"\n")
 
     @property
@@ -118,11 +118,11 @@ class _Process:
 
     @property
     def channel(self) -> socket.socket | None:
-        """What it says comes here, until it has said that it is ready."""
+        """The channel to the child, until it has reported that it is ready."""
         return None if self.ready else self._channel
 
     def listen(self) -> None:
-        """Take note of what it has said, without waiting."""
+        """Read the child's report, without waiting."""
         if self._channel is None or self.ready:
             return
         try:
@@ -134,10 +134,10 @@ class _Process:
         self.ready = said == READY
         self.has_been_ready = self.has_been_ready or self.ready
         if not self.ready:
-            self._hang_up()  # it is about to end; what is readable for ever would keep the supervisor busy
+            self._hang_up()  # it is about to end; a closed channel stays readable and would keep the supervisor busy
 
     def ended(self) -> int | None:
-        """The exit status, once, when it has ended since the last call; as `subprocess` gives it."""
+        """Return the exit status, as in `subprocess`, once if it has ended since the last call."""
         status = None if self._process is None else self._process.poll()
         if status is not None:
             self.listen()  # it may have been ready for a moment
@@ -145,21 +145,21 @@ class _Process:
         return status
 
     def wait(self) -> int:
-        """Wait for the end of a process that runs and return its status."""
+        """Wait for a running process to end, and return its status."""
         assert self._process is not None
         status = self._process.wait()
         self._forget()
         return status
 
     def schedule_restart(self) -> float:
-        """Plan the next start; returns in how many seconds."""
+        """Schedule the next start; return the seconds until then."""
         now = time.monotonic()
         delay = self._restarts.delay(now - self._started_at)
         self.restart_at = now + delay
         return delay
 
     def signal(self, number: int) -> None:
-        """Send a signal, if the process runs."""
+        """Send a signal if the process runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -185,10 +185,10 @@ class Supervisor:
         on_start: Callable[[Mapping[str, int]], None],
         on_look: Callable[[], None] | None = None,
     ) -> None:
-        """`on_ready` is called once, when all children are ready for the first time.
+        """`on_ready` is called once, when all children are first ready.
 
-        `on_start` is called with the process ids by name, whenever a process was started, and again where it has raised
-        OSError, as on a full disk. `on_look` is called at each look, at least once a second; what it raises stops all.
+        `on_start` is called with the process ids by name whenever a process has started. It is called again if it
+        raised OSError, as on a full disk. `on_look` is called at least once a second; an error of it stops everything.
         """
         self._stages = [(stage, [_Process(child) for child in stage.children]) for stage in stages]
         self._processes = [process for _, processes in self._stages for process in processes]
@@ -200,22 +200,22 @@ class Supervisor:
         self._stopping = False
 
     def stop(self) -> None:
-        """Stop all in order; to be called by a handler of a signal."""
+        """Stop everything in order; for a signal handler."""
         self._stopping = True
 
     def is_stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._stopping
 
     def run(self) -> None:
-        """Start all children and look after them until `stop`; only the main thread can.
+        """Start all children and keep them running until `stop`; only in the main thread.
 
-        Raises SystemExit with the status of a child that refused, saying why, before it was ever ready: it cannot
-        start, now or again. All others have been stopped then. What ends with `MAY_PASS` has not refused.
+        Raises SystemExit with the status of a child that refused, reporting why, before it was ever ready: it can never
+        start. All others have been stopped then. A child that ends with `MAY_PASS` has not refused.
         """
         with _woken_by_signals() as wakeup:
             try:
-                # The last stage to be stopped is what the others need.
+                # The others need the stage that is stopped last.
                 for process in reversed(self._processes):
                     process.start()
                 self._report_pids()
@@ -223,7 +223,7 @@ class Supervisor:
                     _wait(wakeup, self._processes, self._next_due())
                     self._look_after()
             finally:
-                # Stage after stage: SIGTERM, the stage's time, SIGKILL.
+                # Stage by stage: SIGTERM, the stage's time, SIGKILL.
                 for stage, processes in self._stages:
                     _end(wakeup, processes, stage.grace_s)
 
@@ -274,9 +274,9 @@ class Supervisor:
 def launch(
     command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    """Start a program that inherits only `descriptors`, and ends with this process; OSError if that is not possible.
+    """Start a program that inherits only `descriptors` and ends with this process; raises OSError on failure.
 
-    Tests replace it where an import of all that a child needs is no part of what they show.
+    Tests replace it where they need not import all of a child's dependencies.
     """
     return subprocess.Popen(
         command,
@@ -289,13 +289,13 @@ def launch(
 
 
 def run_once(child: Child, grace_s: float) -> None:
-    """Run a child that does one thing, to its end.
+    """Run a child with a single task to its end.
 
-    When this process is told to stop meanwhile, so is the child, and is killed after `grace_s` seconds.
+    If this process is stopped meanwhile, the child is stopped too, and killed after `grace_s` seconds.
 
     Raises:
-        SystemExit: the child has failed and said why; with its status.
-        ChildKilled: it was ended by a signal.
+        SystemExit: the child has failed and reported why; with its status.
+        ChildKilled: a signal ended it.
     """
     process = _Process(child)
     with _woken_by_signals() as wakeup:
@@ -338,7 +338,7 @@ def _ended(status: int) -> str:
 
 @contextlib.contextmanager
 def _woken_by_signals() -> Iterator[socket.socket]:
-    """A socket that can be read from after a signal, the end of a child included."""
+    """Yield a socket that becomes readable after a signal, including the end of a child."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -353,7 +353,7 @@ def _woken_by_signals() -> Iterator[socket.socket]:
 
 
 def _wait(wakeup: socket.socket, speaking: Sequence[_Process], until: float | None) -> None:
-    """Wait for a signal, for a word of a child, or for the time `until`."""
+    """Wait for a signal, a child's report, or the time `until`."""
     channels = [process.channel for process in speaking if process.channel is not None]
     timeout = None if until is None else max(0.0, until - time.monotonic())
     if wakeup in select.select([wakeup, *channels], [], [], timeout)[0]:

@@ -1,4 +1,4 @@
-"""The health of unlearners, which each reports on its own machine, also while another holds the lease."""
+"""The health of unlearners, reported on their own machines even while another holds the lease."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,22 +21,22 @@ class Health:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it unlearns, or will: one that waits for the lease or loads goes on."""
+        """Whether it unlearns or will, which includes waiting for the lease and loading."""
         return self.condition.phase not in (Phase.FAILED, Phase.HELD_UP)
 
 
 @dataclass(frozen=True)
 class RunningUnlearner:
-    """An unlearner that runs on this machine or in this container."""
+    """A running unlearner on this machine or in this container."""
 
     name: str
     pid: int
-    #: None: it did not answer in time.
+    #: None if it did not answer in time.
     health: Health | None
 
 
 def shared_health(home: Path, name: str, look: Callable[[], Awaitable[Health]]) -> AbstractAsyncContextManager[None]:
-    """Answer `running_unlearners`, inside the block, with what `look` returns."""
+    """Answer `running_unlearners` with the result of `look`, inside the block."""
 
     async def answer() -> bytes:
         return msgspec.json.encode(await look())
@@ -45,7 +45,7 @@ def shared_health(home: Path, name: str, look: Callable[[], Awaitable[Health]]) 
 
 
 async def running_unlearners(home: Path, timeout_s: float) -> list[RunningUnlearner]:
-    """The unlearners of a home, as far as they run where this process does: other containers have their own.
+    """Return the unlearners of a home that run on this machine or in this container.
 
     Each gets `timeout_s` seconds to answer.
     """
@@ -55,7 +55,7 @@ async def running_unlearners(home: Path, timeout_s: float) -> list[RunningUnlear
 
 async def _ask(path: Path, timeout_s: float) -> RunningUnlearner | None:
     pid, health = 0, None
-    # A socket that nobody answers was left by a process that is dead.
+    # A dead process left a socket that does not answer.
     with suppress(OSError, TimeoutError, msgspec.DecodeError):
         async with asyncio.timeout(timeout_s), connected(path) as (answer, pid):
             health = msgspec.json.decode(await answer.read(), type=Health)

@@ -1,4 +1,4 @@
-"""What the unlearner alone can look at; processes of the api are told of it through the lease's row."""
+"""Checks that only the unlearner can make; API processes read them in the lease's row."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from service.unlearner.workers import Team
 
 #: Seconds for which the queue may be unusable: restarts and failovers of Redis are shorter.
 MOST_STALL_S = 60.0
-#: Seconds between two looks.
+#: Seconds between two checks.
 _LOOK_S = 2.0
 
 
 def unlearner_probes(
     *, queue: ClaimWatch, key_files: Callable[[], None], device: torch.device, team: Team, restarts: int
 ) -> Probes:
-    """The checks that the unlearner makes. `key_files` raises LetheError if a file of its keys is missing.
+    """Return the unlearner's checks. `key_files` raises LetheError if a file of its keys is missing.
 
     `restarts` is the number of times that the supervisor restarted the unlearner.
     """
@@ -50,7 +50,7 @@ def unlearner_probes(
         return str(device)
 
     async def workers() -> str:
-        # Fewer than were asked for do the same, later.
+        # Fewer workers do the same work, later.
         return f"{team.count} of {team.wanted} compute together"
 
     async def starts() -> str:
@@ -67,7 +67,7 @@ def unlearner_probes(
 
 
 async def keep_looking(readiness: Readiness, report: Callable[[tuple[Check, ...]], None], stop: asyncio.Event) -> None:
-    """Look again and again, and `report` what was found, until `stop`."""
+    """Repeat the checks and `report` the results until `stop`."""
     while not stop.is_set():
         report(await readiness())
         with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The process that unlearns: what it is made of, in the order it is started."""
+"""Build and start the process that unlearns."""
 
 import asyncio
 import math
@@ -44,11 +44,11 @@ from service.webhooks.sending import Webhooks, WebhookSender
 
 
 def run(settings: Settings, notify_ready: Callable[[], None], name: str, restarts: int) -> None:
-    """Unlearn until SIGTERM; `notify_ready` is called once it serves, which a standby does not.
+    """Unlearn until SIGTERM; calls `notify_ready` once it serves, which a standby does not.
 
-    `name` is this process' own in its home, `restarts` the number of times that the supervisor restarted it.
+    `name` is this process's own in its home. `restarts` is the number of times that the supervisor restarted it.
 
-    Raises what kept it from starting, or from going on.
+    Raises any error that prevents the start or stops the process.
     """
     with stopped_by_signals() as hand_over:
         asyncio.run(_run(settings, notify_ready, name, restarts, hand_over))
@@ -64,7 +64,7 @@ async def _run(
     loop, ended, failures = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
 
     def stop() -> None:
-        # From a signal's handler: the loop may be asleep.
+        # Called in a signal handler: the loop may be asleep.
         loop.call_soon_threadsafe(ended.set)
 
     hand_over(stop)
@@ -88,10 +88,10 @@ async def unlearning(
     on_ready: Callable[[], None] = lambda: None,
     restarts: int = 0,
 ) -> AsyncIterator[None]:
-    """The unlearner and the activities beside it, until the end of the block.
+    """Run the unlearner and its background activities until the end of the block.
 
-    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is told when an activity that
-    nothing can work without has ended.
+    `settings` name a migrated database, a Redis and the folder of a model. `on_failure` is called if an essential
+    activity ends.
     """
     database_url, redis_url = settings.servers
     async with AsyncExitStack() as stack:
@@ -120,9 +120,9 @@ async def unlearning(
             model,
             name="unlearner",
             metrics=metrics,
-            # A thread of its own for disk and device, so that the lease is renewed meanwhile.
+            # A separate thread for disk and device, so that the lease is renewed meanwhile.
             executor=stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="unlearner")),
-            # With a promise, what was not repaired is not published.
+            # With a promise, unrepaired weights are not published.
             repair_budget_s=settings.repair_budget if settings.certify is None else math.inf,
             stop=background.stop,
         )
@@ -178,7 +178,7 @@ async def unlearning(
         background.start("follow-up", FollowUp(engine, failed, settings.keep_failed).run(background.stop))
 
         def served() -> VersionFacts | None:
-            # One that lost its lease has the model that it served still in memory.
+            # After losing its lease it still has the model in memory.
             return None if unlearner.condition.phase is Phase.WAITING_FOR_LEASE else unlearner.served
 
         gauges = keep_gauges(
@@ -195,7 +195,7 @@ async def unlearning(
 
 
 def _room(home: Path) -> tuple[float, float]:
-    """Bytes that are free on the disk of `home`, and of memory; NaN for what cannot be told."""
+    """Return the free bytes on the disk of `home` and in memory; NaN if unknown."""
     memory = free_memory()
     try:
         disk: float = shutil.disk_usage(home).free

@@ -1,4 +1,4 @@
-"""Connections to Redis on which nothing waits for ever, and why Redis refuses, in words for the operator."""
+"""Connections to Redis with bounded waits, and explanations of its refusals for operators."""
 
 import os
 import re
@@ -93,9 +93,9 @@ _REMEDY = "Start it and check REDIS_URL. Nothing is lost, and Lethe continues by
 
 
 def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
-    """Return `error`, raised at work on the stream `key`, as an outage that names no request, user or address.
+    """Convert `error`, raised on the stream `key`, to an outage without request, user or address.
 
-    Redis' own message may name the user; it is in `said`, for operators only.
+    Redis's own message may name the user; it is in `server_message`, for operators only.
     """
     cause, remedy, said = _known(error, key) or _unknown(error)
     refused = Unavailable(f"The queue (Redis) cannot be used: {cause}.", remedy)
@@ -104,7 +104,7 @@ def refusal(error: RedisError | OSError, key: str = "") -> Unavailable:
 
 
 def _known(error: RedisError | OSError, key: str) -> tuple[str, str, str] | None:
-    # What is refused while connecting comes inside of another error.
+    # A refusal while connecting is wrapped in another error.
     for at in _chain(error):
         for kind, cause, remedy in _KNOWN:
             if _text(at).startswith(f"{kind} ") if isinstance(kind, str) else isinstance(at, kind):
@@ -119,17 +119,17 @@ def _unknown(error: RedisError | OSError) -> tuple[str, str, str]:
 
 
 def _words(error: BaseException) -> str:
-    """Redis' message, with the leading error code that redis-py strips."""
+    """Return Redis's message with the leading error code that redis-py strips."""
     return f"{getattr(error, 'status_code', None) or ''} {_text(error)}".strip()
 
 
 def _text(error: BaseException) -> str:
-    """What Redis said, without what redis-py puts around it for a command that went with others."""
+    """Return Redis's message without redis-py's prefix for a pipelined command."""
     return _OF_PIPELINE.sub("", str(error)).strip("()',\"")
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, where it did; the text of redis-py's own errors has the address in it."""
+    """Return the system's message if any; redis-py's own texts contain the address."""
     for at in _chain(error):
         if isinstance(at, OSError) and at.errno is not None:
             # Negative: a name that could not be resolved.
@@ -143,7 +143,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-#: Seconds until a connection that does not answer counts as down; longer than any blocking read of the queue.
+#: Seconds until an unresponsive connection counts as down; longer than any blocking read of the queue.
 SOCKET_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
 
@@ -159,11 +159,11 @@ class _TlsConnection(SSLConnection):
 
 
 def connect(url: str, *, socket_timeout_s: float | None = None) -> Redis:
-    """A client of the Redis at `url` (nothing is sent yet); close it with `aclose()`.
+    """Create a client of the Redis at `url` (nothing is sent yet); close it with `aclose()`.
 
-    A command on a connection that turns out dead is tried once more on a new one, at once; every wait
-    between further attempts belongs to the caller's own backoff. A URL can shorten `socket_timeout_s`, but not lengthen
-    it. Raises ConfigurationError for a `url` that cannot be read.
+    A command on a dead connection is retried once, immediately, on a new one. Any wait between further attempts is the
+    caller's backoff. A URL can shorten `socket_timeout_s`, but not lengthen it. Raises ConfigurationError for an
+    unreadable `url`.
     """
     try:
         arguments = redis_urls.read(url)
@@ -188,7 +188,7 @@ def connect(url: str, *, socket_timeout_s: float | None = None) -> Redis:
 
 
 async def version_of(url: str, *, socket_timeout_s: float) -> str:
-    """The version of the Valkey or Redis at `url`. Raises Unavailable, and ConfigurationError as `connect`."""
+    """Return the version of the Valkey or Redis at `url`. Raises Unavailable, and ConfigurationError like `connect`."""
     try:
         async with connect(url, socket_timeout_s=socket_timeout_s) as client:
             said = await client.info("server")

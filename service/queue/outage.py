@@ -1,4 +1,4 @@
-"""How long to wait between attempts, going on after an outage, and stopping at once when told to."""
+"""Backoff between attempts, recovery after an outage, and prompt stopping."""
 
 import asyncio
 import random
@@ -17,38 +17,38 @@ from service.errors import Unavailable
 class Backoff:
     """Capped exponential backoff with full jitter.
 
-    Drawing the whole delay at random keeps processes that failed together from coming back together
-    (M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015).
+    Drawing the whole delay at random keeps processes that failed together from retrying together (M. Brooker,
+    "Exponential Backoff and Jitter", AWS Architecture Blog, 2015).
     """
 
-    #: Longest delay before the second attempt, in seconds.
+    #: Maximum delay before the second attempt, in seconds.
     base_s: float = 0.1
-    #: Longest delay before any attempt, in seconds.
+    #: Maximum delay before any attempt, in seconds.
     cap_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for delays that are negative or out of order."""
+        """Raise ValueError for delays that are not positive or out of order."""
         if not 0 < self.base_s <= self.cap_s:
             raise ValueError(f"base and cap of a backoff must satisfy 0 < base <= cap, not {self}")
 
     def ceiling(self, failures: int) -> float:
-        """The longest delay after `failures` failed attempts in a row (at least 1), in seconds."""
-        # 2 ** 1024 does not fit a float; by 60 doublings any cap has been reached.
+        """Return the maximum delay after `failures` failed attempts in a row (at least 1), in seconds."""
+        # 2 ** 1024 does not fit a float; 60 doublings reach any cap.
         return min(self.cap_s, self.base_s * 2.0 ** min(failures - 1, 60))
 
     def delay(self, failures: int, rng: random.Random) -> float:
-        """A delay in seconds, uniform between 0 and the ceiling, after `failures` failed attempts in a row."""
+        """Return a delay in seconds, uniform between 0 and the ceiling, after `failures` failed attempts in a row."""
         return rng.uniform(0.0, self.ceiling(failures))
 
 
 T = TypeVar("T")
 
-#: Seconds after which a cancellation that had no effect is repeated.
+#: Seconds after which a cancellation without effect is repeated.
 _CANCEL_AGAIN_S = 0.5
 
 
 class Outage:
-    """Counts the failures in a row of one activity and waits between its attempts."""
+    """Counts the consecutive failures of one activity and waits between its attempts."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class Outage:
         self._rng = rng or random.Random()
         self._clock = clock
         self._failures = 0
-        #: When the first failure in a row was met.
+        #: Time of the first failure in a row.
         self._since: float | None = None
-        #: What the activity waits for at present; None when it goes on.
+        #: Why the activity waits; None if it does not.
         self.reason: str | None = None
-        #: What to do about it.
+        #: The remedy for it.
         self.remedy: str | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
     def lasts_s(self) -> float:
-        """Seconds since the first failure in a row; 0 while the activity goes on."""
+        """Seconds since the first failure in a row; 0 if the activity works."""
         return 0.0 if self._since is None else self._clock() - self._since
 
     def failed(self, error: ExplainedError | OSError) -> None:
@@ -84,7 +84,7 @@ class Outage:
         self.reason, self.remedy = error.detail, error.remedy
 
     async def pause(self, error: Unavailable | OSError) -> None:
-        """Wait before the next attempt, longer with each failure in a row."""
+        """Wait before the next attempt, longer after each failure in a row."""
         self.failed(error)
         delay = self._backoff.delay(self._failures, self._rng)
         self._log.warning(
@@ -97,9 +97,9 @@ class Outage:
         await asyncio.sleep(delay)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
-        """Make attempts until one succeeds and return its result; what they do must bear to be repeated.
+        """Repeat an idempotent `attempt` until it succeeds, and return its result.
 
-        Raises what an outage raised once `stop` is set, and any other error at once.
+        Raises the error of an outage once `stop` is set, and any other error immediately.
         """
         while True:
             try:
@@ -113,7 +113,7 @@ class Outage:
                 return result
 
     def over(self) -> None:
-        """An attempt succeeded: the next failure counts as the first again."""
+        """Record a success: the next failure counts as the first again."""
         self._since = self.reason = self.remedy = None
         if self._failures:
             self._log.info("outage.over", activity=self._activity, failures=self._failures)
@@ -121,7 +121,7 @@ class Outage:
 
 
 def as_outage(error: ExplainedError | OSError) -> Unavailable:
-    """A disk that is full or away is waited for like a server that does not answer."""
+    """Convert an error to an outage: a full or missing disk is waited for like an unresponsive server."""
     if isinstance(error, Unavailable):
         return error
     if isinstance(error, ExplainedError):
@@ -130,9 +130,9 @@ def as_outage(error: ExplainedError | OSError) -> Unavailable:
 
 
 async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) -> None:
-    """Run `activity` until it ends or `stop` is set, whichever is first; an error of the activity is raised.
+    """Run `activity` until it ends or `stop` is set; an error of the activity is raised.
 
-    On `stop` the activity is cancelled wherever it waits, and has ended when this returns.
+    On `stop` the activity is cancelled wherever it waits, and has ended on return.
     """
     task = asyncio.ensure_future(activity)
     stopping = asyncio.ensure_future(stop.wait())
@@ -140,8 +140,8 @@ async def run_until(stop: asyncio.Event, activity: Coroutine[Any, Any, None]) ->
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        # Both have ended when this returns. Asked for again and again: redis-py loses a cancellation that meets it
-        # while it connects. A caller that is cancelled in this very wait leaves the activity cancelled, not ended.
+        # Both have ended on return. Cancel repeatedly: redis-py loses a cancellation that arrives while it connects. If
+        # the caller is cancelled during this wait, the activity is cancelled but may not have ended.
         waiting = {task, stopping}
         while waiting:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Reads Redis URLs in redis-py's syntax: each parameter is used, or refused by name."""
+"""Read Redis URLs in redis-py's syntax: each parameter is used, or refused by name."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ from service.domain.url_parameters import (
 )
 
 SCHEMES = ("redis", "rediss", "unix")
-#: Databases that a Redis may have.
+#: Maximum number of databases in a Redis.
 _MOST_DATABASES = 100_000
-#: The minimum is longer than a blocking read of the queue (seconds).
+#: The minimum exceeds a blocking read of the queue (seconds).
 _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S = 1.0, 600.0
 _OWN = "Lethe sets its own; leave it out"
 _NO_VALUE = "a URL cannot express its value; leave it out"
@@ -32,7 +32,7 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-#: How each parameter is read.
+#: Reader of each parameter.
 _USED: Mapping[str, Callable[[str, str], Any]] = {
     "username": _text,
     "password": _text,
@@ -44,7 +44,7 @@ _USED: Mapping[str, Callable[[str, str], Any]] = {
     "health_check_interval": partial(number, low=0, high=3600),
     "protocol": lambda name, value: int(one_of(name, value, ("2", "3"))),
 }
-#: By redis-py's number, and by name.
+#: Keyed by redis-py's number, and by name.
 _TLS_VERSIONS: Mapping[str, ssl.TLSVersion] = {
     str(written): version
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
@@ -65,7 +65,7 @@ _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_ciphers": _text,
     "ssl_min_version": lambda name, value: _TLS_VERSIONS[one_of(name, value, _TLS_VERSIONS)],
 }
-#: Parameters of redis-py that Lethe refuses, and why.
+#: redis-py parameters that Lethe refuses, and why.
 _REFUSED: Mapping[str, str] = {
     "connection_class": "the scheme sets it: rediss:// for TLS, unix:// for a socket",
     "credential_provider": _NO_VALUE,
@@ -100,9 +100,9 @@ _KNOWN = {*_USED, *_TLS, *_REFUSED}
 
 
 def read(url: str) -> dict[str, Any]:
-    """Return the contents of `url` as arguments of redis-py's connections; `ssl_cert_reqs` among them means TLS.
+    """Return `url` as arguments of redis-py's connections; `ssl_cert_reqs` among them means TLS.
 
-    Reads the certificate files that it names. Raises ValueError; its text continues the name of a setting, and quotes
+    Reads the certificate files that it names. Raises ValueError. Its text continues the name of a setting and contains
     neither user nor password nor any other value.
     """
     scheme = url.partition("://")[0]

@@ -1,7 +1,7 @@
 """The Redis stream that carries request ids from the relay to the unlearner.
 
-Postgres is the truth: the stream may be emptied, trimmed, duplicated or reordered at any time, and holds
-nothing but request ids. An entry leaves it when it is acknowledged.
+Postgres is the source of truth. The stream may be emptied, trimmed, duplicated or reordered at any time, and holds only
+request ids. An entry leaves it when it is acknowledged.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from service.queue.connection import refusal
 
 _GROUP = "unlearner"
 _FIELD = b"request"
-#: Entries read, claimed or written by one command.
+#: Entries read, claimed or written per command.
 _PAGE = 500
 
 _T = TypeVar("_T")
@@ -37,16 +37,16 @@ class Entry:
 class Contents:
     """The entries of the stream, in order."""
 
-    #: Given to some consumer, or passed over; not delivered again.
+    #: Given to a consumer, or skipped; not delivered again.
     delivered: Sequence[Entry]
-    #: Still to be delivered to the group's consumers.
+    #: Not yet delivered to the group's consumers.
     upcoming: Sequence[Entry]
 
 
 class DeletionStream:
     """The stream of one model, and the consumer group of its unlearners.
 
-    Every method raises Unavailable when Redis does not answer, or answers that it cannot serve.
+    Every method raises Unavailable if Redis does not answer or refuses to serve.
     """
 
     def __init__(self, redis: Redis, model: str) -> None:
@@ -55,18 +55,18 @@ class DeletionStream:
         self._key = f"lethe:{model}:deletions"
 
     async def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Check that Redis answers."""
         async with self._outages():
             await self._redis.ping()
 
     async def ensure_group(self) -> None:
-        """Create stream and consumer group if they are missing; the group reads from the stream's beginning.
+        """Create the stream and consumer group if missing; the group reads from the stream's beginning.
 
         A group positioned past the stream's end is reset to the beginning, since it would never get new entries.
         """
         async with self._outages():
             try:
-                # From 0, not from the end: what was published before the group existed must be delivered.
+                # From 0, not from the end: entries published before the group existed must be delivered.
                 await self._redis.xgroup_create(self._key, _GROUP, id="0", mkstream=True)
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
@@ -88,7 +88,7 @@ class DeletionStream:
                     await pipeline.execute()
 
     async def claim(self, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
-        """Up to `count` entries that no consumer has had, waiting up to `block_ms` for the first; maybe none.
+        """Return up to `count` undelivered entries, waiting up to `block_ms` for the first; possibly none.
 
         `block_ms` must be shorter than the connection's socket timeout; 0 does not wait.
         """
@@ -105,7 +105,7 @@ class DeletionStream:
             return await self._entries(_only_stream(response))
 
     async def reclaim(self, consumer: str, *, idle_ms: int) -> list[Entry]:
-        """Take over every entry delivered at least `idle_ms` ago and never acknowledged, whoever had it."""
+        """Take over every entry delivered at least `idle_ms` ago and never acknowledged, from any consumer."""
         found: list[Entry] = []
         cursor: Any = "0-0"
         async with self._outages():
@@ -124,11 +124,11 @@ class DeletionStream:
                     return found
 
     async def acknowledge(self, entries: Sequence[Entry]) -> None:
-        """Remove the entries; those already gone do no harm."""
+        """Remove the entries; ignores those already gone."""
         await self._remove([entry.entry_id for entry in entries])
 
     async def contents(self) -> Contents:
-        """Every entry of the stream that names a request; the group must exist."""
+        """Return every entry of the stream that names a request; the group must exist."""
         delivered: list[Entry] = []
         upcoming: list[Entry] = []
         start = "-"
@@ -144,18 +144,18 @@ class DeletionStream:
         return Contents(delivered, upcoming)
 
     async def length(self) -> int:
-        """How many entries the stream holds, delivered or not."""
+        """Return the number of entries in the stream, delivered or not."""
         async with self._outages():
             return int(await self._redis.xlen(self._key))
 
     async def _position(self) -> tuple[int, int]:
-        """The id, as a number, of the last entry delivered to the group, or the position it was set to."""
+        """Return the id, as a number, of the group's position: its last delivered entry, or where it was set."""
         groups = await self._redis.xinfo_groups(self._key)
         named = (group["last-delivered-id"] for group in groups if _text(group["name"]) == _GROUP)
         return _number(next(named, "0-0"))
 
     async def _entries(self, raw: Iterable[tuple[Any, Mapping[Any, Any] | None]]) -> list[Entry]:
-        """The entries that name a request; anything else somebody wrote here is removed."""
+        """Return the entries that name a request, and remove all others."""
         entries: list[Entry] = []
         others: list[str] = []
         for entry_id, fields in raw:
@@ -194,7 +194,7 @@ def _group_is_missing(error: ResponseError) -> bool:
 
 
 def _only_stream(response: Any) -> list[tuple[Any, Mapping[Any, Any] | None]]:
-    """The entries of a read of one stream, as RESP 2 (list of pairs) or RESP 3 (mapping to pages) gives them."""
+    """Return the entries of a read of one stream, from RESP 2 (list of pairs) or RESP 3 (mapping to pages)."""
     if not response:
         return []
     if isinstance(response, Mapping):
@@ -210,7 +210,7 @@ def _request_id(fields: Mapping[Any, Any] | None) -> UUID | None:
 
 
 def _number(entry_id: Any) -> tuple[int, int]:
-    """An entry's id as numbers, in the order of ids."""
+    """Convert an entry's id to numbers that sort like ids."""
     milliseconds, _, sequence = _text(entry_id).partition("-")
     return int(milliseconds), int(sequence)
 

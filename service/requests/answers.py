@@ -1,4 +1,4 @@
-"""What the deletion routes give, made of the records of the other layers, with examples for /docs."""
+"""Answers of the deletion routes, built from records of the other layers, with examples for /docs."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -63,7 +63,7 @@ DELETION: dict[str, Any] = {
     },
 }
 
-#: As in lists: without its audit.
+#: Without its audit, as in lists.
 _LISTED: dict[str, Any] = {**DELETION, "audit": None}
 
 PAGE: dict[str, Any] = {"deletions": [_LISTED], "next_cursor": None}
@@ -112,20 +112,20 @@ RECEIPT: dict[str, Any] = {
 
 
 class Links(BaseModel):
-    """Where the request is found."""
+    """The URL of the request."""
 
     self: str
 
 
 class Salts(BaseModel):
-    """Secrets under which the transparency log commits to the ids and the reference; they are not given again."""
+    """Secret salts of the transparency log's commitments to the ids and the reference; returned only once."""
 
     nodes: dict[str, str] = Field(description="Hex salt by node id.")
     reference: str | None = Field(description="Hex salt of the reference; null without one.")
 
 
 class AcceptedDeletion(BaseModel):
-    """The receipt of a deletion request; what is done since is at `links.self`."""
+    """Acknowledges a deletion request; its later state is at `links.self`."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ACCEPTED]})
 
@@ -147,7 +147,7 @@ class AcceptedDeletion(BaseModel):
 
 
 class BatchAnswer(BaseModel):
-    """The update of the model that applied a request."""
+    """The model update that applied a request."""
 
     id: UUID
     requests: int
@@ -157,9 +157,9 @@ class BatchAnswer(BaseModel):
 
 
 class _Audit(BaseModel):
-    """Measurements before and after; quantities that do not apply are null.
+    """Measurements before and after; inapplicable quantities are null.
 
-    So are, to keys without audit:read, those computed from weights that are published with noise.
+    If weights are published with noise, figures computed from them are null too for keys without audit:read.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -187,7 +187,7 @@ else:
 
 
 class DeletionAnswer(BaseModel):
-    """How far a deletion request has come."""
+    """The state of a deletion request."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [DELETION]})
 
@@ -231,7 +231,7 @@ class DeletionPage(BaseModel):
 
 
 class FoundDeletion(BaseModel):
-    """A node that was deleted, or its features, and by which request."""
+    """A node that was deleted, or whose features were, and the request that did it."""
 
     node: str
     deletion: DeletionAnswer | None = Field(
@@ -241,7 +241,7 @@ class FoundDeletion(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Which of the nodes asked for were deleted, and by which request; or, without nodes, a page of requests."""
+    """The deleted ones of the given nodes, each with its request; without nodes, a page of requests."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SEARCH]})
 
@@ -254,18 +254,18 @@ class SearchAnswer(BaseModel):
 
 
 def links_of(request_id: UUID) -> Links:
-    """The links of a request."""
+    """Build the links of a request."""
     return Links(self=f"/deletions/{request_id}")
 
 
 def accepted_deletion(
     request: DeletionRequest, targets: Targets | None, already_deleted: Mapping[str, UUID | None]
 ) -> AcceptedDeletion:
-    """The 202 answer; `targets` None stands for a finished request, whose salts are erased."""
+    """Build the 202 answer; `targets` is None for a finished request, whose salts are erased."""
     unfinished = targets is not None
     return AcceptedDeletion(
         id=request.id,
-        # An idempotent replay is answered as the first time, so not with what has happened since.
+        # A replay repeats the first answer, without later changes.
         status=RequestStatus.QUEUED if unfinished else request.status,
         kind=request.kind,
         count=request.count,
@@ -280,7 +280,7 @@ def accepted_deletion(
 def deletion_answer(
     request: DeletionRequest, audit: RequestAudit | None, *, reads_audit: bool, handles: Sequence[UUID] = ()
 ) -> DeletionAnswer:
-    """What one request looks like to a key; `reads_audit` is whether it has audit:read."""
+    """Build the view of a request for a key; `reads_audit` is whether it has audit:read."""
     hidden = request.status is RequestStatus.COMPLETED and not reads_audit
     return DeletionAnswer(
         **vars(request) | {"reference": None if hidden else request.reference},
@@ -291,6 +291,6 @@ def deletion_answer(
 
 
 def audit_answer(audit: RequestAudit, *, reads_audit: bool) -> AuditAnswer:
-    """The figures of a request's audit: those of its batch and its own norms, as far as a key may know them."""
+    """Return the figures of a request's audit, those of its batch and its own norms, that a key may read."""
     figures = audit.figures if reads_audit else audit.public_figures
     return AuditAnswer(batch=BatchAnswer.model_validate(audit.batch, from_attributes=True), **figures)

@@ -1,4 +1,4 @@
-"""The callers of the intake: what each asks for, the statements for a group of them, and what each is told."""
+"""Callers of the intake: their requests, the statements for a group of them, and their answers."""
 
 import asyncio
 import hmac
@@ -29,7 +29,7 @@ _RETRY_AFTER_SECONDS = 5
 
 
 def refusal(error: Exception, model: str) -> Exception:
-    """Return what to tell the one caller whose request could not be stored because of `error`."""
+    """Return the error for the one caller whose request could not be stored because of `error`."""
     if "requests_model_fkey" in str(error):
         return NotFound(f"Unknown model {model}.", "Import it first.")
     if isinstance(error, LetheError) or not _is_text_error(error):
@@ -41,7 +41,7 @@ def refusal(error: Exception, model: str) -> Exception:
 
 
 class SaltUsed(Conflict):
-    """A salt that the caller gave was used before, by this request or an earlier one."""
+    """A salt from the caller was used before, by this request or an earlier one."""
 
     slug: ClassVar[str] = "salt-used"
     title: ClassVar[str] = "Salt used before"
@@ -55,7 +55,7 @@ class SaltUsed(Conflict):
 
 
 def queue_full(too_many: str) -> QueueFull:
-    """Return the error for a request with which `too_many` nodes would wait."""
+    """Return the error for a request that would bring the queue to `too_many` nodes."""
     return QueueFull(
         f"{too_many} would be queued.",
         f"Try again in {_RETRY_AFTER_SECONDS} seconds.",
@@ -64,7 +64,7 @@ def queue_full(too_many: str) -> QueueFull:
 
 
 def reused_key(request_id: UUID) -> Conflict:
-    """Return the error for an idempotency key that came with another body before."""
+    """Return the error for an idempotency key used before with a different body."""
     return Conflict(
         f"This Idempotency-Key was used with a different body, for request {request_id}.",
         "Use a new key for a new request, or send the first body again.",
@@ -72,12 +72,12 @@ def reused_key(request_id: UUID) -> Conflict:
 
 
 def shutting_down() -> Unavailable:
-    """Return the error for a request that comes too late for this process."""
+    """Return the error for a request that arrives while this process shuts down."""
     return Unavailable("Lethe is shutting down.", "Try again in a few seconds, with the same Idempotency-Key.")
 
 
 def _is_text_error(error: Exception) -> bool:
-    """Tell whether the driver, or Postgres (SQLSTATE class 22), refused a value."""
+    """Return whether the driver, or Postgres (SQLSTATE class 22), refused a value."""
     original = getattr(error, "orig", None)
     state = getattr(original, "sqlstate", None) or ""
     return (
@@ -114,7 +114,7 @@ class NewRow:
 
 
 class Received(NamedTuple):
-    """When a request was received, and when it is due."""
+    """When a request was received and when it is due."""
 
     at: datetime
     due_at: datetime
@@ -131,7 +131,7 @@ class StoredRequest:
 
 
 async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
-    """Return the requests that were stored under `keys`."""
+    """Return the requests stored under `keys`."""
     if not keys:
         return {}
     wanted = unnested(
@@ -151,9 +151,10 @@ async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) 
 
 
 async def use_salts(conn: AsyncConnection, hashes: Collection[bytes]) -> int:
-    """Record salts that callers gave, and return how many of them were not recorded before.
+    """Record salts that callers gave; return the number of new ones.
 
-    In the order of their hashes, so that two processes with the same wait for each other instead of deadlocking.
+    Inserts in the order of hashes, so that two processes with the same salts wait for each other instead of
+    deadlocking.
     """
     if not hashes:
         return 0
@@ -165,7 +166,7 @@ async def use_salts(conn: AsyncConnection, hashes: Collection[bytes]) -> int:
 async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUID, Received]:
     """Insert requests with their outbox rows, after `enter`, wake the relay, and return when each was received.
 
-    A row whose idempotency key is taken is left out. Rows go in by idempotency key, so that two processes inserting the
+    Skips rows whose idempotency key is taken. Inserts in the order of idempotency keys, so that two processes with the
     same keys wait for each other instead of deadlocking.
     """
     if not rows:
@@ -206,7 +207,7 @@ async def insert_rows(conn: AsyncConnection, rows: Sequence[NewRow]) -> dict[UUI
 
 @dataclass(frozen=True)
 class NewRequest:
-    """What a caller asks for; `targets` carry the salts."""
+    """A caller's request; `targets` carry the salts."""
 
     model: str
     kind: RequestKind
@@ -214,28 +215,28 @@ class NewRequest:
     reference: str | None
     api_key_id: UUID
     idempotency_key: str | None = None
-    #: `Keyring.body_digest` of the body, exactly when there is an idempotency key.
+    #: `Keyring.body_digest` of the body; set exactly if there is an idempotency key.
     body_digest: bytes | None = None
-    #: What is recorded beside the request when it is a drill.
+    #: Drill record to store with the request, if it is a drill.
     drill: NewDrill | None = None
-    #: `Keyring.salt_hash` of each salt that the caller gave.
+    #: `Keyring.salt_hash` of each salt from the caller.
     salt_hashes: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A request that is in the database."""
+    """A request stored in the database."""
 
     request: DeletionRequest
-    #: What it names, with its salts; None for an earlier request that has been forgotten since.
+    #: Its targets with their salts; None for an earlier request whose targets have been erased.
     targets: Targets | None
-    #: Whether an earlier request with the same idempotency key and body answered.
+    #: Whether an earlier request with the same idempotency key and body gave the answer.
     replayed: bool
 
 
 @dataclass(eq=False)
 class PendingCall:
-    """One call of `accept`, with the id its request gets if it is new."""
+    """One call of `accept`, with the id for its request if it is new."""
 
     new: NewRequest
     id: UUID
@@ -243,14 +244,14 @@ class PendingCall:
 
     @property
     def key(self) -> IdempotencyKey | None:
-        """Under what it is stored, so that its repetition is recognised."""
+        """The key under which it is stored, to recognize a repetition."""
         if self.new.idempotency_key is None:
             return None
         return IdempotencyKey(self.new.api_key_id, self.new.idempotency_key)
 
 
 def request_of(waiting: PendingCall, received: Received) -> DeletionRequest:
-    """Return the request as it was stored."""
+    """Return the request as stored."""
     new = waiting.new
     return DeletionRequest(
         id=waiting.id,
@@ -266,14 +267,14 @@ def request_of(waiting: PendingCall, received: Received) -> DeletionRequest:
 
 
 def answer(waiting: PendingCall, accepted: Accepted) -> None:
-    """Answer a caller, if it still waits."""
-    # A caller that has gone away has cancelled its future.
+    """Answer a caller that still waits."""
+    # A caller that left has cancelled its future.
     if not waiting.answer.done():
         waiting.answer.set_result(accepted)
 
 
 def repeat(waiting: PendingCall, first_digest: bytes | None, accepted: Accepted) -> None:
-    """Answer a repeated idempotency key, if the body is the one it came with first."""
+    """Answer a repeated idempotency key if the body equals the first one."""
     try:
         check_body(accepted.request.id, first_digest, waiting.new.body_digest)
     except Conflict as error:
@@ -283,37 +284,37 @@ def repeat(waiting: PendingCall, first_digest: bytes | None, accepted: Accepted)
 
 
 def check_body(first: UUID, first_digest: bytes | None, digest: bytes | None) -> None:
-    """Raise `Conflict` when an idempotency key came with another body before."""
+    """Raise `Conflict` if an idempotency key was used before with a different body."""
     if not hmac.compare_digest(first_digest or b"", digest or b""):
         raise reused_key(first)
 
 
 def refuse(group: Iterable[PendingCall], error: Exception) -> None:
-    """Raise `error` for those of `group` that still wait."""
+    """Raise `error` in the calls of `group` that still wait."""
     for waiting in group:
         if not waiting.answer.done():
             waiting.answer.set_exception(error)
 
 
-#: How long (seconds) a count is used before it is read again.
+#: Maximum age of a count before it is read again (seconds).
 _FRESH_SECONDS = 0.25
-#: How many keys can fill their share of the queue.
+#: Number of keys that can fill their share of the queue.
 _KEYS = 4
 
 
 class QueueDepth:
-    """Decides which new requests fit under `limit` queued nodes and edges of one key, and `_KEYS` times as many of all.
+    """Admits requests up to `limit` queued nodes and edges per key, and `_KEYS` times as many in total.
 
-    So a key that fills its own share leaves room for the others. No limit (None) admits everything.
+    A key that fills its own share thus leaves room for others. No limit (None) admits everything.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        #: By model: what is queued by key, and when that was read.
+        #: By model: the queued count per key, and when it was read.
         self._counts: dict[str, tuple[Counter[UUID], float]] = {}
 
     async def refusal(self, conn: AsyncConnection, model: str, api_key_id: UUID, count: int) -> QueueFull | None:
-        """Count `count` more of a key if they fit, or say why they do not."""
+        """Count `count` more for a key if they fit; otherwise return the refusal."""
         if self._limit is None:
             return None
         queued, read_at = self._counts.get(model, (Counter[UUID](), float("-inf")))
@@ -328,5 +329,5 @@ class QueueDepth:
         return None
 
     def read_again(self) -> None:
-        """Forget all counts: some of what they have in them may not have been stored."""
+        """Drop all counts: they may include requests that were not stored."""
         self._counts.clear()

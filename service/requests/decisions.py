@@ -1,4 +1,4 @@
-"""Requests that need a person: decisions on those that failed or are late, and what the unlearner does for them."""
+"""Requests that need a person: decisions on failed or late ones, and the unlearner's follow-up."""
 
 import asyncio
 import re
@@ -27,9 +27,9 @@ from service.requests.lookup import RequestRepository
 from service.requests.moves import RequestMoves, permitted
 from service.requests.tombstones import TombstoneLookup
 
-#: Notified by every transaction that adds a decision.
+#: Every transaction that adds a decision notifies this channel.
 DECISIONS_CHANNEL = "lethe_decisions"
-#: Decisions written into the log in one transaction.
+#: Decisions logged per transaction.
 _PAGE_OF_DECISIONS = 100
 
 
@@ -40,7 +40,7 @@ class Decisions:
         self._conn = conn
 
     async def handle(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
-        """Settle a failed request for `reason`; what it names is then forgotten.
+        """Settle a failed request for `reason`; its targets are then erased.
 
         Raises `NotFound`, `Conflict` unless it has failed and is not handled, `InvalidRequest` for a reason that the
         log must not contain, and `Unauthenticated` for a key without the right.
@@ -55,7 +55,7 @@ class Decisions:
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a failed request can be handled.")
 
     async def extend(self, request_id: UUID, api_key_id: UUID, due_at: datetime, reason: str) -> DeletionRequest:
-        """Give an open request until `due_at`, for `reason`. Raises as `handle`; `Conflict` too when it is late."""
+        """Extend an open request to `due_at`, for `reason`. Raises as `handle`, and `Conflict` if it is late."""
         await self._require(request_id, reason)
         extending = select(func.request_extend(request_id, api_key_id, due_at, reason))
         is_extended = permitted(await self._conn.scalar(extending))
@@ -71,12 +71,12 @@ class Decisions:
         )
 
     async def log(self) -> int:
-        """Write decisions into the log that are not there yet, the oldest first; returns how many."""
+        """Log decisions that are not in the log yet, oldest first; returns their number."""
         waiting = select(DecisionRow.__table__).where(DecisionRow.event_id.is_(None))
         waiting = waiting.order_by(DecisionRow.id).limit(_PAGE_OF_DECISIONS)
         if not (await self._conn.execute(waiting)).all():
             return 0
-        # Others may write them too: asked for again once they are kept out.
+        # Others may log them too: read again once they are locked out.
         await LogRepository(self._conn).take_turn()
         rows = (await self._conn.execute(waiting)).all()
         for row in rows:
@@ -97,23 +97,23 @@ class Decisions:
         return request
 
 
-#: Requests read at a time.
+#: Requests per page.
 _PAGE_OF_FAILED = 100
 
 
 class FailedRequests:
-    """Those of one model that are not handled; what it does bears to be repeated, also by two at a time."""
+    """Failed, unhandled requests of one model; all methods are idempotent and safe to run concurrently."""
 
     def __init__(self, engine: Engine, model: str, request_keys: RequestKeys, tombstones: TombstoneLookup) -> None:
         self._engine = engine
         self._model = model
         self._keys = request_keys
         self._tombstones = tombstones
-        #: When a request last ended or failed, as of the last look through all: nothing is new until another does.
+        #: Latest end and failure of a request at the last full pass; nothing is new until these change.
         self._seen: tuple[datetime | None, ...] | None = None
 
     async def settle(self) -> int:
-        """Settle those that name nothing any more that is not deleted; returns how many. Raises `Unavailable`."""
+        """Settle requests whose targets are all deleted; returns their number. Raises `Unavailable`."""
         async with transaction(self._engine) as connection:
             of_model = RequestRow.model == self._model
             ended = select(func.max(RequestRow.completed_at)).where(of_model).scalar_subquery()
@@ -129,7 +129,7 @@ class FailedRequests:
         return settled
 
     async def forget(self, older_than: timedelta) -> int:
-        """Drop the encrypted ids of those that failed so long ago; returns of how many. Raises `Unavailable`."""
+        """Drop the encrypted ids of requests that failed longer ago; returns their number. Raises `Unavailable`."""
         async with transaction(self._engine) as connection:
             dropped = (
                 update(RequestRow)
@@ -149,7 +149,7 @@ class FailedRequests:
 
     async def _settle(self, page: Sequence[QueuedRequest]) -> int:
         opened = await asyncio.to_thread(lambda: [(one, decrypt_targets(one, self._keys)) for one in page])
-        # Without its key nobody can tell what one named: somebody has to say what became of it.
+        # Without its key a request's targets are unknown, so a person has to decide.
         named = [(one.id, one.kind.rules.removes, targets.named) for one, targets in opened if targets is not None]
         deleted_by = {
             part: await self._deleted_by(part, {target for _, of, targets in named if of is part for target in targets})
@@ -170,7 +170,7 @@ class FailedRequests:
         return settled
 
     async def _deleted_by(self, part: Part, named: Collection[Target]) -> Mapping[Target, UUID | None]:
-        """Those of `named` that are deleted, by themselves or with a node, and by which request."""
+        """Return the deleted ones of `named`, by themselves or with a node, each with its request."""
         found = await self._tombstones.find(part, list(named))
         others = {target: ends_of(target) for target in named if target not in found}
         nodes = await self._tombstones.deleted_nodes(list({end for ends in others.values() for end in ends}))
@@ -178,19 +178,19 @@ class FailedRequests:
         return found | with_node
 
     async def _completed(self, ids: Collection[UUID]) -> Mapping[UUID, datetime]:
-        """Those of `ids` that are completed, and when they were."""
+        """Return the completed ones of `ids`, with their completion times."""
         query = select(RequestRow.id, RequestRow.completed_at).where(RequestRow.id == any_of(ids))
         async with transaction(self._engine) as connection:
             found = await connection.execute(query.where(RequestRow.completed_at.is_not(None)))
             return {row.id: row.completed_at for row in found}
 
 
-#: Seconds between two looks, of which a decision need not wait for the next.
+#: Seconds between two passes; a decision is notified earlier.
 _LOOK_S = 2.0
 
 
 class FollowUp:
-    """Any unlearner may do it, whether or not it holds the lease: all of it bears to be repeated."""
+    """Follow-up work that any unlearner may run, with or without the lease: all of it is idempotent."""
 
     def __init__(self, engine: Engine, failed: FailedRequests, keep_failed: timedelta) -> None:
         """`keep_failed` is how long the encrypted ids of a failed request are kept."""
@@ -201,11 +201,11 @@ class FollowUp:
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look again and again until `stop` is set, through any outage of Postgres."""
+        """Repeat `look` until `stop` is set, through any outage of Postgres."""
         await run_until(stop, self._run())
 
     async def look(self) -> None:
-        """Do what there is to do. Raises `Unavailable`."""
+        """Do the pending work once. Raises `Unavailable`."""
         while True:
             async with transaction(self._engine) as connection:
                 if not await Decisions(connection).log():

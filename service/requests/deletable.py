@@ -1,4 +1,4 @@
-"""What a deletion request names: whether it may all be deleted, and how much of that which key is told."""
+"""Check whether the targets of a request may be deleted, and limit what each key learns about them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from service.requests.tombstones import TombstoneLookup
 
 @dataclass(frozen=True)
 class Deletions:
-    """Made once by the composition root."""
+    """Dependencies of the deletion routes, built once by the composition root."""
 
-    #: Name of the model that is served; requests and tombstones belong to it.
+    #: Name of the served model, which requests and tombstones belong to.
     model: str
     engine: Engine
     reader: Reader
@@ -29,31 +29,31 @@ class Deletions:
     intake: Intake
     limits: RateLimits
     metrics: IntakeMetrics
-    #: Most targets of one request, and most nodes of one search.
+    #: Maximum targets per request, and maximum nodes per search.
     most_targets: int
 
     async def look_up(self, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Found | None:
-        """What the published version has of these; None where none can be read."""
+        """Look these up in the published version; None if none can be read."""
         return await offload(len(nodes), lambda: self.reader.look_up(nodes, edges))
 
 
 class PublicNodes(Conflict):
-    """The model's MLP was trained on what is named; `extra["public"]` or `extra["public_edges"]` lists all of it."""
+    """The model's MLP was trained on these targets; `extra["public"]` or `extra["public_edges"]` lists all of them."""
 
     slug: ClassVar[str] = "public-nodes"
     title: ClassVar[str] = "Public nodes are never deleted"
 
 
 def is_public(public: Collection[str], subject: Target) -> bool:
-    """Whether this is one of the `public` nodes, or an edge between two of them.
+    """Return whether this is one of the `public` nodes, or an edge between two of them.
 
-    An edge with one public end may be deleted: it is the other end's as well.
+    An edge with one public end may be deleted, because it belongs to the other end as well.
     """
     return all(end in public for end in ends_of(subject))
 
 
 def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[Target]) -> None:
-    """Raises PublicNodes when any of `subjects` is one of the nodes `named_public`, or an edge between two of them."""
+    """Raise PublicNodes if any of `subjects` is one of the nodes `named_public`, or an edge between two of them."""
     public = [subject for subject in subjects if is_public(named_public, subject)]
     nodes = [subject for subject in public if isinstance(subject, str)]
     edges = [subject for subject in public if not isinstance(subject, str)]
@@ -74,22 +74,22 @@ def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[
 
 
 class UnknownTargets(NotFound):
-    """Something that is named is not in the model, or is never deleted; which, the key may not know."""
+    """A target is not in the model or is never deleted; the key may not know which."""
 
     slug: ClassVar[str] = "unknown-targets"
     title: ClassVar[str] = "Unknown targets"
 
 
 async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> None:
-    """Raise UnknownTargets unless all of `subjects` are in the model, or were and are deleted; or Unavailable.
+    """Raise UnknownTargets unless all of `subjects` are, or were and are deleted, in the model; or Unavailable.
 
-    For keys that may not know of deletions: no matter what is there and what is deleted, the same is looked up and the
-    same is said. An edge that went with a node is unknown then: accepted, every pair with a deleted node would be, and
-    so tell it from the others. Where no version can be read, everything passes: the unlearner finds out.
+    For keys that may not know of deletions: lookups and answer are the same whatever exists and whatever is deleted. An
+    edge that went with a node counts as unknown. Otherwise every pair with a deleted node would be accepted, which
+    would reveal that node. If no version can be read, everything passes: the unlearner checks later.
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
     nodes = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
-    # First of all: what the reader no longer has by now has its tombstone already.
+    # First: whatever the reader no longer has by now already has its tombstone.
     found = await deletions.look_up(nodes, edges)
     if found is None:
         return
@@ -108,14 +108,14 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
 async def deleted_earlier(
     deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]
 ) -> dict[Target, UUID | None]:
-    """The subjects that are gone already, with the request that deleted each, None where the database has it not.
+    """Return the already deleted subjects, each with its request, or None if the database lacks that request.
 
-    For keys that may know of deletions. Where no version can be read, nothing is refused: the unlearner finds out.
+    For keys that may know of deletions. If no version can be read, nothing is refused: the unlearner checks later.
     Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
     ends = list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))
-    # First of all: what the reader no longer has by now has its tombstone already.
+    # First: whatever the reader no longer has by now already has its tombstone.
     found = await deletions.look_up(ends, edges)
     missing = [node for node in ends if found is None or node not in found.live]
     deleted = await deletions.tombstones.deleted_nodes(missing)
@@ -140,7 +140,7 @@ async def deleted_earlier(
 
 
 def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:
-    """Raises UnknownNodes, UnknownEdges."""
+    """Raise UnknownNodes or UnknownEdges if any are given."""
     also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
     if nodes:
         raise UnknownNodes(

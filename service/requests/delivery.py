@@ -1,4 +1,4 @@
-"""From the outbox to the stream, at least once; requests that the stream lost, and those that nobody can claim."""
+"""Deliver requests from the outbox to the stream, at least once; recover lost ones and report stalls."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -30,24 +30,24 @@ class OutboxRepository:
         self._conn = conn
 
     async def take(self, model: str, limit: int) -> list[UUID]:
-        """Return up to `limit` waiting requests, oldest first, that no other relay has taken; locks them."""
+        """Lock and return up to `limit` waiting requests, oldest first, that no other relay has taken."""
         query = select(OutboxRow.request_id).where(OutboxRow.model == model)
         query = query.order_by(OutboxRow.created_at).limit(limit).with_for_update(skip_locked=True)
         return list((await self._conn.execute(query)).scalars())
 
     async def delete(self, ids: Collection[UUID]) -> None:
-        """Remove requests that are in the stream now."""
+        """Remove requests that are now in the stream."""
         await self._conn.execute(delete(OutboxRow).where(OutboxRow.request_id == any_of(ids)))
 
 
-#: Outbox rows moved by one transaction.
+#: Outbox rows per transaction.
 _PAGE_OF_OUTBOX = 1000
-#: After what was published: the commits of this time are published together (seconds).
+#: Pause after publishing, so that the commits meanwhile are published together (seconds).
 _GATHER_S = 0.02
 
 
 class Relay:
-    """Moves one model's outbox to its stream, woken by Postgres' NOTIFY and by a poll in case one got lost."""
+    """Moves one model's outbox to its stream, woken by Postgres's NOTIFY and by a poll in case one is lost."""
 
     def __init__(
         self, engine: Engine, stream: DeletionStream, *, poll_s: float = 1.0, backoff: Backoff | None = None
@@ -55,7 +55,7 @@ class Relay:
         self._engine = engine
         self._stream = stream
         self._poll_s = poll_s
-        #: What keeps it, while something does.
+        #: The outage that stops it, if any.
         self.outage = Outage("relay", backoff)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -63,12 +63,12 @@ class Relay:
         await run_until(stop, self._run())
 
     async def publish_pending(self) -> int:
-        """Publish what the outbox holds; returns how many requests that were.
+        """Publish the contents of the outbox; returns the number of requests.
 
-        A crash between publishing and committing publishes them again, which the unlearner notices in Postgres.
+        A crash between publishing and committing publishes them again; the unlearner detects this in Postgres.
 
         Raises:
-            Unavailable: Postgres or Redis does not answer; what was not published stays in the outbox.
+            Unavailable: Postgres or Redis does not answer; unpublished requests stay in the outbox.
         """
         published = 0
         while True:
@@ -89,7 +89,7 @@ class Relay:
     async def _run(self) -> None:
         while True:
             try:
-                # Listening comes first: a row committed after the publishing below still wakes the wait.
+                # Listen first: a row committed after the publishing below still wakes the wait.
                 async with listen(self._engine) as wakeup:
                     while True:
                         if await self.publish_pending():
@@ -100,18 +100,18 @@ class Relay:
                 await self.outage.pause(error)
 
 
-#: Requests looked at in one sweep; the others follow in the next.
+#: Requests per sweep; the rest follow in the next one.
 _PAGE_OF_SWEEP = 10_000
 _CONSUMER = "sweeper"
 
 
 class Sweeper:
-    """Compares the stream with Postgres, the truth, and republishes what is missing.
+    """Compares the stream with Postgres, the source of truth, and republishes missing requests.
 
-    Missing is what has been queued for `older_than_s` and is not in the stream, and what a consumer was given
-    `older_than_s` ago and never acknowledged. What is merely waiting its turn in the stream is left alone, so that
-    a long queue does not grow by being swept. Once the oldest request is stuck, delivered requests count as missing
-    too, whichever consumer has them.
+    A request is missing if it has been queued for `older_than_s` and is not in the stream, or if a consumer received it
+    `older_than_s` ago and never acknowledged it. Requests that wait their turn in the stream are left alone, so that
+    sweeps do not lengthen a long queue. Once the oldest request is stuck, delivered requests count as missing too,
+    whichever consumer has them.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Sweeper:
         self._stream = stream
         self._older_than_s = older_than_s
         self._interval_s = interval_s
-        #: What keeps it, while something does.
+        #: The outage that stops it, if any.
         self.outage = Outage("sweeper", backoff)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -135,12 +135,12 @@ class Sweeper:
         await run_until(stop, self._run())
 
     async def sweep(self) -> int:
-        """One sweep; returns how many requests it published again.
+        """Sweep once; returns the number of requests published again.
 
         Raises:
             Unavailable: Postgres or Redis does not answer; the next sweep finds the same requests.
         """
-        # Redis first: while it does not answer, no row of Postgres is kept locked.
+        # Redis first: no Postgres row stays locked while Redis does not answer.
         await self._stream.ensure_group()
         abandoned = await self._stream.reclaim(_CONSUMER, idle_ms=int(self._older_than_s * 1000))
         contents = await self._stream.contents()
@@ -156,7 +156,7 @@ class Sweeper:
             lost = dict.fromkeys([request.id for request in waiting])
             lost.update(dict.fromkeys(request_id for request_id in unclaimed if request_id not in present))
             await self._stream.publish(lost)
-        # Last: until the new entry is there, the old one is what carries the request.
+        # Last: until the new entry exists, the old one carries the request.
         replaced = [entry for entry in contents.delivered if entry.request_id in lost]
         await self._stream.acknowledge([*abandoned, *replaced])
         if lost:
@@ -173,25 +173,25 @@ class Sweeper:
                 await self.outage.pause(error)
 
 
-#: Longest wait of the oldest request (seconds) while no batch is under way, beyond the time that a batch has to fill.
-#: Nearly all are taken up within one second, and requests that the stream lost are published again after 15.
+#: Maximum wait of the oldest request (seconds) while no batch is running, beyond the time that a batch has to fill.
+#: Nearly all are claimed within one second, and requests that the stream lost are published again after 15.
 MOST_UNCLAIMED_S = 40.0
 
 
 @dataclass(frozen=True)
 class UnclaimedRequests:
-    """What keeps requests from being claimed."""
+    """A stall in the claiming of requests, and its cause."""
 
-    #: For how long, in seconds.
+    #: Duration in seconds.
     lasts_s: float
-    #: Seconds that the oldest request has waited although it could be taken up; 0 if none waits.
+    #: Seconds that the oldest request has waited although it could be claimed; 0 if none waits.
     oldest_s: float
     reason: str
     remedy: str
 
 
 class ClaimWatch:
-    """The activities by which a committed request comes into the unlearner's hands."""
+    """Watches the activities that bring a committed request to the unlearner."""
 
     def __init__(self, engine: Engine, stream: DeletionStream, activities: Sequence[Outage], max_wait_s: float) -> None:
         """A batch has `max_wait_s` to fill."""
@@ -201,7 +201,7 @@ class ClaimWatch:
         self._most_s = MOST_UNCLAIMED_S + max_wait_s
 
     async def stall(self) -> UnclaimedRequests | None:
-        """What keeps requests from being claimed at present, None while nothing does. Raises Unavailable."""
+        """Return the current stall, None without one. Raises Unavailable."""
         longest = max(self._activities, key=lambda activity: activity.lasts_s)
         lasts_s, reason, remedy = longest.lasts_s, longest.reason, longest.remedy
         if reason is None or remedy is None:
@@ -210,7 +210,7 @@ class ClaimWatch:
         return UnclaimedRequests(lasts_s, 0.0 if oldest is None else oldest.waits_s, reason, remedy)
 
     async def unclaimed_s(self) -> float:
-        """Seconds that the oldest request has waited although it could be taken up; 0 while nothing delays it.
+        """Return the seconds that the oldest request has waited although it could be claimed; 0 without a delay.
 
         Raises Unavailable.
         """

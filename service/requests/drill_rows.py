@@ -1,4 +1,4 @@
-"""Drills: which requests delete cohorts of canaries. What came of them is kept with their requests, and not here."""
+"""Drills: the requests that delete cohorts of canaries. Their results are stored with these requests."""
 
 import builtins
 from dataclasses import fields
@@ -31,17 +31,17 @@ from service.domain.states import RequestStatus
 from service.errors import Conflict
 
 _OPEN = (RequestStatus.QUEUED, RequestStatus.APPLIED)
-#: The view of drills with what became of them; when the model of one was replaced among it.
+#: The view of drills with their results, including when the drilled model was replaced.
 _TOLD = table("audit_drills", column("number"), *(column(field.name) for field in fields(Drill)))
 
 
 class DrillRow(Base):
-    """A request that deletes a cohort of canaries; rows are never changed."""
+    """A request that deletes a cohort of canaries; rows never change."""
 
     __tablename__ = "drills"
 
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"), primary_key=True)
-    #: Their order, which a clock that is set back does not change.
+    #: Sequence number, unaffected by a clock that is set back.
     number: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
     model: Mapped[str]
     cohort: Mapped[int] = mapped_column(Integer)
@@ -49,7 +49,7 @@ class DrillRow(Base):
 
 
 class DrillOpen(Conflict):
-    """A drill of the model is under way, or was asked for at the same moment."""
+    """A drill of the model is running, or was started at the same moment."""
 
     slug = "drill-open"
     title = "A drill is under way"
@@ -72,9 +72,9 @@ class DrillRepository:
         await locks.take(self._conn, Lock.DRILLS)
 
     async def may_begin(self, model: str, new: NewDrill) -> bool:
-        """Whether no drill of the model is open, and none was recorded since the cohort was chosen.
+        """Return whether no drill of the model is open, and none was recorded since the cohort was chosen.
 
-        For a caller that has taken its turn: otherwise two may both begin.
+        The caller must have taken its turn: otherwise two drills may both begin.
         """
         is_open = exists().where(
             DrillRow.model == model, RequestRow.id == DrillRow.request_id, RequestRow.status.in_(_OPEN)
@@ -88,11 +88,11 @@ class DrillRepository:
         await self._conn.execute(insert(DrillRow).values(request_id=request_id, model=model, cohort=new.cohort))
 
     async def get(self, request_id: UUID) -> Drill | None:
-        """Return the drill that a request is, None when it is none."""
+        """Return the drill of a request, or None if it is not a drill."""
         return next(iter(await self._read(_TOLD.c.request_id == request_id, limit=1)), None)
 
     async def newest(self, model: str) -> Drill | None:
-        """Return the drill of a model that was asked for last."""
+        """Return the latest drill of a model."""
         return next(iter(await self.list(model, limit=1)), None)
 
     async def list(self, model: str, *, limit: int) -> builtins.list[Drill]:
@@ -100,15 +100,15 @@ class DrillRepository:
         return await self._read(_TOLD.c.model == model, limit=limit)
 
     async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
-        """Return the newest drill whose request has one of `statuses` and that says something of the served model.
+        """Return the newest drill of the served model whose request has one of `statuses`.
 
-        None when there is none: of one that an import has replaced since, drills say nothing any more.
+        None if there is none: drills of a model that an import has replaced do not count.
         """
         served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
         return next(iter(await self._read(*served, limit=1)), None)
 
     async def between(self, model: str, since: datetime, until: datetime) -> builtins.list[Drill]:
-        """Return the drills of a model asked for from `since` on and before `until`, newest first."""
+        """Return the drills of a model requested from `since` on and before `until`, newest first."""
         asked = (_TOLD.c.model == model, _TOLD.c.requested_at >= since, _TOLD.c.requested_at < until)
         return await self._read(*asked, limit=None)
 

@@ -1,4 +1,4 @@
-"""Starting a drill, which deletes the next cohort of canaries by the ordinary way, and what the drill routes give."""
+"""Start drills, which delete the next cohort of canaries like any request, and build the drill routes' answers."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ from service.requests.tombstones import TombstoneLookup
 
 @dataclass(frozen=True)
 class Cohorts:
-    """How many cohorts of canaries the served model has, and which are left."""
+    """The cohorts of canaries of the served model, and those left."""
 
-    #: Cohorts at training, and nodes of each; 0 for a model without canaries.
+    #: Number of cohorts at training, and nodes of each; 0 for a model without canaries.
     total: int
     nodes: int
-    #: Those of which nothing was deleted, in the order in which drills use them.
+    #: Cohorts without deletions, in the order in which drills use them.
     unused: tuple[int, ...]
-    #: Those of which a part was deleted by other requests, so that a drill would show less than it says.
+    #: Cohorts that other requests deleted in part, so that a drill would prove less than it claims.
     partly_deleted: tuple[int, ...]
 
 
 class CohortSearch:
-    """Looks the canaries up in the graph and among the tombstones."""
+    """Looks up the canaries in the graph and among the tombstones."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CohortSearch:
         live: Callable[[Sequence[str]], Collection[str]],
         tombstones: TombstoneLookup,
     ) -> None:
-        """`canaries` are those of the served model, `live` says which of some ids are live nodes of it.
+        """`canaries` returns those of the served model, `live` filters ids by its live nodes.
 
         Either may raise Unavailable.
         """
@@ -57,14 +57,14 @@ class CohortSearch:
         self._tombstones = tombstones
 
     async def __call__(self) -> Cohorts:
-        """The cohorts of the served model. Raises Unavailable, also while no model is loaded yet."""
+        """Return the cohorts of the served model. Raises Unavailable, also while no model is loaded yet."""
         canaries = self.canaries()
         if canaries is None:
             return Cohorts(0, 0, (), ())
         all_of_them = {cohort: canaries.cohort_ids(cohort) for cohort in range(1, canaries.cohorts + 1)}
         left = frozenset(self._live([node for cohort_nodes in all_of_them.values() for node in cohort_nodes]))
         live = {cohort: [node for node in nodes if node in left] for cohort, nodes in all_of_them.items()}
-        # A canary without its features has left the column, and is a node of the graph still.
+        # A canary without features has left the column but is still a node of the graph.
         nodes = [node for cohort_nodes in live.values() for node in cohort_nodes]
         bare = await self._tombstones.find(Part.FEATURES, nodes)
         whole = {cohort: sum(node not in bare for node in nodes) for cohort, nodes in live.items()}
@@ -77,12 +77,12 @@ class CohortSearch:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers in words, runs of them as `3 to 7`."""
+    """Format ascending numbers, with runs as `3 to 7`."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-#: What stands for the body of `POST /drills`, which has none: which cohort is next is not the caller's to say.
+#: Stands for the body of `POST /drills`, which has none: the caller does not choose the cohort.
 _BODY = b"POST /drills"
 
 
@@ -102,12 +102,12 @@ class CohortsUsedUp(Conflict):
 
 @dataclass(frozen=True)
 class StartedDrill:
-    """A drill that was accepted."""
+    """An accepted drill."""
 
     drill: Drill
-    #: What its request names, with the salts; None once that is forgotten.
+    #: The targets of its request, with the salts; None once erased.
     targets: Targets | None
-    #: The model's cohorts, that of the drill among them if it was started just now.
+    #: The model's cohorts, including that of a drill started just now.
     cohorts: Cohorts
 
 
@@ -125,28 +125,28 @@ class Drills:
     ) -> None:
         self.engine = engine
         self.model = model
-        #: Call it for what is left of the canaries.
+        #: Returns the remaining canaries when called.
         self.cohorts = cohorts
         self._intake = intake
         self._keyring = keyring
         self._metrics = metrics
 
     async def newest(self) -> Drill | None:
-        """The drill of the model that was asked for last. Raises Unavailable."""
+        """Return the latest drill of the model. Raises Unavailable."""
         async with transaction(self.engine) as connection:
             return await DrillRepository(connection).newest(self.model)
 
     async def start(self, caller: ApiKey, *, newest: Drill | None, idempotency_key: str | None = None) -> StartedDrill:
-        """Ask for the deletion of the first cohort that is whole.
+        """Request the deletion of the first complete cohort.
 
-        `newest` is the model's newest drill, read before this call: should there be another by now, nothing is started.
-        With an idempotency key that a drill was started with before, that drill is returned.
+        `newest` is the model's newest drill, read before this call. If there is a newer one by now, nothing is started.
+        If the idempotency key has started a drill before, that drill is returned.
 
         Raises:
             NoCanaries, CohortsUsedUp: there is nothing to delete.
-            DrillOpen: a drill is under way.
+            DrillOpen: a drill is running.
             Conflict: the idempotency key was used for something else.
-            QueueFull, Unavailable: it cannot be taken now; nothing is started.
+            QueueFull, Unavailable: it cannot be accepted now; nothing is started.
         """
         if idempotency_key is not None:
             digest = self._keyring.body_digest(_BODY)
@@ -178,7 +178,7 @@ class Drills:
             NewRequest(
                 model=self.model,
                 kind=RequestKind.NODE,
-                # All of them are there, or were a moment ago: what goes meanwhile, the unlearner finds to be gone.
+                # All of them exist, or did a moment ago: the unlearner finds any that are gone.
                 targets=salted(canaries.cohort_ids(new.cohort), reference, self._keyring.new_salt),
                 reference=reference,
                 api_key_id=caller.id,
@@ -190,7 +190,7 @@ class Drills:
         if accepted.replayed:
             return StartedDrill(await self._recorded(accepted.request.id), accepted.targets, cohorts)
         self._metrics.received(RequestKind.NODE)
-        # Not read from the database: an outage now would be told as if nothing had been recorded.
+        # Not read from the database: an outage now would suggest that nothing was recorded.
         drill = Drill(
             request_id=accepted.request.id,
             model=self.model,
@@ -209,7 +209,7 @@ class Drills:
 
 
 def _used_up(cohorts: Cohorts) -> str:
-    """What became of the cohorts, in a sentence that names those that were deleted in part."""
+    """Describe the used cohorts in a sentence that names those deleted in part."""
     text = f"All {cohorts.total} cohorts of canaries are used."
     if cohorts.partly_deleted:
         text += f" No drill can use {ranges(cohorts.partly_deleted)}: other requests deleted some of their nodes."
@@ -249,7 +249,7 @@ _COHORTS: dict[str, Any] = {"total": 12, "nodes": 4, "remaining": 8, "partly_del
 
 
 class DrillAnswer(BaseModel):
-    """The deletion of one cohort of canaries, and what was read from the weights."""
+    """The deletion of one cohort of canaries, and its effect measured in the weights."""
 
     request_id: UUID = Field(description="The deletion request of the drill.")
     cohort: int
@@ -280,7 +280,7 @@ class CohortsAnswer(BaseModel):
 
 
 class AcceptedDrill(DrillAnswer):
-    """A drill that was accepted; what is done since is at `links.self`."""
+    """An accepted drill; its later state is at `links.self`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -302,7 +302,7 @@ class AcceptedDrill(DrillAnswer):
 
 
 class DrillsAnswer(BaseModel):
-    """The drills of the served model, and what is left for more."""
+    """The drills of the served model, and the cohorts left for more."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "cora", "cohorts": _COHORTS, "drills": [_DONE]}]}
@@ -314,12 +314,12 @@ class DrillsAnswer(BaseModel):
 
 
 def drill_answer(drill: Drill, *, with_result: bool) -> DrillAnswer:
-    """What a drill looks like; `with_result` is whether what was read from the weights may be told."""
+    """Build the answer for a drill; `with_result` is whether measurements of the weights may be shown."""
     return DrillAnswer(**_fields(drill, with_result=with_result))
 
 
 def accepted_drill(started: StartedDrill, *, with_result: bool) -> AcceptedDrill:
-    """The 202 answer; see `drill_answer`."""
+    """Build the 202 answer; see `drill_answer`."""
     targets = started.targets
     salts = None if targets is None else Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt)
     told = _fields(started.drill, with_result=with_result)
@@ -327,7 +327,7 @@ def accepted_drill(started: StartedDrill, *, with_result: bool) -> AcceptedDrill
 
 
 def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
-    """What is left of the canaries; the cohort of a drill under way is not, though its nodes may still be there."""
+    """Build the remaining canaries, without the cohort of a running drill, whose nodes may still exist."""
     taken = newest.cohort if newest is not None and newest.is_open else None
     return CohortsAnswer(
         total=cohorts.total,
@@ -340,7 +340,7 @@ def cohorts_answer(cohorts: Cohorts, newest: Drill | None) -> CohortsAnswer:
 def _fields(drill: Drill, *, with_result: bool) -> dict[str, Any]:
     named = {name: getattr(drill, name) for name in DrillAnswer.model_fields if name != "links"}
     if not with_result:
-        # Read in the batch, so there before the drill is completed.
+        # Measured in the batch, so present before the drill is completed.
         named |= dict.fromkeys(("channel_norm_before", "channel_norm_after"))
         if drill.status is RequestStatus.COMPLETED:
             told = "The result requires the scope audit:read, since the weights are published with noise."

@@ -1,9 +1,9 @@
-"""Accepting deletion requests: concurrent callers share one sync of the key file and one transaction.
+"""Accept deletion requests: concurrent callers share one sync of the key file and one transaction.
 
-Order of a group: look for earlier uses of the idempotency keys; enter the intake; make the keys of the new requests
-durable; insert requests and outbox rows; commit. So there is no row without its key. A key without its row is destroyed
-once the row is known to be absent: here when no commit was sent, or when it was answered; else by the unlearner, which
-is told of it and looks when no commit can be under way any more (`service.access.key_disposal`).
+A group runs in this order: find earlier uses of the idempotency keys; enter the intake; make the keys of the new
+requests durable; insert requests and outbox rows; commit. So no row lacks its key. A key without a row is destroyed
+once the row is known to be absent. This happens here if no commit was sent or if it was answered. Otherwise the
+unlearner is notified, and checks once no commit can be in progress (`service.access.key_disposal`).
 """
 
 import asyncio
@@ -48,24 +48,24 @@ from service.requests.moves import SEND_ANEW, RequestMoves
 
 __all__ = ["Accepted", "Intake", "NewRequest"]
 
-#: Requests, and nodes and edges they name, in one transaction; the others wait for the next.
+#: Maximum requests, and nodes and edges in them, per transaction; the rest wait for the next.
 _GROUP_REQUESTS = 256
 _GROUP_TARGETS = 20_000
 
 
 @dataclass
 class _Group:
-    """What one transaction found and stored."""
+    """The requests that one transaction found and stored."""
 
     earlier: dict[IdempotencyKey, StoredRequest]
-    #: Those for which a row was to be made.
+    #: Requests that need a row.
     new: list[PendingCall]
-    #: When each new request was received; those that lost their idempotency key to another process are missing.
+    #: When each new request was received; requests that lost their idempotency key to another process are missing.
     received: dict[UUID, Received]
 
 
 class Intake:
-    """Stores requests for the API. One per process; it belongs to the event loop it is used in."""
+    """Stores requests for the API. One per process; bound to the event loop that uses it."""
 
     def __init__(
         self, engine: AsyncEngine, own_slots: OwnSlots, keyring: Keyring, *, max_queued_nodes: int | None
@@ -73,23 +73,23 @@ class Intake:
         self._engine = engine
         self._keyring = keyring
         self._slots = own_slots
-        #: Those of all processes, for repetitions and retries of what another accepted.
+        #: The keys of all processes, for repetitions and retries of requests that another accepted.
         self._keys = RequestKeys(own_slots.folder)
         self._depth = QueueDepth(max_queued_nodes)
         self._pending: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
-        #: Whether there may be keys of requests that were not stored, of which the unlearner has not been told: when a
-        #: process begins, those that the one before it left.
+        #: Whether keys of unstored requests may exist without the unlearner's knowledge. True at the start of a
+        #: process, because its predecessor may have left some.
         self._has_orphans = True
 
     async def accept(self, new: NewRequest) -> Accepted:
-        """Return once the request is committed, or the earlier one that its idempotency key stands for.
+        """Return once the request is committed, or the earlier request of its idempotency key.
 
-        Raises `Conflict` (the idempotency key came with another body before; as `DrillOpen`, another drill is under
-        way; as `SaltUsed`, a salt was used before), `QueueFull`, `InvalidRequest` (text that cannot be stored),
-        `NotFound` (no such model) and `Unavailable`: nothing was stored, or, when it is a `CommitUnanswered`, repeating
-        the request with its idempotency key finds out.
+        Raises `Conflict` (the idempotency key was used with another body; as `DrillOpen`, another drill is running; as
+        `SaltUsed`, a salt was used before), `QueueFull`, `InvalidRequest` (text that cannot be stored), `NotFound` (no
+        such model) and `Unavailable`. Nothing was stored then. The exception is `CommitUnanswered`: repeat the request
+        with its idempotency key to find out.
         """
         if self._closed:
             raise shutting_down()
@@ -100,9 +100,9 @@ class Intake:
         return await waiting.answer
 
     async def find(self, api_key_id: UUID, idempotency_key: str, body_digest: bytes) -> Accepted | None:
-        """Return what was stored under an idempotency key, None when nothing was.
+        """Return the request stored under an idempotency key, or None.
 
-        Raises `Conflict` (it came with another body), `NotDecrypted` and `Unavailable`.
+        Raises `Conflict` (the key was used with another body), `NotDecrypted` and `Unavailable`.
         """
         key = IdempotencyKey(api_key_id, idempotency_key)
         async with transaction(self._engine) as conn:
@@ -113,7 +113,7 @@ class Intake:
         return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
     async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
-        """Cancel a queued request as the holder of an API key; the unlearner then destroys the request's own key.
+        """Cancel a queued request for the holder of an API key; the unlearner then destroys the request's own key.
 
         Raises `NotFound`, `Conflict`, `Unauthenticated`, `Unavailable`.
         """
@@ -123,9 +123,9 @@ class Intake:
         return cancelled
 
     async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
-        """Queue a failed request again, as the holder of an API key.
+        """Queue a failed request again for the holder of an API key.
 
-        Raises `NotFound`, `Unauthenticated`, `Unavailable`, and `Conflict` when that is not possible.
+        Raises `NotFound`, `Unauthenticated`, `Unavailable`, and `Conflict` if it cannot be retried.
         """
         async with transaction(self._engine) as conn:
             request = await RequestMoves(conn).retry(request_id, api_key_id)
@@ -137,7 +137,7 @@ class Intake:
         return request
 
     async def is_readable(self, request_id: UUID) -> bool:
-        """Whether the key to what a request names is still there. Raises `Unavailable`."""
+        """Return whether the key to a request's targets still exists. Raises `Unavailable`."""
         async with transaction(self._engine) as conn:
             return await self._has_key(conn, request_id)
 
@@ -145,7 +145,7 @@ class Intake:
         return self._keys.get(request_id, await RequestKeyRepository(conn).slot(request_id)) is not None
 
     async def close(self) -> None:
-        """Take no more requests, and wait for those under way."""
+        """Accept no more requests, and wait for those in progress."""
         self._closed = True
         if self._writer is not None:
             await asyncio.wait([self._writer])
@@ -157,15 +157,15 @@ class Intake:
                 group = self._take()
                 try:
                     await self._write(group)
-                except Exception as error:  # noqa: BLE001 - a defect: it belongs to the callers, and the next group is due
+                except Exception as error:  # noqa: BLE001 - a defect: report it to the callers and continue
                     refuse(group, error)
         finally:
-            # Only when this task was cancelled is anyone still waiting.
+            # Callers still wait only if this task was cancelled.
             refuse([*group, *self._pending], shutting_down())
             self._pending.clear()
 
     def _take(self) -> list[PendingCall]:
-        """Remove the next group, at least one request, from those pending, and drop whose callers have gone away."""
+        """Remove the next group, at least one request, from the pending ones, and drop those whose callers left."""
         targets = 0
         for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
             targets += waiting.new.targets.count
@@ -178,7 +178,7 @@ class Intake:
         return [waiting for waiting in group if not waiting.answer.done()]
 
     async def _write(self, group: Sequence[PendingCall]) -> None:
-        """Store a group and answer its callers; a request that cannot be stored is found by halving and fails alone."""
+        """Store a group and answer its callers; halving isolates a request that cannot be stored, which fails alone."""
         if not group:
             return
         try:
@@ -196,14 +196,14 @@ class Intake:
             self._answer(group, stored)
 
     async def _store(self, group: Sequence[PendingCall]) -> _Group:
-        """Commit the new ones of a group in one transaction; no key without a row is left behind unnoticed."""
+        """Commit the new requests of a group in one transaction; every key left without a row is noted."""
         failure_points.reached(FailurePoint.ACCEPTING)
         reserved: Mapping[UUID, ReservedKey] = {}
         commit_sent = notified = False
         try:
             async with transaction(self._engine) as conn:
                 if any(waiting.new.drill for waiting in group):
-                    # Before anything is read: what drills of other processes stored is seen then.
+                    # Before any read, to see the drills that other processes stored.
                     await DrillRepository(conn).take_turn()
                 asked = {waiting.key for waiting in group if waiting.key}
                 stored = _Group(await callers.find_earlier(conn, asked), [], {})
@@ -239,15 +239,15 @@ class Intake:
     async def _admit(
         self, conn: AsyncConnection, group: Iterable[PendingCall], earlier: Collection[IdempotencyKey]
     ) -> list[PendingCall]:
-        """Return those of `group` that are new, fit into the queue and, if they are drills, may begin.
+        """Return the new requests of `group` that fit into the queue and, if they are drills, may begin.
 
-        Those that must not are refused, and leave their idempotency key to the next that has it. What has a key of
-        an `earlier` request, or of one that was admitted before it, is a repetition.
+        Others are refused, and their idempotency key passes to the next request with it. A request whose key belongs to
+        an `earlier` request, or to one admitted before it, is a repetition.
         """
         admitted: list[PendingCall] = []
         used = set(earlier)
         for waiting in group:
-            # Told already: by an earlier attempt, which another of its group has made fail.
+            # Already answered by an earlier attempt that another request of the group made fail.
             if waiting.answer.done() or waiting.key in used:
                 continue
             if not await _may_begin(conn, waiting, admitted):
@@ -264,22 +264,22 @@ class Intake:
         return admitted
 
     async def _reserve(self, new: Sequence[PendingCall]) -> Mapping[UUID, ReservedKey]:
-        """Make a durable key for each request."""
+        """Create a durable key for each request."""
         try:
             return await asyncio.to_thread(self._slots.reserve, [waiting.id for waiting in new])
         except asyncio.CancelledError:
-            # The thread goes on.
+            # The thread continues.
             self._has_orphans = True
             raise
         except OSError as error:
-            # Some may be on the disk: zeroing them may have failed as well.
+            # Some may be on the disk, because zeroing them may have failed too.
             self._has_orphans = True
             raise Unavailable(
                 f"The keys of new requests cannot be written ({error.strerror}).", "Nothing was stored; try again."
             ) from error
 
     def _answer(self, group: Sequence[PendingCall], stored: _Group) -> None:
-        """Tell every caller what became of its request; a repetition gets the answer of the first use of its key."""
+        """Answer every caller; a repetition gets the answer of the first use of its key."""
         for waiting in stored.new:
             if waiting.id in stored.received:
                 request = request_of(waiting, stored.received[waiting.id])
@@ -304,14 +304,14 @@ class Intake:
         repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
 
     def _targets(self, earlier: StoredRequest) -> Targets | None:
-        """What a stored request names; None once it is forgotten. Raises `NotDecrypted`."""
+        """Return the targets of a stored request; None once they are erased. Raises `NotDecrypted`."""
         key = self._keys.get(earlier.request.id, earlier.key_slot)
         if key is None or earlier.ciphertext is None:
             return None
         return decrypt(earlier.ciphertext, key, earlier.request.id)
 
     def _encrypted(self, waiting: PendingCall, reserved: ReservedKey) -> NewRow:
-        """A request with its targets encrypted."""
+        """Build the row of a request, with its targets encrypted."""
         new = waiting.new
         return NewRow(
             id=waiting.id,
@@ -329,7 +329,7 @@ class Intake:
         )
 
     async def _destroy(self, keys: Mapping[UUID, ReservedKey]) -> None:
-        """Destroy keys of this process that nothing needs; those that the disk refuses are left to the unlearner."""
+        """Destroy unneeded keys of this process; on a disk error, leave them to the unlearner."""
         if not keys:
             return
         try:
@@ -339,14 +339,14 @@ class Intake:
 
 
 async def _use_salts(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
-    """Record the salts that came with requests; raises `SaltUsed` when there was one of them before."""
+    """Record the salts from callers; raises `SaltUsed` if one was used before."""
     hashes = [one for waiting in stored for one in waiting.new.salt_hashes]
     if await callers.use_salts(conn, hashes) < len(hashes):
         raise SaltUsed
 
 
 async def _may_begin(conn: AsyncConnection, waiting: PendingCall, before: Iterable[PendingCall]) -> bool:
-    """Whether a request is no drill, or the only one of its model that there is now, those admitted `before` too."""
+    """Return whether a request is not a drill, or is the model's only open one, counting those admitted `before`."""
     model, drill = waiting.new.model, waiting.new.drill
     if drill is None:
         return True
@@ -356,7 +356,7 @@ async def _may_begin(conn: AsyncConnection, waiting: PendingCall, before: Iterab
 
 
 async def _record_drills(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:
-    """Record which of the requests that were stored are drills."""
+    """Record which of the stored requests are drills."""
     for waiting in stored:
         if waiting.new.drill is not None:
             await DrillRepository(conn).record(waiting.id, waiting.new.model, waiting.new.drill)

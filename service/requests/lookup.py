@@ -1,4 +1,4 @@
-"""Deletion requests, looked up."""
+"""Queries for deletion requests."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -23,9 +23,9 @@ from service.errors import NotFound
 from service.predictions.version_rows import BATCH_COLUMNS, batch_in, with_batch
 from service.requests.drill_rows import DrillRow
 
-#: The head of the queue, what came before it and went on since the head was queued, and the batch that the unlearner
-#: has in hand: what this one took up and has not ended, however long that takes. The head is found among all that are
-#: open, by another index than the one by which requests are published again: damage to one is seen through the other.
+#: The head of the queue, the requests before it that progressed since the head was queued, and the batch that the
+#: unlearner has in hand: the requests it took and has not ended, however long that takes. The head is found among all
+#: open requests by another index than the one for republishing: damage to one shows through the other.
 _OLDEST = text(
     """
     WITH head AS (
@@ -53,12 +53,12 @@ _OLDEST = text(
     FROM head h, in_hand
     """
 )
-#: Drills are kept apart: nobody waits for what became of made-up nodes.
+#: Drills are excluded: nobody waits for the deletion of made-up nodes.
 _NO_DRILL = RequestRow.id.not_in(select(DrillRow.request_id))
 
 
 class RequestRepository:
-    """The table `requests` in the caller's transaction, read."""
+    """Queries of the table `requests` in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
@@ -66,7 +66,7 @@ class RequestRepository:
     async def get(
         self, request_id: UUID, api_key_id: UUID | None = None
     ) -> tuple[DeletionRequest, RequestAudit | None] | None:
-        """Return a request, with its audit once it is applied; None when unknown or, if a key is given, not its own."""
+        """Return a request, with its audit once it is applied; None if unknown, or not of the given key."""
         query = select(*REQUEST_COLUMNS).where(RequestRow.id == request_id)
         if api_key_id is not None:
             query = query.where(RequestRow.api_key_id == api_key_id)
@@ -79,7 +79,7 @@ class RequestRepository:
     async def require(
         self, request_id: UUID, api_key_id: UUID | None = None
     ) -> tuple[DeletionRequest, RequestAudit | None]:
-        """Return a request as `get` does; raises `NotFound`."""
+        """Return a request like `get`; raises `NotFound`."""
         found = await self.get(request_id, api_key_id)
         if found is None:
             raise NotFound(
@@ -89,19 +89,19 @@ class RequestRepository:
         return found
 
     async def open(self, model: str, *, limit: int) -> list[DeletionRequest]:
-        """Return up to `limit` requests that have not ended, those that are due first at the top; no drills."""
+        """Return up to `limit` requests that have not ended, earliest deadline first, without drills."""
         query = select(*REQUEST_COLUMNS).where(RequestRow.model == model, RequestRow.ended_at.is_(None), _NO_DRILL)
         query = query.order_by(RequestRow.due_at, RequestRow.id).limit(limit)
         return [deletion_request(row) for row in await self._conn.execute(query)]
 
     async def late_failures(self, model: str, at: datetime) -> int:
-        """Return how many requests failed, are not handled and are past their deadline at `at`; no drills."""
+        """Return the number of failed, unhandled requests past their deadline at `at`, without drills."""
         query = select(func.count()).where(RequestRow.model == model, RequestRow.ended_at.is_(None), _NO_DRILL)
         query = query.where(RequestRow.status == RequestStatus.FAILED, RequestRow.due_at < at)
         return int(await self._conn.scalar(query) or 0)
 
     async def handled_by(self, request_id: UUID) -> list[UUID]:
-        """Return the failed requests that were handled because this one deleted the same."""
+        """Return the failed requests handled because this one deleted the same targets."""
         query = select(RequestRow.id).where(RequestRow.handled_by == request_id).order_by(RequestRow.id)
         return list((await self._conn.execute(query)).scalars())
 
@@ -116,13 +116,13 @@ class RequestRepository:
         return [queued_request(row) for row in await self._conn.execute(query)]
 
     async def all_may_know(self, ids: Collection[UUID]) -> bool:
-        """Whether the keys of all these requests may know what is deleted."""
+        """Return whether the keys of all these requests may know of deletions."""
         query = select(func.bool_and(ApiKeyRow.scopes.contains([Scope.DELETIONS_READ.value])))
         query = query.join(RequestRow, RequestRow.api_key_id == ApiKeyRow.id).where(RequestRow.id == any_of(ids))
         return bool(await self._conn.scalar(query))
 
     async def ages_in_batch(self, batch_id: UUID) -> list[tuple[float, float]]:
-        """Return, for each completed request of a batch, the seconds from its receipt to `applied` and `completed`."""
+        """Return, for each completed request of a batch, the seconds from receipt to `applied` and `completed`."""
         query = select(
             func.extract("epoch", RequestRow.applied_at - RequestRow.received_at),
             func.extract("epoch", RequestRow.completed_at - RequestRow.received_at),
@@ -130,9 +130,9 @@ class RequestRepository:
         return [(float(applied), float(completed)) for applied, completed in await self._conn.execute(query)]
 
     async def unclaimed(self, model: str, *, older_than_s: float, limit: int) -> list[UUID]:
-        """Return up to `limit` queued requests that nobody has taken up for `older_than_s`, oldest first.
+        """Return up to `limit` queued requests that nobody has claimed for `older_than_s`, oldest first.
 
-        Those still in the outbox are left to the relay. Each is named at most once in `older_than_s`.
+        Leaves those in the outbox to the relay. Returns each at most once per `older_than_s`.
         """
         age = literal(timedelta(seconds=older_than_s))
         waiting = (
@@ -149,7 +149,7 @@ class RequestRepository:
         return [row.id for row in sorted(rows, key=lambda row: (row.received_at, row.id))]
 
     async def queued_nodes(self, model: str) -> int:
-        """Return how many nodes and edges the queued requests name."""
+        """Return the number of nodes and edges in the queued requests."""
         query = select(func.coalesce(func.sum(RequestRow.count), 0))
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return int(await self._conn.scalar(query) or 0)
@@ -160,7 +160,7 @@ class RequestRepository:
         return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_served)
 
     async def queued_by_key(self, model: str) -> dict[UUID, int]:
-        """Return how many nodes and edges the queued requests of each API key name."""
+        """Return the number of nodes and edges in the queued requests of each API key."""
         query = select(RequestRow.api_key_id, func.sum(RequestRow.count))
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return {key: int(count) for key, count in await self._conn.execute(query.group_by(RequestRow.api_key_id))}

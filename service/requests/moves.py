@@ -1,4 +1,4 @@
-"""Deletion requests, moved from one state to the next."""
+"""Move deletion requests from one state to the next."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from service.log.events import EventRepository, LogRepository
 from service.log.leaves import AlreadyDeleted, Content, Failed, HandledByDeletion
 from service.requests.lookup import RequestRepository
 
-#: What to do about a failed request whose ids nobody can read: no later request is known to delete the same data.
+#: Remedy for a failed request whose ids are unreadable, since no later request is known to delete the same data.
 SEND_ANEW = "send a new request for the same data, then mark this one as handled. Lethe cannot match the two."
 
 
 @dataclass(frozen=True)
 class AppliedOutcome:
-    """What to record of one request when its batch is applied."""
+    """The outcome to record for one request when its batch is applied."""
 
     request_id: UUID
     guarantee: Guarantee
     repair: RepairStatus
     explanation: str
-    #: Of its `applied` event, and of the `repaired` one beside it where the batch's repair has converged.
+    #: Content of its `applied` event, and of the `repaired` event too if the batch's repair has converged.
     content: Content
 
 
 def permitted(answer: bool | None) -> bool:
-    """The answer of a database function that acts for an API key; raises `Unauthenticated` if the key may not."""
+    """Return the answer of a database function that acts for an API key; raises `Unauthenticated` if it may not."""
     if answer is None:
         raise Unauthenticated("This API key was revoked or lacks a scope.", "Use another key.")
     return answer
@@ -46,18 +46,18 @@ def permitted(answer: bool | None) -> bool:
 class RequestMoves:
     """Moves of requests in the caller's transaction.
 
-    Each `mark_*` writes the event that belongs to the move. Repeating one that was committed changes nothing and writes
-    nothing, so that start-up recovery may; a move that `TRANSITIONS` forbids raises `Conflict`. Those of requests that
-    somebody else may end at the same time take their turn at the log before they lock the request.
+    Each `mark_*` writes the move's event. Repeating a committed move changes and writes nothing, so that recovery at
+    startup may repeat it. A move that `TRANSITIONS` forbids raises `Conflict`. If others may end the requests at the
+    same time, the move takes its turn at the log before it locks the request.
     """
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
     async def take(self, ids: Collection[UUID]) -> set[UUID]:
-        """Keep those of `ids` that are still queued from being cancelled, and return them.
+        """Protect those of `ids` that are still queued from cancellation, and return them.
 
-        Lost with a crash of Postgres, at which nothing is lost: they are taken up again.
+        A crash of Postgres may undo this, without harm: they are claimed again.
         """
         await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
         taken = (
@@ -69,9 +69,9 @@ class RequestMoves:
         return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
 
     async def mark_applied(self, batch_id: UUID, outcomes: Sequence[AppliedOutcome]) -> list[UUID]:
-        """Move requests of a batch to `applied`; returns those that were not there before.
+        """Move requests of a batch to `applied`; returns those that moved now.
 
-        Raises `Conflict` when one is neither queued in this batch nor past it.
+        Raises `Conflict` if one is neither queued in this batch nor past it.
         """
         rows = unnested(
             "outcome",
@@ -102,9 +102,9 @@ class RequestMoves:
         return recorded
 
     async def mark_completed(self, contents: Mapping[UUID, Content]) -> list[UUID]:
-        """Move applied requests to `completed` and drop their ciphertexts; returns those that were not there before.
+        """Move applied requests to `completed` and drop their ciphertexts; returns those that moved now.
 
-        After the commit the caller destroys their keys. Raises `Conflict` when one is neither applied nor completed.
+        The caller destroys their keys after the commit. Raises `Conflict` if one is neither applied nor completed.
         """
         moved = await self._moved(
             update(RequestRow)
@@ -116,9 +116,9 @@ class RequestMoves:
         return await self._record(EventType.COMPLETED, contents, moved)
 
     async def mark_completed_without_work(self, request_id: UUID, content: AlreadyDeleted, explanation: str) -> bool:
-        """Complete a queued request all of whose targets an earlier one deleted; False when it was completed before.
+        """Complete a queued request whose targets are all deleted already; False if it was completed before.
 
-        After the commit the caller destroys its key. Raises `Conflict` when it is in a batch, failed or cancelled.
+        The caller destroys its key after the commit. Raises `Conflict` if it is in a batch, failed or cancelled.
         """
         await LogRepository(self._conn).take_turn()
         moved = await self._moved(
@@ -138,9 +138,9 @@ class RequestMoves:
         return bool(await self._record(EventType.COMPLETED, {request_id: content}, moved))
 
     async def mark_failed(self, request_id: UUID, failure: str) -> bool:
-        """Fail a queued request for its own data, saying why; False when it had failed before.
+        """Fail a queued request because of its own data, with the reason; False if it had failed before.
 
-        Its ciphertext stays, so that it can be tried again. Raises `Conflict` when it is in a batch or finished.
+        Its ciphertext stays for a retry. Raises `Conflict` if it is in a batch or finished.
         """
         await LogRepository(self._conn).take_turn()
         moved = await self._moved(
@@ -154,9 +154,9 @@ class RequestMoves:
         return bool(await self._record(EventType.FAILED, {request_id: Failed()}, moved))
 
     async def mark_handled(self, request_id: UUID, by: tuple[UUID, ...]) -> bool:
-        """Settle a failed request whose targets the requests `by`, the last to end first, have deleted.
+        """Settle a failed request whose targets the requests `by`, latest end first, have deleted.
 
-        False when it is settled, or tried again, since. After the commit the caller destroys its key.
+        False if it was settled or retried meanwhile. The caller destroys its key after the commit.
         """
         await LogRepository(self._conn).take_turn()
         moved = await self._moved(
@@ -169,7 +169,7 @@ class RequestMoves:
         return bool(await self._record(EventType.HANDLED, {request_id: HandledByDeletion(by)}, moved))
 
     async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
-        """Cancel a queued request that nobody has taken up; use `Intake.cancel`, which destroys its key as well.
+        """Cancel a queued request that nobody has taken; use `Intake.cancel`, which also destroys its key.
 
         `own_only` is for an API key that sees only its own requests. Raises `NotFound` if the request is unknown or
         hidden from the key, `Conflict` if it is too late, and `Unauthenticated` if the key may not cancel.
@@ -185,9 +185,9 @@ class RequestMoves:
         raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be cancelled.")
 
     async def retry(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
-        """Queue a failed request again, as if it had just been accepted; use `Intake.retry`, which looks for its key.
+        """Queue a failed request again, as if just accepted; use `Intake.retry`, which checks for its key.
 
-        Raises `NotFound` when it is unknown, `Conflict` when it has not failed, `Unauthenticated` when the key may not.
+        Raises `NotFound` if it is unknown, `Conflict` if it has not failed, `Unauthenticated` if the key may not retry.
         """
         queued = permitted(await self._conn.scalar(select(func.request_retry(request_id, api_key_id))))
         found, _ = await RequestRepository(self._conn).require(request_id)
@@ -211,7 +211,7 @@ class RequestMoves:
         allowed: tuple[RequestStatus, ...],
         batch_id: UUID | None = None,
     ) -> None:
-        """Raise `Conflict` unless each of `ids` has an allowed status (and is in the batch, if one is given)."""
+        """Raise `Conflict` unless each of `ids` has an allowed status and, if given, the batch."""
         if not ids:
             return
         query = select(RequestRow.id, RequestRow.status, RequestRow.batch_id).where(RequestRow.id == any_of(ids))
@@ -229,7 +229,7 @@ class RequestMoves:
     async def _record(
         self, event_type: EventType, contents: Mapping[UUID, Content], moved: Collection[UUID]
     ) -> list[UUID]:
-        """Append an event to each moved request, in the order of `contents`, and return them in that order."""
+        """Append an event for each moved request, in the order of `contents`, and return them in that order."""
         new = {request_id: content for request_id, content in contents.items() if request_id in moved}
         if new:
             await EventRepository(self._conn).append_many(event_type, new)

@@ -1,4 +1,4 @@
-"""What the deletion routes take."""
+"""Request bodies of the deletion routes."""
 
 import re
 from functools import reduce
@@ -22,7 +22,7 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
 
 def _are_salts(value: object) -> object:
-    """Looks up to the first fault: each further one would cost time, and tell nothing new."""
+    """Check up to the first fault: further ones would only cost time."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
         raise ValueError(f"salts must be {SALT_BYTES} bytes in lower-case hex")
     return value
@@ -34,7 +34,7 @@ Salt = Annotated[str, StringConstraints(strict=True, pattern=f"^{_SALT.pattern}$
 
 
 class SaltsBody(Known):
-    """Salts that the caller has drawn itself, from a good source of randomness, and has never used before."""
+    """Salts that the caller drew itself from a good source of randomness and has never used before."""
 
     nodes: Annotated[dict[str, Salt], BeforeValidator(_are_salts)] = Field(
         description=f"{SALT_BYTES} random bytes, in hex, for each node and end of an edge."
@@ -85,7 +85,7 @@ class EdgesBody(_Body):
 
 _BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
 
-#: The bodies that /docs offers to try.
+#: Example bodies offered in /docs.
 EXAMPLES: dict[str, Any] = {
     kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
     for kind in RequestKind
@@ -115,12 +115,12 @@ def _not_blank(text: str) -> str:
     return text
 
 
-#: The reason for a decision: 1 to 500 characters, none invisible, and not only blanks.
+#: The reason for a decision: 1 to 500 characters, none invisible, and not only spaces.
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=500), IS_SHOWN, SHOWN, AfterValidator(_not_blank)]
 
 
 class HandledBody(Known):
-    """That a failed request is handled otherwise."""
+    """Marks a failed request as handled by other means."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [{"reason": "Sent again under a new key, and completed."}]}
@@ -132,7 +132,7 @@ class HandledBody(Known):
 
 
 class ExtendedBody(Known):
-    """That a request is given more time."""
+    """Extends the deadline of a request."""
 
     model_config = ConfigDict(
         strict=True,

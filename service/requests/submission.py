@@ -1,4 +1,4 @@
-"""From the body of `POST /deletions` to an accepted request, or to a refusal that is recorded."""
+"""Turn the body of `POST /deletions` into an accepted request or a recorded refusal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,22 +36,22 @@ class RefusedRequestRow(Base):
     model: Mapped[str]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     kind: Mapped[str]
-    #: How many nodes or edges it named.
+    #: Number of nodes or edges that it named.
     named: Mapped[int]
-    #: The slug of the problem that answered it.
+    #: Slug of the problem in the answer.
     reason: Mapped[str]
     refused_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A refusal to be recorded."""
+    """A refusal to record."""
 
     model: str
     api_key_id: UUID
     kind: RequestKind
     named: int
-    #: The slug of the problem that answers it.
+    #: Slug of the problem in the answer.
     reason: str
 
 
@@ -76,14 +76,14 @@ class DuplicateTargets(InvalidRequest):
 
 
 class SelfLoops(InvalidRequest):
-    """An edge of the list joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
+    """An edge joins a node to itself; `extra["self_loops"]` lists the first of the nodes."""
 
     slug: ClassVar[str] = "self-loops"
     title: ClassVar[str] = "Edges from a node to itself"
 
 
 class UnfitSalts(InvalidRequest):
-    """Salts that are not one for each node named, and for the reference; `extra` lists the first of the nodes."""
+    """The salts do not match the named nodes and the reference one to one; `extra` lists the first of the nodes."""
 
     slug: ClassVar[str] = "unfit-salts"
     title: ClassVar[str] = "Salts do not fit"
@@ -91,7 +91,7 @@ class UnfitSalts(InvalidRequest):
 
 @dataclass(frozen=True)
 class Submission:
-    """What became of a body: the request, its targets while they are not forgotten, and what was gone already."""
+    """The result of a body: the request, its targets unless erased, and its already deleted targets."""
 
     request: DeletionRequest
     #: None once the request is finished and its salts are erased.
@@ -110,19 +110,19 @@ async def submit(
 ) -> Submission:
     """Accept `body` for `caller`.
 
-    For a key with deletions:read, targets that an earlier request deleted are left out. When none is left they are
-    taken in like those of any other key: the unlearner alone says of a request that it is done, and when it comes to
-    this one, what it names is gone from the disk. Nothing tells another key what is gone already.
+    For a key with deletions:read, already deleted targets are left out. If none is left, all are accepted like those of
+    any other key: only the unlearner marks a request as done, and when it reaches this one, the targets are gone from
+    the disk. Other keys do not learn what is already deleted.
 
     Raises:
-        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts: the body cannot be taken.
+        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts: the body is invalid.
         SaltUsed: a salt was used before; nothing is accepted.
-        UnknownNodes, UnknownEdges: it names what the model does not have; nothing is accepted.
-        PublicNodes: it names what is never deleted; nothing is accepted.
-        UnknownTargets: in the place of these three, for a key without deletions:read.
+        UnknownNodes, UnknownEdges: a target is not in the model; nothing is accepted.
+        PublicNodes: a target is never deleted; nothing is accepted.
+        UnknownTargets: replaces these three for a key without deletions:read.
         Conflict: the idempotency key was used with another body.
-        TooManyAttempts: too many requests of a key without deletions:read were refused lately.
-        QueueFull, Unavailable: it cannot be taken now; nothing is accepted.
+        TooManyAttempts: too many requests of a key without deletions:read were refused recently.
+        QueueFull, Unavailable: it cannot be accepted now; nothing is accepted.
     """
     kind = RequestKind(body.kind)
     subjects = body.named
@@ -133,7 +133,7 @@ async def submit(
     may_know = Scope.DELETIONS_READ in caller.scopes
     digest = None if idempotency_key is None else deletions.keyring.body_digest(_canonical(body))
     if idempotency_key is not None and digest is not None:
-        # Before it is judged: what it named may be gone by now, by itself or by others.
+        # Before the checks: its targets may be gone by now, through this or another request.
         first = await deletions.intake.find(caller.id, idempotency_key, digest)
         if first is not None:
             return await _replay(deletions, first, kind, subjects, may_know=may_know)
@@ -162,20 +162,20 @@ async def submit(
         await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     except (SaltUsed, QueueFull) as refusal:
-        # Only what is there gets that far: asked for with a used salt it is told, and nothing is at risk.
+        # Only existing targets get this far. A used salt would reveal them at no risk, so it counts as an attempt.
         if not may_know:
             await deletions.limits.failed(PROBES, str(caller.id))
             await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     if accepted.replayed:
-        # It was asked for twice at the same moment.
+        # The same request was sent twice at the same moment.
         return await _replay(deletions, accepted, kind, subjects, may_know=may_know)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     return Submission(accepted.request, accepted.targets, already_deleted)
 
 
 async def _record(deletions: Deletions, refusal: Refusal) -> None:
-    """Record and count a refusal, before anybody is told of it. Raises Unavailable."""
+    """Record and count a refusal before it is answered. Raises Unavailable."""
     async with transaction(deletions.engine) as connection:
         await record(connection, refusal)
     deletions.metrics.refused(refusal.kind)
@@ -211,7 +211,7 @@ def _check(deletions: Deletions, subjects: Sequence[Target]) -> None:
 
 
 def _check_salts(subjects: Sequence[Target], reference: str | None, given: GivenSalts) -> None:
-    """Raises UnfitSalts unless there is a salt for each node and for the reference, each its own."""
+    """Raise UnfitSalts unless each node and the reference has its own salt."""
     named = set(nodes_of(subjects))
     missing, unknown = sorted(named - given.nodes.keys()), sorted(given.nodes.keys() - named)
     if missing or unknown:
@@ -228,7 +228,7 @@ def _check_salts(subjects: Sequence[Target], reference: str | None, given: Given
 
 
 def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:
-    """By what the salts that a caller gave are known again. Raises SaltUsed for one that Lethe itself gave out."""
+    """Return the hashes that identify the caller's salts. Raises SaltUsed for a salt that Lethe itself issued."""
     used = list(GivenSalts(targets.node_salts or {}, targets.reference_salt))
     if any(map(keyring.has_made, used)):
         raise SaltUsed
@@ -236,16 +236,16 @@ def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:
 
 
 def _canonical(body: DeletionBody) -> bytes:
-    """One encoding for all bodies that mean the same, whatever their white space or order of members."""
+    """Encode equal bodies equally, whatever their white space or order of members."""
     return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
 
 
 async def _replay(
     deletions: Deletions, accepted: Accepted, kind: RequestKind, subjects: Sequence[Target], *, may_know: bool
 ) -> Submission:
-    """The answer of the first time: what this very request deleted is not `already_deleted`.
+    """Repeat the first answer; targets that this very request deleted are not `already_deleted`.
 
-    How far the request has come since, and what else is gone, is told to a key with deletions:read alone.
+    Only a key with deletions:read learns the request's later state and other deletions.
     """
     if not may_know:
         asked = replace(accepted.request, status=RequestStatus.QUEUED)

@@ -1,4 +1,4 @@
-"""What was deleted: the keyed hashes of it, looked up by external id, and which keys made them."""
+"""Tombstones: keyed hashes of deleted targets, looked up by external id, and the keys that made them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -33,10 +33,10 @@ class TombstoneRepository:
         fingerprints: Mapping[int, bytes],
         recovery: UUID | None = None,
     ) -> None:
-        """Record what was deleted of a model; a hash that is there already keeps its earlier request.
+        """Record deletions of a model; an existing hash keeps its earlier request.
 
-        `fingerprints` are those of the keyring; those of the keys used are registered. `recovery` is named by those
-        without a request.
+        `fingerprints` are those of the keyring; those of the keys used are registered. Tombstones without a request
+        refer to `recovery`.
         """
         used = {tombstone.key_number for tombstone in tombstones}
         if not used:
@@ -56,9 +56,9 @@ class TombstoneRepository:
         await self._conn.execute(added.on_conflict_do_nothing())
 
     async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID | None]:
-        """Return those of `hashes` that are recorded, with the request that deleted them first.
+        """Return the recorded ones of `hashes`, with the request that deleted each first.
 
-        None stands for one that this database, restored from an older backup, does not have.
+        None stands for a request that this database, restored from an older backup, lacks.
         """
         if not hashes:
             return {}
@@ -67,30 +67,30 @@ class TombstoneRepository:
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
     async def count(self, model: str, part: Part | None = None) -> int:
-        """Return of how many nodes or edges of a model one part was deleted, or any."""
+        """Return the number of deletions of one part, or of any, in a model."""
         kinds = tuple(RequestKind) if part is None else removing(part)
         query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
         return int(await self._conn.scalar(query) or 0)
 
     async def of_model(self, model: str) -> list[Tombstone]:
-        """Return all that was deleted of a model."""
+        """Return all tombstones of a model."""
         return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.model == model)))
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
-        """Return what these requests have deleted."""
+        """Return the tombstones of these requests."""
         return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == any_of(ids))))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
         return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id) for row in rows]
 
     async def key_fingerprints(self) -> dict[int, bytes]:
-        """Return the fingerprints of the keys that recorded tombstones were made with, for `Keyring.check`."""
+        """Return the fingerprints of the keys of recorded tombstones, for `Keyring.check`."""
         query = select(TombstoneKeyRow.number, TombstoneKeyRow.fingerprint)
         return {row.number: row.fingerprint for row in await self._conn.execute(query)}
 
 
 class TombstoneLookup:
-    """What was deleted, and by which request: looked up by keyed hash, under every tombstone key."""
+    """Looks up deletions and their requests by keyed hash, under every tombstone key."""
 
     def __init__(self, engine: Engine, keyring: Keyring, model: str) -> None:
         self._engine = engine
@@ -98,9 +98,9 @@ class TombstoneLookup:
         self._model = model
 
     async def find(self, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
-        """Each of `targets` of which a request deleted this part, with that request. Raises Unavailable.
+        """Return those of `targets` whose part was deleted, with the request. Raises Unavailable.
 
-        None stands for one that the database, restored from an older backup, does not have.
+        None stands for a request that the database, restored from an older backup, lacks.
         """
         if not targets:
             return {}
@@ -110,6 +110,6 @@ class TombstoneLookup:
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
-        """Each of `nodes` that was deleted, as `find`. Raises Unavailable."""
+        """Return the deleted ones of `nodes`, like `find`. Raises Unavailable."""
         found = await self.find(Part.NODES, nodes)
         return {node: request_id for node, request_id in found.items() if isinstance(node, str)}

@@ -1,4 +1,4 @@
-"""Which version is committed, at start, where store and database must agree; and taking it to its end."""
+"""Check at startup that store and database agree on the committed version, and find the steps it still needs."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -33,12 +33,12 @@ from service.unlearner.version_writer import VersionWriter
 
 
 async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointer:
-    """The committed version by the database, once the store has been found to agree with it.
+    """Return the committed version from the database after checking that the store agrees with it.
 
-    A new database takes over a store that has never deleted anything. A store that is behind its own committed folder
-    (a crash between the pointer's commit and CURRENT) is rolled forward.
+    A new database takes over a store that has never deleted anything. A store behind its own committed folder (a crash
+    between the pointer's commit and CURRENT) is rolled forward.
 
-    Raises StateMismatch when one of the two was restored from a backup, or the database is another model's; nothing is
+    Raises StateMismatch if either was restored from a backup, or if the database belongs to another model. Nothing is
     removed then.
     """
     current = store.current()
@@ -55,9 +55,10 @@ async def agreed_pointer(context: Context, store: Store, lease: Lease) -> Pointe
 
 
 async def require_own(connection: Connection, store: Store, request_keys: RequestKeys) -> None:
-    """For who changes the schema: raises StateMismatch when the database is not the one that belongs here.
+    """Raise StateMismatch if the database does not belong to this store; call before a schema change.
 
-    Beside an unlearner that works, which has looked itself, store and database may be of different moments.
+    Skips the check while an unlearner holds the lease: it has checked already, and its store and database change
+    meanwhile.
     """
     model = store.manifest.name
     found = await holder(connection, model)
@@ -66,16 +67,16 @@ async def require_own(connection: Connection, store: Store, request_keys: Reques
 
 
 async def check_agreement(connection: Connection, store: Store, request_keys: RequestKeys, model: str) -> None:
-    """For the start of a process, before anything is changed: the database is the one that belongs here.
+    """Check at process start, before any change, that the database belongs to this store.
 
-    Raises StateMismatch when it is not; not even the keys of requests that it does not know are destroyed then. While
-    an import is amid its steps this is unknown, and nothing is raised.
+    Raises StateMismatch if it does not. Even the keys of requests that it does not know are kept then. Passes while a
+    committed import is unfinished, because the answer is unknown then.
     """
     current = store.current()
     pointer = await _committed(connection, model)
     importing = await ImportRepository(connection).open(model)
     if importing is not None and importing.status is ImportStatus.COMMITTED:
-        # The folder of the committed model may still have to be put in its place.
+        # The committed model's folder may not be in place yet.
         return
     if pointer is not None:
         _require_agreement(store, current, pointer)
@@ -84,7 +85,7 @@ async def check_agreement(connection: Connection, store: Store, request_keys: Re
 
 
 def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
-    """Raises StateMismatch when a database that has never served the model cannot be the one that belongs here.
+    """Raise StateMismatch if a database that has never served the model cannot belong here.
 
     `kept_keys` is the number of requests that have a key in the key folder.
     """
@@ -99,7 +100,7 @@ def _require_untouched(store: Store, kept_keys: int, model: str) -> None:
 
 
 def require_edges(store: Store, ref: VersionRef, found: int) -> None:
-    """Raises StateMismatch when `base/` holds other than the edges that the committed version was made with."""
+    """Raise StateMismatch if the edges in `base/` differ in number from those of the committed version."""
     edges = store.live_edges(ref)
     if edges != found:
         raise StateMismatch(
@@ -110,12 +111,12 @@ def require_edges(store: Store, ref: VersionRef, found: int) -> None:
 
 
 def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> list[tuple[str, str]]:
-    """The edges, by external ids, that a committed batch deleted and that may still be on disk.
+    """Return the edges, by external ids, that a committed batch deleted and that may still be on disk.
 
-    A version says which nodes and features are gone, and nothing of edges: what a batch deletes of them is known from
-    its requests alone, which keep their encrypted targets until the erasure is finished.
+    A version records its deleted nodes and features, but not its edges. Only the requests identify these. They keep
+    their encrypted targets until the erasure ends.
 
-    Raises KeyMissing when a request cannot be opened: the graph of the committed version is not known then.
+    Raises KeyMissing if a request cannot be decrypted, because the graph of the committed version is unknown then.
     """
     edges: list[tuple[str, str]] = []
     for request in batch:
@@ -133,13 +134,13 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
 
 
 def rows_of_edges(edges: Sequence[tuple[str, str]], node_ids: NodeIds) -> NDArray[np.int64]:
-    """The rows of the ends of `edges`, (k, 2); those with an end that is no longer there have gone with it."""
+    """Return the endpoint rows of `edges`, (k, 2), without edges that lost an endpoint."""
     pairs = node_ids.rows_of(chain.from_iterable(edges)).reshape(-1, 2)
     return pairs[(pairs >= 0).all(axis=1)]
 
 
 async def _committed(connection: Connection, model: str) -> Pointer | None:
-    """The committed version by a database that is this model's, and in which no recovery is open."""
+    """Read the committed version, after checking that the database belongs to this model and no recovery is open."""
     if await RecoveryRepository(connection).is_open(model):
         raise StateMismatch(
             "A recovery of this store was interrupted: deleted data may still be in it.",
@@ -172,8 +173,8 @@ def _first_pointer(store: Store, current: VersionRef, model: str) -> Pointer:
 
 
 def _require_interrupted(store: Store, current: VersionRef, committed: VersionRef) -> None:
-    """Raises StateMismatch unless the store has a later version than its own, which only CURRENT does not name yet."""
-    # By how much is not asked: with noise, numbers of attempts that failed before the commit are passed over.
+    """Raise StateMismatch unless the store holds a later version that CURRENT does not name yet."""
+    # The gap may exceed one: with noise, attempts that failed before the commit use up numbers.
     if committed.version > current.version and committed in store.versions():
         return
     raise StateMismatch(
@@ -184,9 +185,9 @@ def _require_interrupted(store: Store, current: VersionRef, committed: VersionRe
 
 
 async def steps_of_cause(context: Context, writer: VersionWriter, store: Store, version: Version) -> CauseSteps:
-    """What the cause of `version` adds to the steps that are left; `store` is the model, where it is served from.
+    """Return the steps that the cause of `version` adds; `store` is the model at its served path.
 
-    Raises Unavailable, and ValueError for a recovery, which the next one alone goes on with.
+    Raises Unavailable. Raises ValueError for a recovery, which only the next recovery can continue.
     """
     match version.cause:
         case Cause.BATCH:

@@ -1,4 +1,4 @@
-"""A batch of requests as a version: computed, and what is told of its requests on the way from commit to erasure."""
+"""Compute a batch of requests as a version, and update its requests from commit to erasure."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,29 +30,29 @@ from service.unlearner.version_writer import VersionWriter
 
 
 class BatchSteps(CauseSteps):
-    """What a batch adds to the steps of every version."""
+    """The steps that a batch adds to those of every version."""
 
     cause = Cause.BATCH
 
     def __init__(
         self, context: Context, writer: VersionWriter, batch: Batch, tombstones: Sequence[Tombstone] = ()
     ) -> None:
-        """`tombstones` are of what it deletes, to be laid in its commit."""
+        """`tombstones` mark the batch's deletions and are inserted in its commit."""
         self._context = context
         self._writer = writer
         self._batch = batch
         self._tombstones = tombstones
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """The requests join the batch, and tombstones are laid."""
+        """Add the requests to the batch and insert the tombstones."""
         await BatchRepository(connection).insert(version, self._batch.details, self._batch.norms)
         fingerprints = self._context.keyring.fingerprints()
         await TombstoneRepository(connection).insert(version.model, self._tombstones, fingerprints)
 
     async def apply(self, version: Version) -> None:
-        """The requests are `applied`: what they name is out of graph, weights and every prediction.
+        """Mark the requests `applied`: their targets are out of the graph, the weights and every prediction.
 
-        A repair that ended in this batch has ended for all earlier requests that it concerns as well.
+        A repair that ended in this batch also ends the repairs of all earlier requests that it covers.
         """
         record, manifest = self._record_of(version), self._writer.manifest
         outcomes = [applied(record, self._batch.norms[one.id], one, manifest) for one in self._batch.requests.values()]
@@ -69,14 +69,14 @@ class BatchSteps(CauseSteps):
         await self._context.run(partial(self._writer.keep_tombstones, for_store(tombstones, self._context.keyring)))
 
     async def complete(self, connection: Connection, version: Version) -> None:
-        """The requests are `completed`, and their ciphertexts dropped."""
+        """Mark the requests `completed` and drop their ciphertexts."""
         record, norms = self._record_of(version), self._batch.norms
         requests = self._batch.requests.values()
         contents = {one.id: AuditFigures(one.kind, RequestAudit(record, norms[one.id])) for one in requests}
         await RequestMoves(connection).mark_completed(contents)
 
     async def done(self, version: Version) -> None:
-        """Their keys are destroyed, and the batch is counted."""
+        """Destroy the requests' keys and count the batch."""
         await self._context.unneeded_keys.destroy_dropped()
         failure_points.reached(FailurePoint.KEYS_DESTROYED, self.cause)
         async with transaction(self._context.engine) as connection:
@@ -93,22 +93,22 @@ class BatchSteps(CauseSteps):
 
 
 class BatchPreparation:
-    """Computes batches on one model under one lease: step 4."""
+    """Computes batches on one model under one lease (step 4)."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
-        #: Why the last repair had no preconditioner; at the start the log says why there will be none.
+        #: Why the last repair had no preconditioner. Starts with the reason that the log gives at startup.
         self._without_preconditioner = writer.resident.preconditioner_cache.why_none
-        #: Whether the last repair that was tried within its batch ended there.
+        #: Whether the last repair attempted within a batch ended there.
         self._fitted = True
         self._log = structlog.get_logger(__name__)
 
     async def prepare(self, deletions: Sequence[Deletion], watch: Stopwatch) -> tuple[NewVersion, BatchSteps]:
-        """The new state beside the old one; nothing visible changes."""
+        """Compute the new state beside the old one; nothing visible changes."""
         context, resident = self._context, self._writer.resident
         removals = [deletion.removal for deletion in deletions]
-        # In a stream of batches whose repairs do not fit into the budget, none is delayed by the attempt.
+        # In a stream of batches whose repairs exceed the budget, skip the attempt: it would delay every batch.
         hopeless = resident.repair_in_progress is not None and not self._fitted
         prepare = partial(resident.prepare, removals, budget_s=0.0 if hopeless else context.repair_budget_s)
         context.work.begin("Computing the model without what is deleted")
@@ -141,7 +141,7 @@ class BatchPreparation:
     def _batch(self, deletions: Sequence[Deletion], prepared: Prepared) -> Batch:
         projection, at_start = prepared.projection, self._writer.resident.committed.certificate
         unrepaired = prepared.outcome.status is RepairStatus.NONE
-        # None that was made before, and none that will be before the next.
+        # No preconditioner exists, and none will be built before the next batch.
         no_preconditioner = (
             self._writer.resident.preconditioner is None
             and self._writer.resident.preconditioner_cache.why_none is not None

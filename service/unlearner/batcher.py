@@ -1,4 +1,4 @@
-"""Which waiting requests go into the next batch: claimed from the stream, decided by a pure function."""
+"""Choose which waiting requests form the next batch: claim them from the stream, then decide by a pure function."""
 
 import asyncio
 import time
@@ -22,40 +22,40 @@ from service.requests.lookup import RequestRepository
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How large a batch may grow, and how long its first request waits for others."""
+    """Maximum size of a batch, and maximum wait of its first request."""
 
-    #: Most nodes (for edge requests, edges) in one batch. One larger request still goes, alone.
+    #: Maximum nodes (edges, for edge requests) in one batch. A single larger request goes alone.
     max_nodes: int
-    #: Longest wait of the oldest request, in seconds.
+    #: Maximum wait of the oldest request, in seconds.
     max_wait_s: float
 
     def __post_init__(self) -> None:
-        """Raise ValueError for limits under which no request would ever go."""
+        """Raise ValueError for limits under which no request could go."""
         if self.max_nodes < 1 or self.max_wait_s < 0:
             raise ValueError(f"a batch needs room for at least one node and a wait of at least 0 s, not {self}")
 
 
 @dataclass(frozen=True)
 class QueuedWork:
-    """A request that has been claimed and waits for its batch."""
+    """A claimed request that waits for its batch."""
 
     request_id: UUID
-    #: How many nodes (or edges) the request names.
+    #: Number of nodes (or edges) in the request.
     nodes: int
-    #: When it was claimed, in seconds of the clock that `decide` is given.
+    #: Claim time, in seconds of the clock passed to `decide`.
     arrived_at: float
 
 
 @dataclass(frozen=True)
 class Take:
-    """The first `requests` of those waiting make the next batch."""
+    """The first `requests` waiting requests form the next batch."""
 
     requests: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """No batch yet: ask again after `seconds`, or when more arrives. None: nothing waits at all."""
+    """No batch yet. Decide again after `seconds` or when more requests arrive; None if nothing waits."""
 
     seconds: float | None
 
@@ -64,15 +64,15 @@ def decide(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Ta
     """Take the longest run of the oldest requests that fits `max_nodes`, once it is full or old enough.
 
     Args:
-        waiting: claimed requests, the oldest first. Their order is kept: a request is never overtaken.
-        limits: work and wait allowed.
-        now: the present, in seconds of the clock of `QueuedWork.arrived_at`.
+        waiting: claimed requests, oldest first. Requests never overtake each other.
+        limits: maximum size and wait.
+        now: current time, in seconds of the clock of `QueuedWork.arrived_at`.
     """
     if not waiting:
         return Wait(None)
     fitting = _fitting(waiting, limits.max_nodes)
     full = fitting < len(waiting) or _nodes(waiting) >= limits.max_nodes
-    # A clock that was set back must not make anyone wait longer than the limit again.
+    # A clock that was set back must not extend the wait beyond the limit.
     remaining = min(waiting[0].arrived_at + limits.max_wait_s - now, limits.max_wait_s)
     if full or remaining <= 0:
         return Take(fitting)
@@ -92,13 +92,13 @@ def _nodes(waiting: Sequence[QueuedWork]) -> int:
     return sum(request.nodes for request in waiting)
 
 
-#: Stream entries claimed at once.
+#: Stream entries per claim.
 _PAGE = 1000
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A queued request, with the stream entry that brought it."""
+    """A queued request with its stream entry."""
 
     request: QueuedRequest
     entry: Entry
@@ -106,7 +106,7 @@ class _Held:
 
 
 class Claims:
-    """The requests in the unlearner's hands."""
+    """The requests that the unlearner has claimed."""
 
     def __init__(
         self, *, engine: Engine, stream: DeletionStream, model: str, consumer: str, limits: BatchLimits
@@ -116,44 +116,44 @@ class Claims:
         self._model = model
         self._consumer = consumer
         self._limits = limits
-        #: What keeps requests from being claimed, while something does.
+        #: The outage that prevents claims, if any.
         self.outage = Outage("stream")
         self._held: list[_Held] = []
-        #: `time.monotonic()` at the end of a batch, until something was claimed after it.
+        #: `time.monotonic()` at the end of a batch; None once something was claimed after it.
         self._ended_at: float | None = None
-        #: Whether entries may have been delivered that nobody holds.
+        #: Whether some delivered entries may have no holder.
         self._reclaim_due = True
         self._log = structlog.get_logger(__name__)
 
     @property
     def none(self) -> bool:
-        """Whether nothing waits for a batch."""
+        """Whether no request waits for a batch."""
         return not self._held
 
     def start_again(self) -> None:
-        """At the start of a session: what an earlier one held is claimed and looked at anew."""
+        """Start a session: forget all claims, so that earlier ones are reclaimed and checked again."""
         self._held, self._reclaim_due, self._ended_at = [], True, None
 
     def decide(self) -> Take | Wait:
-        """Whether there is a batch by now, and of how many requests."""
+        """Decide whether a batch is due, and its number of requests."""
         waiting = [QueuedWork(each.request.id, each.request.count, each.arrived_at) for each in self._held]
         return decide(waiting, self._limits, time.monotonic())
 
     def first(self, count: int) -> list[QueuedRequest]:
-        """The earliest requests, which stay claimed until they are `done`."""
+        """Return the earliest requests, which stay claimed until `done`."""
         return [each.request for each in self._held[:count]]
 
     async def done(self, count: int, deferred: Collection[UUID]) -> None:
-        """The first `count` are acknowledged, but for those `deferred`, which wait for the next batch."""
+        """Acknowledge the first `count` requests, except `deferred`, which wait for the next batch."""
         batch, self._ended_at = self._held[:count], time.monotonic()
         self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
         await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
 
     async def wait(self, seconds: float, stop: asyncio.Event) -> None:
-        """Takes in what the stream has, or gets within `seconds` and before `stop` is set.
+        """Claim entries from the stream, waiting at most `seconds` and until `stop` is set.
 
-        Of its entries those for requests that are still queued; all others are duplicates and leave the stream. What
-        was received while a batch was under way has waited for others since then.
+        Keeps entries whose requests are still queued. All others are duplicates and leave the stream. A request
+        received during a batch has waited since its receipt.
         """
         in_hand = {each.entry.entry_id for each in self._held}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
@@ -178,15 +178,15 @@ class Claims:
             self._held.append(_Held(request, first[request.id], arrived_at))
 
     async def _claim(self, seconds: float, stop: asyncio.Event) -> list[Entry]:
-        """New entries of the stream; none while Redis is away, which costs nothing but time, and none after `stop`.
+        """Claim new entries of the stream; none during a Redis outage or after `stop`.
 
-        At the start of a session, and after an outage, those that were delivered before and never acknowledged: to an
-        earlier holder of the lease, or into a connection that broke.
+        At the start of a session and after an outage, reclaim entries that were delivered but never acknowledged, to an
+        earlier lease holder or over a broken connection.
         """
         entries: list[Entry] = []
 
         async def read() -> None:
-            # 1 ms at least: 0 would not wait at all, and spin.
+            # At least 1 ms: 0 would not wait at all, and spin.
             block_ms = max(1, round(seconds * 1000))
             entries.extend(await self._stream.claim(self._consumer, count=_PAGE, block_ms=block_ms))
 
@@ -194,7 +194,7 @@ class Claims:
             if self._reclaim_due:
                 entries = await self._stream.reclaim(self._consumer, idle_ms=0)
             else:
-                # What a read that `stop` cuts short had been given is delivered, and so reclaimed at the next start.
+                # Entries delivered to a read that `stop` interrupts are reclaimed at the next start.
                 await run_until(stop, read())
         except Unavailable as error:
             self._reclaim_due = True
@@ -205,7 +205,7 @@ class Claims:
         return entries
 
     async def _acknowledge(self, entries: Sequence[Entry]) -> None:
-        """Removes the entries; what Redis keeps because it is away comes again and is then known not to be queued."""
+        """Remove the entries. Those left by a Redis outage come back and are then recognized as not queued."""
         if not entries:
             return
         try:

@@ -1,4 +1,4 @@
-"""Imports and recoveries in the database: versions that no request asked for."""
+"""Imports and recoveries in the database: versions without a request."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -18,12 +18,12 @@ from service.predictions.version_rows import VersionRow, joined_version_in, vers
 
 
 class ImportRow(Base):
-    """One import; from `committed` on its version has the same id. Once finished it is never changed."""
+    """One import. From `committed` on its version has the same id. A finished import never changes."""
 
     __tablename__ = "imports"
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    #: Without a foreign key: the import may come before the model is served for the first time.
+    #: No foreign key: the import may precede the first time that the model is served.
     model: Mapped[str]
     status: Mapped[str] = mapped_column(server_default=ImportStatus.PENDING.value)
     exclude_deleted: Mapped[bool]
@@ -51,23 +51,23 @@ class ImportRepository:
             )
 
     async def get(self, import_id: UUID) -> ModelImport | None:
-        """Return an import, None when there is none of that id."""
+        """Return an import, or None if the id is unknown."""
         return await self._one(ImportRow.id == import_id)
 
     async def open(self, model: str) -> ModelImport | None:
-        """Return the import that has not ended, of which there is at most one per model."""
+        """Return the model's open import, or None. A model has at most one."""
         return await self._one(ImportRow.model == model, ImportRow.finished_at.is_(None))
 
     async def commit(self, import_id: UUID) -> None:
-        """Record that a pending import is the committed version; for the transaction that moves the pointer."""
+        """Record that a pending import is the committed version; call in the transaction that moves the pointer."""
         await self._move(import_id, {ImportStatus.PENDING}, ImportStatus.COMMITTED)
 
     async def complete(self, import_id: UUID) -> None:
-        """Record that the replaced model is gone from the disk; once is enough."""
+        """Record that the replaced model is gone from the disk. Idempotent."""
         await self._move(import_id, {ImportStatus.COMMITTED}, ImportStatus.COMPLETED, finished_at=func.now())
 
     async def refuse(self, import_id: UUID, refusal: str) -> None:
-        """Record that a pending import was not taken, and why."""
+        """Record that a pending import was refused, and why."""
         await self._move(
             import_id, {ImportStatus.PENDING}, ImportStatus.REFUSED, finished_at=func.now(), refusal=refusal
         )
@@ -78,7 +78,7 @@ class ImportRepository:
         return None if row is None else _import(row)
 
     async def _move(self, import_id: UUID, sources: Collection[ImportStatus], to: ImportStatus, **values: Any) -> None:
-        """Do nothing when it is there already; raise `Conflict` when it cannot come there."""
+        """Move the import to `to`. Do nothing if it is there already; raise `Conflict` if it cannot get there."""
         moved = update(ImportRow).where(ImportRow.id == import_id, ImportRow.status.in_(sources))
         if (await self._conn.execute(moved.values(status=to.value, **values))).rowcount == 1:
             return
@@ -96,17 +96,17 @@ def _import(row: Row[*tuple[Any, ...]]) -> ModelImport:
 
 
 class RecoveryRow(Base):
-    """What is said of a version whose cause is a recovery, and of no other."""
+    """Details of a version whose cause is a recovery."""
 
     __tablename__ = "recoveries"
 
     id: Mapped[UUID] = mapped_column(ForeignKey("versions.id"), primary_key=True)
-    #: The version that the database had committed; null when it knew of none.
+    #: The version that the database had committed; null if it knew none.
     database_before: Mapped[str | None]
-    #: The version that store before.
+    #: The store's version before the recovery.
     store_before: Mapped[str]
     unknown_nodes: Mapped[int]
-    #: Null until it is finished.
+    #: Null until the recovery is finished.
     requests_failed: Mapped[int | None]
 
 
@@ -120,20 +120,20 @@ class RecoveryRepository:
         self._conn = conn
 
     async def is_open(self, model: str) -> bool:
-        """Return whether a recovery was committed of which it is not known that it was finished."""
+        """Return whether a committed recovery has not been recorded as finished."""
         query = select(func.count()).select_from(VersionRow).where(VersionRow.model == model)
         query = query.where(VersionRow.cause == Cause.RECOVERY, VersionRow.finished_at.is_(None))
         return bool(await self._conn.scalar(query))
 
     async def insert(self, recovery: Recovery) -> None:
-        """Record the details of a version that was just recorded."""
+        """Record the details of a version recorded just before."""
         values = {name: getattr(recovery, name) for name in ("database_before", "store_before", "unknown_nodes")}
         await self._conn.execute(insert(RecoveryRow).values(id=recovery.version.id, **values))
 
     async def finish(self, model: str, *, requests_failed: int) -> None:
-        """Record that the store holds nothing any more of what the recoveries of a model deleted.
+        """Record that the store no longer holds anything that the model's recoveries deleted.
 
-        Of those too that were interrupted; these are never measured.
+        This includes interrupted recoveries, which are never measured.
         """
         of_model = select(VersionRow.id).where(VersionRow.model == model)
         ended = update(RecoveryRow).where(RecoveryRow.id.in_(of_model), RecoveryRow.requests_failed.is_(None))

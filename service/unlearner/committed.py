@@ -1,4 +1,4 @@
-"""The committed state of the model on the device, as stored and as held, and what is computed beside it."""
+"""The committed state of the model, on the device and as stored, and the computations beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from service.domain.snapshot import Snapshot
 
 
 def version_state(state: ModelState, publication: Publication | None = None) -> VersionState:
-    """`state`, and how it is published, as it is stored."""
+    """Return `state` and its publication in the stored form."""
     classes = state.classes
     no_labels = SpanArrays.untouched(np.zeros((0, classes, classes)))
     return VersionState(
@@ -50,7 +50,7 @@ def version_state(state: ModelState, publication: Publication | None = None) -> 
 
 
 def span_state(arrays: SpanArrays, gram: Gram, in_span: NDArray[np.bool_], device: torch.device | str) -> SpanState:
-    """One input's weights and coefficients on the device, with the Gram factors of what is `in_span` (n,)."""
+    """Put one input's weights and coefficients on the device, with the Gram factors of the rows `in_span` (n,)."""
     W, B, T = (side_by_side(on_device(part, device)) for part in (arrays.weights, arrays.B, arrays.T))
     return SpanState(W, B, T, gram, in_span)
 
@@ -60,22 +60,22 @@ def _arrays(span: SpanState, classes: int) -> SpanArrays:
 
 
 def on_device(array: NDArray[np.float64], device: torch.device | str) -> Tensor:
-    """`array` as a tensor on the device."""
+    """Return `array` as a tensor on the device."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Updated):
-    """A batch computed beside the committed state: what would be committed, and what was measured."""
+    """A batch computed beside the committed state: the state to commit, and its measurements."""
 
-    #: How it would be published; None where it would be as it is.
+    #: How to publish it with noise; None to publish it without.
     publication: Publication | None
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedRepair:
-    """A finished repair of the committed state, as the version that would follow it."""
+    """A finished repair of the committed state, as the next version."""
 
     state: ModelState
     outcome: RepairOutcome
@@ -85,12 +85,12 @@ class PreparedRepair:
 
 
 def snapshot_of(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:
-    """What `state` predicts; `logits` (n, C) where they are known."""
+    """Predict with `state`; pass `logits` (n, C) if they are known."""
     return Snapshot(state.version, live_graph.probabilities(state, logits), state.live, live_graph.propagator.edges)
 
 
 def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
-    """`snapshot`, once it and `state`, whose predictions it holds, are known to be finite; NotFinite otherwise."""
+    """Return `snapshot` if it and its `state` are finite; raise NotFinite otherwise."""
     require_finite(state)
     if not np.isfinite(snapshot.probabilities).all():
         raise NotFinite("The batch would make predictions that are not finite; it was not applied.")
@@ -99,28 +99,28 @@ def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
 
 @dataclass(eq=False)
 class Committed:
-    """The committed version of one model on one device; `forget` and `replace` make another the committed one."""
+    """The committed version of one model on one device; `forget` and `replace` move to another version."""
 
     features: InputRows
-    #: None for a model without labels among its inputs.
+    #: None for a model without label inputs.
     labels: InputRows | None
     state: ModelState
     live_graph: LiveGraph
     training_rows: TrainingRows
-    #: External ids, of live nodes only; its own.
+    #: External ids of the live nodes; owned by this object.
     node_ids: NodeIds
-    #: The nodes declared public, (n,): an MLP was trained on them, and they are never deleted.
+    #: The nodes declared public, (n,). An MLP was trained on them, and they are never deleted.
     public: NDArray[np.bool_]
-    #: Columns of the features whose rows of W are watched.
+    #: Columns of the features whose rows of W are monitored.
     injected: Sequence[InjectedColumn]
-    #: lambda.
+    #: The regularization strength lambda.
     regularization: float
-    #: The version whose Gram factors were read from a checkpoint.
+    #: The version whose Gram factors came from a checkpoint.
     _checkpointed: int | None
-    #: How this version is published; None where it is as it is.
+    #: How this version is published with noise; None without.
     publication: Publication | None = None
     _certificate: Certificate | None = None
-    #: Columns of the products with P that one sweep over all classes takes, where they are counted.
+    #: Columns per sweep of products with P over all classes, for counting.
     sweep_columns: int = 0
 
     @classmethod
@@ -136,13 +136,14 @@ class Committed:
         gram: Gram | None = None,
         work: Work | None = None,
     ) -> "Committed":
-        """Puts version `number` of a stored model on the device and factorises its Gram matrices.
+        """Put version `number` of a stored model on the device and factorise its Gram matrices.
 
-        `gram` are the factors of the features as a checkpoint of that very version kept them. They are used when they
-        fit the rows; otherwise, and for None, they are computed from the rows.
-        With `stale_coefficients` those in `base` are of an earlier version; they are rebuilt from the weights, which
-        must be an optimum. It is a step of `work`, which counts products from then on. Raises DeviceError, before any
-        work, when the device has less free memory than that and later batches need.
+        `gram` holds the features' factors from a checkpoint of this very version. They are used if they fit the rows;
+        otherwise, and for None, the factors are computed from the rows.
+
+        With `stale_coefficients` those in `base` belong to an earlier version. They are rebuilt from the weights, which
+        must be an optimum. Begins a step of `work`, which counts products from then on. Raises DeviceError, before any
+        work, if the device lacks the free memory for this and later batches.
         """
         graph, live, work = base.graph, version.live, work or Work()
         work.begin("Making operators and factors")
@@ -195,25 +196,26 @@ class Committed:
 
     @property
     def from_checkpoint(self) -> bool:
-        """Whether the Gram factors were read from a checkpoint instead of computed."""
+        """Whether the Gram factors came from a checkpoint."""
         return self._checkpointed == self.state.version
 
     @property
     def certificate(self) -> Certificate | None:
-        """How far the weights can be from those of retraining; None for a loss without certificate."""
+        """The bound on the distance to the retrained weights; None for a loss without certificate."""
         if self._certificate is None:
             self._certificate = self.held(None).certificate()
         return self._certificate
 
     @property
     def has_certificate(self) -> bool:
-        """Whether `certificate` is there without sweeps over the graph."""
+        """Whether `certificate` needs no sweeps over the graph."""
         return self._certificate is not None or not certifiable(self.live_graph.loss, self.regularization)
 
     @property
     def bound_columns(self) -> int:
-        """The same of `certificate`: a sweep for the logits, one for the gradient, and a column of each input in each
-        direction for rounding.
+        """Product columns that `certificate` takes.
+
+        One sweep for the logits, one for the gradient, and a column of each input in each direction for rounding.
         """
         return 2 * (self.sweep_columns + sum(each.operators.block_hops[-1] for each in self.live_graph.inputs))
 
@@ -229,24 +231,24 @@ class Committed:
 
     @property
     def free_bytes(self) -> int | None:
-        """Memory that can be allocated on its device; None where that is not known."""
+        """Free memory on the device in bytes; None if unknown."""
         return available_bytes(self.features.rows.device)
 
     def predictions(self) -> Snapshot:
-        """The predictions of this version, as others see them."""
+        """Return this version's predictions as published."""
         publication = self.publication
         state = self.state if publication is None else shown(publication, self.state, None)
         return snapshot_of(state, self.live_graph)
 
     def coefficients(self) -> Coefficients:
-        """The span coefficients as they are stored, without the part that T holds."""
+        """Return the span coefficients in the stored form, without the part in T."""
         beta = self.features.beta.cpu().numpy()
         if self.labels is None:
             return Coefficients(beta, np.zeros((0, *beta.shape[1:])))
         return Coefficients(beta, self.labels.beta.cpu().numpy())
 
     def inputs(self, coefficients: Coefficients | None) -> tuple[InputRows, InputRows | None]:
-        """The rows of features and labels with these coefficients, or with those they have."""
+        """Return the rows of features and labels with these coefficients; None keeps the present ones."""
         features, labels, device = self.features, self.labels, self.features.beta.device
         if coefficients is not None:
             features = replace(features, beta=on_device(coefficients.beta, device))
@@ -255,19 +257,19 @@ class Committed:
         return features, labels
 
     def held(self, preconditioner: Preconditioner | None) -> HeldModel:
-        """All that is needed to delete from it."""
+        """Return the input that a deletion needs."""
         return HeldModel(
             self.state, self.features, self.labels, self.live_graph, self.regularization, self.training_rows,
             self.injected, preconditioner,
         )  # fmt: skip
 
     def share(self, workers: Workers) -> None:
-        """Has `workers`, of whom each has made the same graph, compute on it together from here on."""
+        """Compute together with `workers` from now on; each of them has built the same graph."""
         self.live_graph = self.live_graph.shared_by(workers)
         self.training_rows = TrainingRows.of(self.live_graph)
 
     def forget(self, prepared: Prepared) -> None:
-        """Makes a batch the committed version; the rows that it removed leave the memory."""
+        """Commit a batch and clear the rows that it removed from memory."""
         self.live_graph = prepared.live_graph
         self.training_rows = prepared.training_rows
         self.training_rows.forget()
@@ -279,7 +281,7 @@ class Committed:
         self.replace(prepared.state, prepared.outcome, prepared.publication)
 
     def replace(self, state: ModelState, outcome: RepairOutcome, publication: Publication | None) -> None:
-        """Makes `state`, of the graph as it is, the committed version."""
+        """Commit `state`, on the unchanged graph."""
         self.state, self.publication = state, publication
         self._certificate = outcome.after
         self.features, self.labels = self.inputs(outcome.coefficients)

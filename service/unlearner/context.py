@@ -1,4 +1,4 @@
-"""What every part of the unlearner works with, given once; the privacy ledger among it."""
+"""Shared dependencies of the unlearner, and its privacy ledger."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,23 +26,23 @@ from service.unlearner.placement import NotPublishable, Placement, chosen_device
 
 
 class PrivacyLedger:
-    """Counts each version before it is committed, so that none is published that was not counted.
+    """Counts each version before its commit, so that no uncounted version is published.
 
-    A number that no version has is that of one that a restored database does not know: it counts as published, with
-    the largest mu that is known by then, and as one in which somebody was deleted.
+    A number without a known version may belong to a version that a restored database lost. It counts as published with
+    the largest mu known so far, and as a deletion.
     """
 
     def __init__(self) -> None:
         self._ledger = Ledger()
-        #: The last version that the database has, however it was published.
+        #: The latest version in the database, published with noise or not.
         self._newest = 0
-        #: The largest mu of one version so far.
+        #: The largest mu of a single version so far.
         self._largest_mu = 0.0
-        #: The first version without somebody to whom the promise was made; None while there is nobody.
+        #: The first version that deleted someone, from which the promise counts; None while there is none.
         self._oldest: int | None = None
 
     async def load(self, connection: Connection, model: str) -> None:
-        """Read what was committed of a model; what was counted and not committed was not published."""
+        """Read the committed versions of a model. A version counted but not committed was not published."""
         self._ledger, self._newest, self._largest_mu, self._oldest = Ledger(), 0, 0.0, None
         mu = VersionRow.__table__.c.publication_mu
         deletes = or_(VersionRow.deleted_nodes > 0, VersionRow.deleted_features > 0, VersionRow.deleted_edges > 0)
@@ -56,14 +56,14 @@ class PrivacyLedger:
             self._newest = row.number
 
     def count(self, number: int, publication: Publication, *, deletes: bool) -> Spent:
-        """Count version `number`, and return what everybody deleted then stands at, at most.
+        """Count version `number` and return the resulting maximum spend for everyone deleted.
 
         Raises NotPublishable.
         """
         self._record_lost(number, publication.mechanism.mu)
         oldest = self._oldest if self._oldest is not None or not deletes else number
         try:
-            # Whoever is deleted later is told less of.
+            # Those deleted later are affected by fewer versions.
             self._ledger.add(number, publication.mechanism, number if oldest is None else oldest)
         except PromiseError as error:
             raise NotPublishable(
@@ -75,11 +75,11 @@ class PrivacyLedger:
         return self.standing(publication)
 
     def standing(self, publication: Publication) -> Spent:
-        """What everybody deleted so far stands at, at most, as a share of what `publication` promises."""
+        """Return the maximum spend for everyone deleted so far, as a share of the promise of `publication`."""
         return self._ledger.since(self._oldest or 2**63 - 1, publication.mechanism.budget)
 
     def _record_lost(self, version: int, mu: float) -> None:
-        """Count those between the last known version and `version`, which itself is published with `mu`."""
+        """Count the numbers between the last known version and `version`, which is published with `mu`."""
         self._largest_mu = max(self._largest_mu, mu)
         first = max(self._newest, self._ledger.newest) + 1
         for number in range(first, version):
@@ -101,19 +101,19 @@ class Context:
     unneeded_keys: UnneededKeys
     publisher: Publisher
     metrics: UnlearningMetrics
-    #: Of one thread: what blocks, on the disk or the device, is done there, one thing after the other.
+    #: Single-threaded: runs blocking disk and device work in order.
     executor: Executor
     outage: Outage
     placement: Placement
     #: Name of the model.
     model: str
-    #: How long a batch may be repaired before it is served from its projected weights (seconds).
+    #: Maximum repair time before a batch is served from its projected weights (seconds).
     repair_budget_s: float
-    #: Set when the unlearner is to end after what is under way.
+    #: Set to stop the unlearner after the current work.
     stop: asyncio.Event
-    #: What published versions have told; read again whenever a version is loaded.
+    #: Counts the published versions; reloaded whenever a version is loaded.
     ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
-    #: What the executor is doing, for those who wait.
+    #: Progress of the executor's work.
     work: Work = field(default_factory=Work)
 
     @classmethod
@@ -132,7 +132,7 @@ class Context:
         stop: asyncio.Event,
         work: Work | None = None,
     ) -> "Context":
-        """As the settings say, for what calls itself `name` when it reports an outage."""
+        """Build from the settings; outages are reported under `name`."""
         return cls(
             engine=engine,
             keyring=keyring,
@@ -156,9 +156,9 @@ class Context:
         )
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""
+        """Run blocking `work` on the executor, off the event loop, so that the lease is renewed meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Makes attempts until one succeeds; see `Outage.retry`."""
+        """Retry until an attempt succeeds; see `Outage.retry`."""
         return await self.outage.retry(attempt, self.stop)

@@ -1,4 +1,4 @@
-"""What earlier requests deleted: which parts of a newly trained graph, and the store's own record of tombstones."""
+"""Find the parts of a newly trained graph that earlier requests deleted, and keep the store's record of tombstones."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
@@ -26,29 +26,29 @@ from service.requests.tombstones import TombstoneRepository
 from service.unlearner.context import Context
 from service.unlearner.lease_keeper import LeaseKeeper
 
-#: Nodes or edges looked up at once.
+#: Nodes or edges per lookup.
 _PAGE = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class DeletedParts:
-    """What of a graph was deleted earlier, by row."""
+    """The parts of a graph that were deleted earlier, by row."""
 
     #: Nodes, (m,) int64.
     nodes: NDArray[np.int64]
-    #: Nodes that are there and whose features were deleted, (k,) int64.
+    #: Present nodes whose features were deleted, (k,) int64.
     feature_rows: NDArray[np.int64]
-    #: Edges between nodes that are there, (l, 2) int64.
+    #: Edges between present nodes, (l, 2) int64.
     edges: NDArray[np.int64]
 
     @classmethod
     def nothing(cls) -> "DeletedParts":
-        """Of a graph of which nothing was deleted."""
+        """Return the parts of a graph without deletions."""
         none = np.empty(0, dtype=np.int64)
         return cls(none, none, none.reshape(0, 2))
 
     def and_also(self, other: "DeletedParts") -> "DeletedParts":
-        """What either names; they have nothing in common."""
+        """Return the union; both must be disjoint."""
         return DeletedParts(
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.feature_rows, other.feature_rows]),
@@ -56,7 +56,7 @@ class DeletedParts:
         )
 
     def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "DeletedParts":
-        """What of it is part of a version with these `live` and `featured` nodes, each (n,), on the disk or not."""
+        """Return the parts that a version with these `live` and `featured` nodes, each (n,), still contains."""
         return DeletedParts(
             nodes=self.nodes[live[self.nodes]],
             feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
@@ -65,19 +65,19 @@ class DeletedParts:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many nodes, nodes' features and edges."""
+        """Number of nodes, of nodes with deleted features, and of edges."""
         return self.nodes.size, self.feature_rows.size, len(self.edges)
 
     def __bool__(self) -> bool:
         return any(self.counts)
 
     def __str__(self) -> str:
-        """How many of each there are, such as "2 nodes and 1 edge"."""
+        """Format the counts, such as "2 nodes and 1 edge"."""
         counts = zip(("node", "node whose features were deleted", "edge"), self.counts, strict=True)
         return " and ".join(f"{count} {_plural(what, count)}" for what, count in counts if count)
 
     def removals(self) -> list[Removal]:
-        """The same as one removal per kind, to be carried out together."""
+        """Return one removal per kind, to be carried out together."""
         removals = []
         if self.nodes.size:
             removals.append(Removal(nodes=self.nodes))
@@ -96,10 +96,10 @@ async def find_deleted_parts(
     own: Collection[Tombstone] = (),
     work: Work | None = None,
 ) -> DeletedParts:
-    """What of `graph` requests to `model` have deleted; rows that are erased already are left out.
+    """Find the parts of `graph` that requests to `model` deleted, except rows that are already erased.
 
-    `own` are tombstones that the database is about to be told of. Each part is a step of `work`. Raises KeyMissing when
-    a key is not here that tombstones were made with, and Unavailable.
+    `own` are tombstones that the database does not have yet. Each part is a step of `work`. Raises KeyMissing if the
+    key of a tombstone is missing, and Unavailable.
     """
     async with transaction(engine) as connection:
         tombstones = TombstoneRepository(connection)
@@ -108,9 +108,9 @@ async def find_deleted_parts(
     also, work = frozenset(one.hash for one in own), work or Work()
 
     async def find(part: Part, pages: Iterable[NDArray[np.int64]], amount: int) -> NDArray[np.int64]:
-        """Those of the rows in `pages`, (k,), or (k, 2) for edges, of which this part was deleted, by any key."""
+        """Return the rows in `pages`, (k,) or (k, 2) for edges, whose part was deleted, under any key."""
         found = [np.empty((0, 2) if part is Part.EDGES else 0, dtype=np.int64)]
-        # A hash of every edge of a large graph takes minutes, and tells nothing where no edge was deleted.
+        # Hashing every edge of a large graph takes minutes and is useless if no edge was deleted.
         if not counts[part] and not any(one.kind.rules.removes is part for one in own):
             return found[0]
         work.begin(f"Looking for deleted {part.name.lower()}", amount)
@@ -137,7 +137,7 @@ def _pages(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _edges(graph: Graph, present: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
-    """Every edge between nodes of the mask `present` (n,) once, (k, 2) at a time."""
+    """Yield every edge between nodes of the mask `present` (n,) once, (k, 2) at a time."""
     adjacency = graph.adjacency
     for first, end in parts_of_rows(adjacency.indptr, 2 * _PAGE):
         columns = adjacency.indices[adjacency.indptr[first] : adjacency.indptr[end]]
@@ -151,21 +151,22 @@ def _plural(what: str, count: int) -> str:
     return what if count == 1 else f"{first}s{space}{rest}"
 
 
-#: By this name an operator accepts that some of the record are lost.
+#: An operator passes this name to accept the loss of some of the record.
 TOMBSTONES = "tombstones"
 _BY_CODE = {kind.rules.tombstone_code: kind for kind in RequestKind}
 
 
 def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[RecordedTombstone]:
-    """The same as the store keeps it, without the request; `keyring` has the keys that made them."""
+    """Convert to the store's form, without the request; `keyring` holds the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
     return [RecordedTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
 
 
 async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring) -> list[Tombstone]:
-    """What the record has and the database does not know.
+    """Return the tombstones in the store's record that the database lacks.
 
-    Raises Unavailable, and KeyMissing for what was made with a key that is not here: what it names could not be told.
+    Raises Unavailable. Raises KeyMissing if the key of a tombstone is missing, because its target cannot be identified
+    then.
     """
     numbers = {fingerprint[:KEY_BYTES]: number for number, fingerprint in keyring.fingerprints().items()}
     of_others = sum(one.key not in numbers for one in kept.tombstones)
@@ -183,7 +184,7 @@ async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring)
 
 
 def unreadable(kept: TombstoneRecord) -> StoreDamaged:
-    """The error for tombstones that cannot be read and may be nowhere else."""
+    """Build the error for unreadable tombstones that may have no other copy."""
     return StoreDamaged(
         f"{', '.join(map(str, kept.damaged))} is damaged. It records deletions that the database, restored from "
         "an older backup, does not have.",
@@ -195,9 +196,9 @@ def unreadable(kept: TombstoneRecord) -> StoreDamaged:
 
 
 async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None:
-    """Makes the store's record that of the database, of the same moment; damage is mended by that.
+    """Bring the store's record in line with the database, which repairs damage.
 
-    Raises StateMismatch when the record has what the database does not know, KeyMissing, Unavailable and OSError.
+    Raises StateMismatch if the record holds tombstones that the database lacks, KeyMissing, Unavailable and OSError.
     """
     kept = await context.run(store.tombstones)
     if own := await only_in_store(context.engine, kept, context.keyring):

@@ -1,4 +1,4 @@
-"""A newly trained model in place of the served one: asked for, and carried out without a moment without predictions."""
+"""Replace the served model with a newly trained one, without interrupting predictions."""
 
 import asyncio
 import contextlib
@@ -44,12 +44,12 @@ from service.unlearner.pending_repairs import PendingRepairs
 from service.unlearner.staged import Candidate, ImportRefused, Staged
 from service.unlearner.version_writer import VersionWriter
 
-#: Longest repair of a staged model between two looks for new requests (seconds).
+#: Maximum repair time of a staged model between two checks for new requests (seconds).
 _SLICE_S = 0.25
-#: What a disk says that is full, or that has given its user all it may have.
+#: The errors of a full disk or an exhausted quota.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: Shortest wait after an attempt that found no room (seconds), and how many times the length of the attempt it lasts:
-#: loading a model that cannot be taken over yet must not be what the unlearner does most of the time.
+#: Minimum wait after an attempt without disk space (seconds), and the wait as a multiple of the attempt's length:
+#: loading a model that does not fit yet must not become most of the unlearner's work.
 _REST_S = 5.0
 _REST_TIMES = 10
 _LONGEST_REST_S = 300.0
@@ -58,7 +58,7 @@ _REPLACED = "The repair was abandoned: a newly trained model replaced this one."
 
 
 def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
-    """The refusal of a model that contains what was deleted."""
+    """Build the refusal of a model that contains deleted data."""
     return ImportRefused(
         f"The model contains data that was deleted on request: {deleted_parts}.",
         "Train it on data without them, with unchanged ids for all others, or import it with --exclude-deleted, "
@@ -67,24 +67,24 @@ def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
 
 
 class ImportSteps(CauseSteps):
-    """What an import adds to the steps of every version."""
+    """The steps that an import adds to those of every version."""
 
     cause = Cause.IMPORT
 
     def __init__(self, context: Context, replacement: Replacement, staged: Store, replaced: Manifest) -> None:
-        """`staged` is the new model; it is `replaced`'s place that it takes, and once it has, either is the new one."""
+        """`staged` is the new model, which takes the place of `replaced`."""
         self._context = context
         self._replacement = replacement
         self._staged = staged
         self._replaced = replaced
 
     def written(self, ref: VersionRef) -> None:
-        """Its folder is complete, to be put in the served one's place."""
+        """Complete the new model's folder, ready to replace the served one."""
         self._staged.claim_base(fencing=ref.fencing)
         self._staged.set_current(ref)
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """The import is committed and logged; whoever waits for a repair of the replaced model is told."""
+        """Commit and log the import, and end all pending repairs of the replaced model."""
         await ImportRepository(connection).commit(version.id)
         await EventRepository(connection).append_unrequested(EventType.IMPORTED, ModelImported(version))
         repairs = PendingRepairs(connection)
@@ -92,22 +92,22 @@ class ImportSteps(CauseSteps):
         await repairs.end([repair_given_up(one, RepairStatus.NONE, _REPLACED, self._replaced) for one in pending])
 
     def erase(self) -> None:
-        """The replaced model."""
+        """Erase the replaced model."""
         self._replacement.erase_replaced()
 
     async def complete(self, connection: Connection, version: Version) -> None:
-        """The disk holds what belongs to the committed model and nothing else."""
+        """Complete the import: only the committed model is left on the disk."""
         await ImportRepository(connection).complete(version.id)
 
 
 @dataclass
 class _UnderWay:
-    """An import whose model is on the device, and not committed."""
+    """An import whose model is on the device but not committed."""
 
     wanted: ModelImport
     replacement: Replacement
     staged: Staged
-    #: The served version whose tombstones it was last compared with; None before the first time.
+    #: The served version whose tombstones were compared last; None before the first comparison.
     seen: int | None = None
 
 
@@ -117,36 +117,36 @@ class Importer:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: _UnderWay | None = None
-        #: `time.monotonic()` at which the attempt began, and before which there is no further one.
+        #: `time.monotonic()` at the start of the attempt, and before which no other attempt starts.
         self._begun_at = self._rests_until = 0.0
-        #: Why the import that is wanted does not go on at present; None when it does, or when there is none.
+        #: Why the requested import is waiting; None if it is not, or if there is none.
         self.reason: str | None = None
         self._log = structlog.get_logger(__name__)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is more to do for an import right now."""
+        """Whether an import has more work right now."""
         return self._under_way is not None
 
     def give_up(self) -> None:
-        """Forgets how far an import has come; it stays wanted, and begins again."""
+        """Forget an import's progress; it stays requested and starts over."""
         self._under_way = None
         self._context.work.end()
         self.reason = None
         self._rests_until = 0.0
 
     async def open(self) -> ModelImport | None:
-        """The import into the model that has not ended."""
+        """Return the model's open import, or None."""
         async with transaction(self._context.engine) as connection:
             return await ImportRepository(connection).open(self._context.model)
 
     async def step(
         self, wanted: ModelImport, pointer: Pointer, served: Store, known: NodeIds, keeper: LeaseKeeper
     ) -> Candidate | None:
-        """A slice of what comes before the commit and, at its end, that; None before.
+        """Work on the import for one slice; return the candidate once committed, None before.
 
-        None as well when the model was refused, and when the disk has no room for it, which is waited for: nothing has
-        changed then. `known` are the external ids of the served model's live nodes. Raises LeaseLost and Unavailable.
+        Also returns None if the model was refused, or if the import must wait for disk space. Nothing has changed then.
+        `known` are the external ids of the served model's live nodes. Raises LeaseLost and Unavailable.
         """
         if time.monotonic() < self._rests_until:
             return None
@@ -168,7 +168,7 @@ class Importer:
             trained = staged.store.versions()[0]
             writer = VersionWriter(context, keeper, staged.store, staged.resident, pointer, NO_EDGES, made_from=trained)
             version = await writer.write(new, steps, watch)
-            # Before it is served, for what the log says of it.
+            # Before it is served, because the log entry includes it.
             context.work.begin("Measuring the span residual")
             version = replace(version, span_residual=await context.run(partial(staged.span_residual, version)))
         except (LeaseLost, Unavailable):
@@ -176,7 +176,7 @@ class Importer:
         except ExplainedError as error:
             await self._refuse(wanted, replacement, f"{error.detail} {error.remedy}", keeper)
             return None
-        except Exception as error:  # noqa: BLE001 - whatever a model from outside brings about, the served one goes on
+        except Exception as error:  # noqa: BLE001 - no fault of an imported model may stop the served one
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 self._rest(error)
                 return None
@@ -190,16 +190,16 @@ class Importer:
         return Candidate(version.pointer, staged.resident)
 
     async def clear_abandoned(self, served: Store, keeper: LeaseKeeper) -> None:
-        """Removes what crashed or refused imports left on the disk; nothing while a copy is being made."""
+        """Remove the leftovers of crashed or refused imports from the disk; do nothing during a copy."""
         keeper.check()
         with contextlib.suppress(ImportUnderWay), copying_lock(served.path):
-            # Only now: the copy of one that is asked for meanwhile would be taken for an abandoned one.
+            # Only under the lock: otherwise the copy of a new import would look abandoned.
             wanted = await self.open()
             ids = () if wanted is None else (str(wanted.id),)
             await self._context.run(lambda: clear_abandoned(served.path, wanted=ids))
 
     async def _staged(self, wanted: ModelImport, replacement: Replacement, known: NodeIds, fencing: int) -> Staged:
-        """The staged model as it was trained, on the device, once it is known to be one for this place."""
+        """Load the staged model as trained onto the device, after checking that it fits this service."""
         store = await self._context.run(lambda: Store.open(replacement.staged))
         if store.manifest.name != wanted.model:
             raise ImportRefused(
@@ -223,9 +223,9 @@ class Importer:
         return await self._context.run(lambda: Staged.load(store, base, self._context.placement, self._context.work))
 
     async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
-        """Works for a slice; whether the staged model is without all that is tombstoned, and repaired.
+        """Work for one slice; return whether the staged model is repaired and free of all tombstoned data.
 
-        What is deleted meanwhile is taken out once the repair under way has ended, so that this always comes to an end.
+        Targets deleted meanwhile are removed after the current repair, so that this always terminates.
         """
         staged, until = under_way.staged, time.monotonic() + _SLICE_S
         if not staged.is_repaired and self._context.work.what != _REPAIRING:
@@ -244,7 +244,7 @@ class Importer:
         return await find_deleted_parts(context.engine, context.keyring, context.model, base.graph, work=context.work)
 
     def _check(self, wanted: ModelImport, store: Store, base: Base, deleted_parts: DeletedParts) -> None:
-        """Raises ImportRefused for a model that must not be served for what of it was deleted."""
+        """Raise ImportRefused if the model's deleted parts forbid serving it."""
         if deleted_parts and not wanted.exclude_deleted:
             raise refuse_deleted(deleted_parts)
         public = int(base.public[np.concatenate([deleted_parts.nodes, deleted_parts.feature_rows])].sum())
@@ -255,7 +255,7 @@ class Importer:
             )
 
     def _rest(self, error: OSError) -> None:
-        """Waits for room, which is no fault of the model's; whatever else there is to do goes on."""
+        """Wait for disk space, which is not the model's fault; other work goes on."""
         self.give_up()
         now = time.monotonic()
         rest = min(max(_REST_S, _REST_TIMES * (now - self._begun_at)), _LONGEST_REST_S)
@@ -279,15 +279,15 @@ async def request_import(
     provide: Callable[[Path], Store],
     work: Work | None = None,
 ) -> UUID:
-    """Ask whoever holds the lease to replace the model in `served`; returns the import's id.
+    """Request that the lease holder replace the model in `served`; return the import's id.
 
-    `provide` writes the new model to the folder it is given. What will be refused anyway is refused here already, so
-    that the operator hears of it at once; the holder of the lease checks again. All of it is steps of `work`.
+    `provide` writes the new model to the given folder. Foreseeable refusals are raised here, so that the operator
+    learns of them immediately. The lease holder checks again. All work is steps of `work`.
 
     Raises:
-        ImportRefused: the model contains what was deleted.
-        ImportUnderWay, Conflict: another import has not ended.
-        ProjectorError: the model cannot be read, or not be made.
+        ImportRefused: the model contains deleted data.
+        ImportUnderWay, Conflict: another import is open.
+        ProjectorError: the model cannot be read or created.
     """
     import_id = uuid4()
     replacement = Replacement(served, str(import_id))
@@ -303,7 +303,7 @@ async def request_import(
             async with transaction(engine) as connection:
                 await ImportRepository(connection).ask(import_id, model, exclude_deleted=exclude_deleted)
         except CommitUnanswered:
-            # It may have been asked for; if not, the next session of the unlearner removes the copy.
+            # The request may have been recorded; if not, the unlearner's next session removes the copy.
             raise
         except BaseException:
             await asyncio.to_thread(replacement.discard)

@@ -1,4 +1,4 @@
-"""Holds a model's lease and renews it in the background, and commits a version while it is held."""
+"""Hold a model's lease, renew it in the background, and check after an unanswered commit whether it happened."""
 
 import asyncio
 import contextlib
@@ -19,26 +19,26 @@ from service.errors import KeyMissing, LeaseLost, StateMismatch, Unavailable
 from service.predictions.version_rows import PointerRepository
 from service.queue.outage import Outage
 
-#: Renewals per life of the lease.
+#: Renewals per lease lifetime.
 _RENEWALS = 4
-#: Longest time until others read that the holder's condition has changed (seconds).
+#: Maximum delay before others read a changed condition of the holder (seconds).
 _TELL_WITHIN_S = 0.25
 
 
 class RenewalFailed(Exception):
-    """The renewal of the lease ended with an error that was not foreseen, its `__cause__`; the log has it."""
+    """The lease renewal ended with an unexpected error, its `__cause__`, which is in the log."""
 
 
 class LeaseKeeper:
-    """The lease of one unlearner while it holds it; every write asks for `lease` anew."""
+    """The lease of one unlearner while it holds it; every write reads `lease` anew."""
 
     def __init__(self, engine: Engine, lease: Lease, say: Callable[[], LeaseReport] | None = None) -> None:
-        """`say` is asked what the holder is at, which is told to others with each renewal, and soon when it changes."""
+        """`say` returns the holder's status, published with each renewal and soon after a change."""
         self._engine = engine
         self._lease = lease
         self._say = say
         self._woken = asyncio.Event()
-        #: What was told last.
+        #: The report published last.
         self._reported: LeaseReport | None = None
         self._lost = False
         self._failure: Exception | None = None
@@ -47,7 +47,7 @@ class LeaseKeeper:
     def lease(self) -> Lease:
         """The lease as last renewed.
 
-        Raises LeaseLost once it is not safely held any more, and RenewalFailed once nothing renews it.
+        Raises LeaseLost once it is no longer safely held, and RenewalFailed once renewal has failed.
         """
         if self._failure is not None:
             raise RenewalFailed(
@@ -62,14 +62,14 @@ class LeaseKeeper:
         return self._lease
 
     def check(self) -> None:
-        """Raises LeaseLost once the lease is not safely held any more, and RenewalFailed once nothing renews it."""
+        """Raise LeaseLost once the lease is no longer safely held, and RenewalFailed once renewal has failed."""
         _ = self.lease
 
     @contextlib.contextmanager
     def blaming_loss(self) -> Iterator[None]:
-        """LeaseLost in place of what looks like damage, or a disk that is away, to one that was stopped past its lease.
+        """Raise LeaseLost instead of an apparent damage or disk outage if the lease has been lost.
 
-        So does a version or a key that is not the expected one. It is what a successor has done since.
+        Does the same for an unexpected version or key. A successor has caused these since.
         """
         try:
             yield
@@ -78,13 +78,13 @@ class LeaseKeeper:
             raise
 
     def wake(self) -> None:
-        """What the holder is at has changed, and others wait for it: it is told at once."""
+        """Publish the holder's changed status now, because others wait for it."""
         self._woken.set()
 
     async def keep(self) -> None:
-        """Renews until the lease is lost; outages are waited out as long as the lease lasts.
+        """Renew until the lease is lost; outages are waited out while the lease lasts.
 
-        Any other error ends the renewal, and with it whatever asks for the lease next.
+        Any other error ends the renewal and fails the next access to the lease.
         """
         while not self._lost and self._failure is None:
             await self._pause(self._lease.ttl_seconds / _RENEWALS)
@@ -96,12 +96,12 @@ class LeaseKeeper:
                 self._lost = True
             except Unavailable as error:
                 structlog.get_logger(__name__).warning("lease.renewal_failed", reason=error.detail)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nothing may go on without renewal unseen
+            except Exception as error:  # noqa: BLE001 - nothing may continue unnoticed without renewal
                 structlog.get_logger(__name__).exception("lease.renewal_failed", name=self._lease.name)
                 self._failure = error
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next renewal is due, or something is to be told that others wait for."""
+        """Wait until the next renewal is due or the status has changed."""
         until = boottime() + seconds
         while (left := until - boottime()) > 0:
             with contextlib.suppress(TimeoutError):
@@ -111,7 +111,7 @@ class LeaseKeeper:
                 return
 
     def _has_changed(self) -> bool:
-        """Whether the holder is at something else than was told; how far a repair has come can wait."""
+        """Whether the holder's status differs from the last report, except for the progress of a repair."""
         if self._say is None:
             return False
         now, before = self._say(), self._reported
@@ -124,7 +124,7 @@ class LeaseKeeper:
 async def holding(
     engine: Engine, lease: Lease, say: Callable[[], LeaseReport] | None = None
 ) -> AsyncIterator[LeaseKeeper]:
-    """Keeps `lease` renewed inside the block; `say` as for `LeaseKeeper`."""
+    """Keep `lease` renewed inside the block; `say` as for `LeaseKeeper`."""
     keeper = LeaseKeeper(engine, lease, say)
     renewal = asyncio.create_task(keeper.keep(), name="lease-renewal")
     try:
@@ -135,18 +135,18 @@ async def holding(
 
 
 async def give_back(engine: Engine, lease: Lease) -> None:
-    """Lets another holder take the lease at once; an unreachable database lets it lapse by itself."""
+    """Release the lease for the next holder; if the database is unreachable, it expires by itself."""
     with contextlib.suppress(Unavailable):
         await leases.release(engine, lease)
 
 
 def pointer_to(store: Store, ref: VersionRef, model: str) -> Pointer:
-    """A version of the store, as a pointer names it."""
+    """Build the pointer to a version of the store."""
     return Pointer(model, ref.version, ref.fencing, ref.folder, store.version_digest(ref), store.weights_sha256(ref))
 
 
 async def pointer_moved(engine: Engine, keeper: LeaseKeeper, pointer: Pointer, outage: Outage) -> bool:
-    """After an unanswered commit: whether `pointer` is the committed one, however long it takes to learn that.
+    """After an unanswered commit, return whether `pointer` is committed; waits until the database answers.
 
     Raises LeaseLost.
     """

@@ -1,4 +1,4 @@
-"""Loading the committed version of a model, and the checkpoints of the Gram factors that a start reads."""
+"""Load the committed version of a model, and write the checkpoints of the Gram factors that speed up a start."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ from service.unlearner.workers import Task, Team, digest_of
 
 
 class Loader:
-    """Keeps one model on the device. An import changes which folder that is of."""
+    """Keeps one model on the device. An import changes its folder."""
 
     def __init__(self, context: Context, store: Store, importer: Importer, team: Team, home: str) -> None:
         """`home` is the id of the LETHE_HOME."""
@@ -44,17 +44,17 @@ class Loader:
         self._team = team
         self._log = structlog.get_logger(__name__)
         self.store = store
-        #: What the model on the device is.
+        #: Manifest of the model on the device.
         self.manifest: Manifest = store.manifest
         #: None until a version has been loaded.
         self.writer: VersionWriter | None = None
 
     async def load(self, keeper: LeaseKeeper, candidate: Candidate | None) -> tuple[VersionWriter, Version | None]:
-        """A writer of the committed version, and that version if it is not known to be finished.
+        """Return a writer of the committed version, and that version if it may be unfinished.
 
-        The model lacks what an unfinished version deleted, whether it is erased or not. `candidate`, just imported, is
-        on the device already. Raises StateMismatch, KeyMissing, StoreDamaged, RepairImpossible and DeviceError, and
-        Unavailable, LeaseLost and WorkersLost.
+        The loaded model lacks the deletions of an unfinished version, erased or not. `candidate`, just imported, is on
+        the device already. Raises StateMismatch, KeyMissing, StoreDamaged, RepairImpossible, DeviceError, Unavailable,
+        LeaseLost and WorkersLost.
         """
         context = self._context
         wanted = await self._importer.open()
@@ -75,14 +75,14 @@ class Loader:
         unerased = rows_of_edges(deleted, resident.committed.node_ids)
         self.writer = VersionWriter(context, keeper, self.store, resident, pointer, unerased)
         self.manifest = self.store.manifest
-        # A version that does not keep today's promise of noise is not published, unless it has to be finished.
+        # A version that does not keep the current promise of noise is published only if it has to be finished.
         if unfinished is not None or resident.keeps_promise:
             self._log.info("model.publishing", version=pointer.version)
             await context.run(self.writer.publish)
         return self.writer, unfinished
 
     async def _deleted_edges(self, unfinished: Version) -> Sequence[tuple[str, str]]:
-        """The edges, by external ids, that an unfinished version lacks and that may still be on the disk."""
+        """Return the edges, by external ids, that an unfinished version deleted and that may still be on the disk."""
         context = self._context
         if unfinished.cause is Cause.BATCH:
             async with transaction(context.engine) as connection:
@@ -99,17 +99,17 @@ class Loader:
         self, pointer: Pointer, deleted: Sequence[tuple[str, str]], candidate: Candidate | None
     ) -> Resident:
         if self._team.wanted > 1:
-            # Others may have come or gone, and make theirs from the disk.
+            # Other workers may have joined or left, and load from the disk.
             self.writer = None
         elif candidate is not None and candidate.pointer == pointer:
             return candidate.resident
         if self.writer is None or self.writer.pointer != pointer:
             return await self._context.run(partial(self._read, pointer, deleted))
-        # After a mere outage the model on the device is still the committed one; loading it again would take long.
+        # After a mere outage the model on the device is still current; reloading would take long.
         return self.writer.resident
 
     def _read(self, pointer: Pointer, deleted: Sequence[tuple[str, str]]) -> Resident:
-        """The committed version from the disk, without the edges `deleted`."""
+        """Read the committed version from the disk, without the edges `deleted`."""
         ref = VersionRef(pointer.version, pointer.fencing)
         manifest = self.store.manifest
         self._log.info("model.loading", version=pointer.version, nodes=manifest.nodes, edges=manifest.edges)
@@ -139,7 +139,7 @@ class Loader:
         return resident
 
     def _checkpoint(self, ref: VersionRef, pointer: Pointer) -> Gram | None:
-        """The Gram factors of the committed version if they are kept; one that cannot be used is named and ignored."""
+        """Return the stored Gram factors of the committed version; log and ignore an unusable checkpoint."""
         try:
             return gram_checkpoint.read(
                 self.store.folder_of(ref),
@@ -151,17 +151,17 @@ class Loader:
             return None
 
 
-#: Fewer features than this are factorised again sooner than a checkpoint is read.
+#: Below this number, factorising again is faster than reading a checkpoint.
 LEAST_FEATURES = 512
-#: How long a version must have been the committed one before its factors are written (seconds): under a steady stream
-#: of deletions they would be outdated at once.
+#: Age of a committed version before its factors are written (seconds): a steady stream of deletions would outdate them
+#: immediately.
 QUIET_S = 5.0
-#: Longest work between two looks for new requests (seconds).
+#: Maximum work between two checks for new requests (seconds).
 _SLICE_S = 0.25
 
 
 class Checkpointer:
-    """Writes the checkpoint of the committed version, a slice at a time; without one nothing is lost but time."""
+    """Writes the checkpoint of the committed version, a slice at a time; without it a start only takes longer."""
 
     def __init__(
         self,
@@ -185,17 +185,17 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """Whether `step` has something to do."""
+        """Whether `step` has work to do."""
         resident = self._writer.resident
         if self._version != resident.committed.state.version:
-            # What was being written of an earlier version is forgotten: it knows what was deleted since.
+            # An unfinished checkpoint of an earlier version contains data deleted since, so it is dropped.
             self._version, self._since, self._writing = resident.committed.state.version, self._clock(), None
             wide = resident.committed.state.features.gram.M.shape[0] >= self._least_features
             self._is_done = not wide or resident.committed.from_checkpoint
         return not self._is_done and self._clock() - self._since >= self._quiet_s
 
     async def step(self) -> None:
-        """Writes for one slice. A disk that refuses is told of, and the version goes without."""
+        """Write for one slice. On a disk error, log it and give up the checkpoint of this version."""
         try:
             await self._context.run(self._advance)
         except OSError as error:

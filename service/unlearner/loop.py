@@ -1,4 +1,4 @@
-"""The unlearner: waits for the lease, loads the committed version, and applies batches until told to stop."""
+"""The unlearner: wait for the lease, load the committed version, and apply batches until stopped."""
 
 import asyncio
 import contextlib
@@ -37,18 +37,17 @@ from service.unlearner.resident import Resident
 from service.unlearner.staged import Candidate
 from service.unlearner.workers import Team
 
-#: Longest blocking read of the stream, and how often the database is asked for an import and factors for their age
-#: (seconds).
+#: Maximum blocking read of the stream, and interval of the checks for imports and expired factors (seconds).
 _POLL_S = 0.5
-#: Seconds between two lines of the log on what takes long.
+#: Interval of progress lines in the log (seconds).
 _TELL_S = 10.0
-#: Unforeseen failures in a row, without a batch between them, after which the unlearner gives up.
+#: Consecutive unexpected failures, without a batch between them, before the unlearner gives up.
 _MAX_UNFORESEEN = 10
 
 
 @dataclass(frozen=True)
 class _Session:
-    """What works on the committed model under one lease."""
+    """The workers on the committed model under one lease."""
 
     processor: Processor
     repairer: Repairer
@@ -56,7 +55,7 @@ class _Session:
 
 
 class Unlearner:
-    """Writes one model. `run` returns when `stop` is set, after the batch under way."""
+    """Writes one model. `run` returns after the current batch once `stop` is set."""
 
     def __init__(
         self,
@@ -71,9 +70,9 @@ class Unlearner:
         owns_database: bool = False,
         after_failure: bool = False,
     ) -> None:
-        """`home` is the id of the LETHE_HOME; `owns_database`: whether the database is a private one in it.
+        """`home` is the id of the LETHE_HOME; `owns_database` is true for a private database in it.
 
-        `after_failure`: whether this process was started because an earlier one ended unexpectedly.
+        `after_failure`: whether this process replaces one that ended unexpectedly.
         """
         self._context = context
         self._team = team
@@ -87,27 +86,27 @@ class Unlearner:
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(context)
         self._loader = Loader(context, store, self._importer, team, home)
-        #: `time.monotonic()` from which the database is asked for an import again.
+        #: `time.monotonic()` of the next check for an import.
         self._ask_at = 0.0
-        #: `time.monotonic()` from which the disk is tidied again.
+        #: `time.monotonic()` of the next cleanup of the disk.
         self._tidy_at = 0.0
         self._unforeseen = 0
-        #: Whether something has failed that the next lease is to count: no outage, which passes by itself.
+        #: Whether the next lease must count a failure. Outages pass by themselves and do not count.
         self._after_failure = after_failure
         #: The outage that makes batches fail, until one succeeds or no request waits.
         self.carrying_out = Outage("batches")
         #: The lease acquired last.
         self._lease: Lease | None = None
-        #: What was found of what this process alone can look at; whoever looks sets it, and others are told.
+        #: Results of the checks that only this process can make; the checker sets them, and others read them.
         self.checks: tuple[Check, ...] = ()
         self._condition = Condition()
-        #: Whether requests are carried out, or repairs for them. How far is for the log alone: whoever may only write
-        #: would learn from it whether there was something to delete.
+        #: Whether deletions, or repairs for them, are running. Their progress goes to the log alone: it would reveal to
+        #: write-only callers whether there was something to delete.
         self._is_deleting = False
 
     @property
     def condition(self) -> Condition:
-        """What it is doing and, when that does not go on, why."""
+        """Current phase and, if it is stuck, the reason."""
         if self._condition.phase in (Phase.LOADING, Phase.SERVING) and self._context.outage.reason is not None:
             return Condition(Phase.HELD_UP, self._context.outage.reason)
         said = None if self._is_deleting else self._context.work.status
@@ -121,14 +120,14 @@ class Unlearner:
 
     @property
     def report(self) -> LeaseReport:
-        """What other processes are told of it."""
+        """The status published to other processes."""
         resident = self.resident
         repair = None if resident is None else resident.repair_in_progress
         return LeaseReport(self.condition, repair, str(self._context.placement.device), self.checks)
 
     @property
     def claiming(self) -> Outage:
-        """What keeps requests from being claimed, while something does."""
+        """The outage that prevents claims, if any."""
         return self._claims.outage
 
     @property
@@ -139,14 +138,14 @@ class Unlearner:
 
     @property
     def manifest(self) -> Manifest:
-        """What the model is that `resident` is of; an import changes it."""
+        """Manifest of the model in `resident`; an import changes it."""
         return self._loader.manifest
 
     @property
     def served(self) -> VersionFacts | None:
-        """What is told of the committed version, once it is loaded.
+        """Facts about the committed version, once it is loaded.
 
-        None while its certificate is still computed, too, which is no work of a loop.
+        None while its certificate is pending, too, since computing it would block a loop.
         """
         resident = self.resident
         if resident is None or not resident.committed.has_certificate:
@@ -154,14 +153,14 @@ class Unlearner:
         return committed_facts(resident.committed, self._context.ledger)
 
     def live(self, nodes: Sequence[str]) -> list[str]:
-        """Which of these external ids are live nodes; raises Unavailable before a version is loaded."""
+        """Return those of these external ids that are live nodes. Raises Unavailable before a version is loaded."""
         resident = self.resident
         if resident is None:
             raise Unavailable("The model is loading.", "Try again in a moment.")
         return [node for node in nodes if node in resident.committed.node_ids]
 
     async def run(self) -> None:
-        """Serves sessions under the lease until it is to stop; outages, and what is lost, start a new session."""
+        """Run sessions under the lease until stopped; an outage or a loss starts a new session."""
         beside = {
             asyncio.create_task(self._watch_age(), name="factor-age"),
             asyncio.create_task(self._log_work(), name="progress"),
@@ -179,14 +178,14 @@ class Unlearner:
         self._condition = Condition(Phase.STOPPED)
 
     async def _watch_age(self) -> None:
-        """Whatever else is waited for, a factor that may not stay any longer leaves the memory."""
+        """Drop expired factors from memory, whatever else the unlearner waits for."""
         while True:
             await asyncio.sleep(_POLL_S)
-            # On the executor no repair goes on meanwhile.
+            # On the executor, where no repair runs meanwhile.
             await self._context.run(self._drop_expired)
 
     async def _log_work(self) -> None:
-        """What takes long is told to whoever reads the log."""
+        """Log the progress of long work."""
         while True:
             await asyncio.sleep(_TELL_S)
             if said := self._context.work.status:
@@ -198,9 +197,9 @@ class Unlearner:
             resident.drop_expired()
 
     async def _attempt(self, held: contextlib.AsyncExitStack) -> None:
-        """One session, and the wait after one that an outage ended.
+        """Run one session; after an outage, wait.
 
-        Its lease is renewed in `held`, through that wait as well: nobody else takes it, and predictions go on.
+        The lease in `held` is renewed during that wait as well. Nobody else takes it, and predictions continue.
         """
         try:
             await self._session(held)
@@ -211,18 +210,18 @@ class Unlearner:
             self._team.lost()
             self._log.warning("workers.lost", reason=error.detail, remedy=error.remedy)
         except (Unavailable, NotPublishable, OSError) as error:
-            # Without its frames, which hold what was computed: it is kept through the wait.
+            # The wait must not keep the frames, which hold computed data.
             outage = as_outage(error).with_traceback(None)
             self._condition = Condition(Phase.FAILED, str(outage))
             await self._context.outage.pause(outage)
         except ExplainedError as error:
-            # Store and database contradict each other, a key is missing, a file is damaged, the device too small,
-            # the model not to be repaired: trying again changes nothing.
+            # Store and database contradict each other, a key is missing, a file is damaged, the device is too small, or
+            # the model cannot be repaired. A retry changes nothing.
             self._condition = Condition(Phase.FAILED, str(error))
             self._log.error("unlearner.refused", reason=error.detail, remedy=error.remedy)
             raise
         except Exception as error:
-            # Not foreseen, so it may pass; predictions are served meanwhile, and readiness tells.
+            # Unexpected, so it may pass. Predictions are served meanwhile, and readiness reports it.
             self._log.exception("unlearner.failed", attempt=self._unforeseen)
             self._condition = Condition(Phase.FAILED, f"It failed with {type(error).__name__}; check the log.")
             self._after_failure = True
@@ -244,30 +243,30 @@ class Unlearner:
             take_over=self._owns_database,
         )
         if lease is None:
-            # Another process claims; what kept this one from it says nothing any more.
+            # Another process claims now; earlier outages of this one no longer matter.
             self._claims.outage.over()
             self.carrying_out.over()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._context.stop.wait(), self._lease_ttl_s / 4)
             return
         self._lease, self._after_failure = lease, False
-        # Of the session before; what this one waits for is told from here on.
+        # Clear the previous session's outage; this session reports its own.
         self._context.outage.reason = None
-        # What was made ready under an earlier one may be of a version that another holder has replaced.
+        # An import prepared under an earlier lease may rest on a version that another holder has replaced.
         self._importer.give_up()
         keeper = await held.enter_async_context(holding(self._context.engine, lease, lambda: self.report))
         failure_points.reached(FailurePoint.LEASED)
         self._condition = Condition(Phase.LOADING)
         try:
             with keeper.blaming_loss():
-                # In no variable here: an import replaces it, and its model must leave the memory then.
+                # No variable holds the session: an import replaces it and must free its model.
                 await self._serve(await self._start(keeper), keeper)
         finally:
             self._context.work.end()
             await self._context.run(self._team.close)
 
     async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
-        """Loads the committed version and ends what it left to do; `candidate`, just imported, is loaded already."""
+        """Load the committed version and finish its open steps; `candidate`, just imported, is loaded already."""
         context = self._context
         writer, unfinished = await self._loader.load(keeper, candidate)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
@@ -277,10 +276,10 @@ class Unlearner:
             await context.run(writer.erase)
         elif unfinished is not None:
             steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
-            # It is committed and cannot be given up: again until it is done.
+            # Once committed, it must be finished: retry until done.
             with self._deleting():
                 await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
-        # Only now store and database are known to belong together, an import that was amid its steps having ended.
+        # Only now are store and database known to belong together: an interrupted import has ended.
         await context.retry(context.unneeded_keys.begin)
         await session.repairer.resume()
         await session.repairer.keep_promise()
@@ -305,7 +304,7 @@ class Unlearner:
             if candidate is not None and self._team.wanted > 1:
                 return  # the others load it as well
             if candidate is not None:
-                # What is held resolves by external id in the new model.
+                # Claimed requests resolve by external id in the new model.
                 session = await self._start(keeper, candidate)
             decision = claims.decide()
             if isinstance(decision, Take):
@@ -326,7 +325,7 @@ class Unlearner:
                     await (session.repairer if repairs else session.checkpointer).step()
 
     async def _tidy(self) -> None:
-        """Between batches, once in a lease: what others that lost theirs have left on the disk is removed."""
+        """Between batches, once per lease duration, remove what former lease holders left on the disk."""
         writer = self._loader.writer
         if writer is None or time.monotonic() < self._tidy_at:
             return
@@ -335,7 +334,7 @@ class Unlearner:
         self._context.work.end()
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
-        """A slice of the import that waits, if one does; asked of the database once in `_POLL_S` until it is begun."""
+        """Work on a waiting import for one slice; check for one every `_POLL_S` until it begins."""
         writer, store = self._loader.writer, self._loader.store
         if writer is None or (time.monotonic() < self._ask_at and not self._importer.is_under_way):
             return None
@@ -346,7 +345,7 @@ class Unlearner:
         return await self._importer.step(wanted, writer.pointer, store, writer.resident.committed.node_ids, keeper)
 
     async def _process(self, processor: Processor, count: int) -> None:
-        """Takes the first `count` claimed requests to their end; those it defers wait on."""
+        """Process the first `count` claimed requests to their end; deferred ones keep waiting."""
         failure_points.reached(FailurePoint.BATCHED)
         try:
             with self._deleting():

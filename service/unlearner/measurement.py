@@ -1,4 +1,4 @@
-"""What is measured of a stored version against the rows on the disk, by the unlearner and by `lethe audit recheck`."""
+"""Measure a stored version against the rows on disk, for the unlearner and `lethe audit recheck`."""
 
 import os
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from service.unlearner.committed import Committed
 
 
 def stored_span_residual(store: Store, version: VersionState, work: Work | None = None) -> float:
-    """The span residual of a version's weights, as read, against the rows on disk that are still in their span.
+    """Return the span residual of a version's stored weights against the rows on disk that are in their span.
 
-    The larger of the features' and, with label reuse, the labels'. It is a step of `work`. Raises StoreDamaged for rows
-    that are not as they were written.
+    The larger of the features' and, with label reuse, the labels' residual. A step of `work`. Raises StoreDamaged for
+    rows that differ from what was written.
     """
     features, labels, work = version.features, version.labels, work or Work()
     work.begin("Measuring the span residual", store.manifest.nodes)
@@ -37,27 +37,27 @@ def _counted(chunks: Iterator[SpanChunk], work: Work) -> Iterator[SpanChunk]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the files of a version say now."""
+    """Figures measured from the files of a version."""
 
     #: SHA-256, hex, of the weights.
     weights_sha256: str
-    #: Of the features of the nodes that are left, and as the version has it written down.
+    #: Rank of the remaining nodes' features, as measured and as recorded in the version.
     rank: int
     rank_written: int
     live_nodes: int
-    #: None while the coefficients of a repair are still to be written.
+    #: None while a repair's coefficients are still to be written.
     span_residual: float | None
-    #: Bound on |W - W_u|_F / |W|_F, W_u the weights that retraining would give; None for a loss without certificate.
+    #: Bound on |W - W_u|_F / |W|_F, with W_u the weights of retraining; None for a loss without certificate.
     distance_bound_relative: float | None
 
 
 def measure(
     store: Store, ref: VersionRef, *, digest: str, device: torch.device | str, work: Work | None = None
 ) -> Measured:
-    """Reads every row and weight of a version, verified against `digest` and the store's own digests, and measures.
+    """Read every row and weight of a version, verify them against `digest` and the store's digests, and measure.
 
-    Each is a step of `work`. Raises StoreDamaged for what is not as it was written, DeviceError when the device has too
-    little memory.
+    Each is a step of `work`. Raises StoreDamaged for data that differs from what was written, and DeviceError if the
+    device has too little memory.
     """
     version = store.read_version(ref, digest=digest)
     work = work or Work()

@@ -1,4 +1,4 @@
-"""A version that is to be committed: what its cause adds, what is published of it, and what it leaves to erase."""
+"""A version to commit: the steps of its cause, its published facts, and what it leaves to erase."""
 
 import asyncio
 import time
@@ -32,71 +32,71 @@ NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewVersion:
-    """A version computed beside the committed one, with what was measured of it."""
+    """A version computed beside the committed one, with its measurements."""
 
     id: UUID = field(default_factory=uuid4)
     state: ModelState
-    #: Between its live nodes, each counted once.
+    #: Edges between its live nodes, each counted once.
     edges: int
-    #: What the repair of its weights came to, or their bound without one.
+    #: Outcome of the repair of its weights, or their bound without one.
     outcome: RepairOutcome
-    #: Whether its span coefficients are those of its own weights, and not yet on the disk.
+    #: Whether its span coefficients belong to its own weights and are not on the disk yet.
     rebuilt: bool
     requests: int = 0
-    #: Nodes, nodes of which the features alone went, and edges by themselves.
+    #: Numbers of deleted nodes, of nodes that lost only their features, and of edges deleted by themselves.
     deleted: tuple[int, int, int] = (0, 0, 0)
-    #: The latter, (k, 2), where they are still in the graph on the disk.
+    #: The deleted edges, (k, 2), that are still in the graph on the disk.
     deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
     directions_removed: int = 0
-    #: How it is published; None where it is as it is.
+    #: How it is published with noise; None without.
     publication: Publication | None
-    #: What it predicts, for readers.
+    #: Its predictions, for readers.
     snapshot: Snapshot
-    #: Of a model that is not the one before: what all of its versions have in common.
+    #: Facts shared by all versions of the model; set only if the model changed.
     model: PublishedModel | None = None
-    #: Makes it the state on the device.
+    #: Installs it as the state on the device.
     replace_state: Callable[[], None]
 
 
 class CauseSteps:
-    """What one cause adds to the steps that every version takes; nothing, unless it says otherwise."""
+    """The steps that one cause adds to those of every version; none by default."""
 
     cause: ClassVar[Cause]
 
     def written(self, ref: VersionRef) -> None:
-        """At the end of step 5, on the executor."""
+        """Run at the end of step 5, on the executor."""
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """In step 6: the rows of its own beside the version's, in the same transaction."""
+        """Insert the cause's rows in step 6, in the transaction that inserts the version's."""
 
     async def apply(self, version: Version) -> None:
-        """Step 8."""
+        """Run step 8."""
 
     def erase(self) -> None:
-        """In step 9, on the executor: what else leaves the disk."""
+        """Erase the cause's data from the disk in step 9, on the executor."""
 
     async def complete(self, connection: Connection, version: Version) -> None:
-        """In step 10: the rows of its own, in the transaction that finishes the version's."""
+        """Complete the cause's rows in step 10, in the transaction that finishes the version's."""
 
     async def done(self, version: Version) -> None:
-        """After step 10."""
+        """Run after step 10."""
 
 
 class ToErase:
-    """What an erasure has to look for: at first all that was ever deleted, then what was since the last one."""
+    """The data that an erasure must look for: at first every deletion ever, then those since the last erasure."""
 
     def __init__(self, nodes: int, edges: NDArray[np.int64]) -> None:
-        """Of a model of `nodes` nodes; `edges` (k, 2) are those deleted that may still be there."""
+        """`nodes` is the number of nodes; `edges` (k, 2) are deleted ones that may still be on the disk."""
         self._nodes = np.ones(nodes, dtype=np.bool_)
         self._features = np.ones(nodes, dtype=np.bool_)
         self._edges = edges
 
     def add_edges(self, edges: NDArray[np.int64]) -> None:
-        """Edges (k, 2) have been deleted. Nodes and features need no telling: a version says which are gone."""
+        """Add deleted edges (k, 2). The version itself records its deleted nodes and features."""
         self._edges = np.concatenate([self._edges, edges])
 
     def erasure(self, committed: VersionState) -> Erasure:
-        """What must go from the disk so that only what `committed` holds is left."""
+        """Return what to erase so that the disk holds only the data of `committed`."""
         return Erasure(
             nodes=np.flatnonzero(self._nodes & ~committed.live),
             feature_rows=np.flatnonzero(self._features & committed.live & ~committed.featured),
@@ -104,7 +104,7 @@ class ToErase:
         )
 
     def erased(self, committed: VersionState) -> None:
-        """Only what `committed` holds is left."""
+        """Record that the disk holds only the data of `committed`."""
         self._nodes, self._features, self._edges = committed.live, committed.featured, self._edges[:0]
 
 
@@ -118,7 +118,7 @@ class Stopwatch:
     durations_ms: dict[str, float] = field(default_factory=dict)
 
     async def time(self, step: str, work: Callable[[], T], executor: Executor) -> T:
-        """Runs blocking `work` on the executor, off the event loop, and adds up how long it took."""
+        """Run blocking `work` on the executor, off the event loop, and add its duration to `step`."""
         started = time.perf_counter()
         result = await asyncio.get_running_loop().run_in_executor(executor, work)
         spent = (time.perf_counter() - started) * 1000
@@ -126,14 +126,14 @@ class Stopwatch:
         return result
 
     def split(self, step: str, part: str, seconds: float) -> None:
-        """Of the time of `step`, the last `seconds` were spent on `part`."""
+        """Move the last `seconds` of `step` to `part`."""
         milliseconds = round(seconds * 1000, 3)
         self.durations_ms[part] = self.durations_ms.get(part, 0.0) + milliseconds
         self.durations_ms[step] = round(max(0.0, self.durations_ms[step] - milliseconds), 3)
 
 
 def model_facts(manifest: Manifest) -> ModelFacts:
-    """What stays the same from one import to the next."""
+    """Return the facts that stay the same between imports."""
     spec = manifest.spec
     return ModelFacts(
         name=manifest.name,
@@ -152,12 +152,12 @@ def model_facts(manifest: Manifest) -> ModelFacts:
 
 
 def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
-    """What all versions of a model have in common."""
+    """Return the facts shared by all versions of a model."""
     return PublishedModel(model_facts(manifest), manifest.canaries, committed.node_ids, committed.public)
 
 
 def committed_facts(committed: Committed, ledger: PrivacyLedger) -> VersionFacts:
-    """Those of the committed version; its certificate is computed if it is not known."""
+    """Return the facts of the committed version; computes its certificate if needed."""
     edges, certificate = committed.live_graph.edges, committed.certificate
     return version_facts(committed.state, edges, certificate, committed.publication, ledger)
 
@@ -169,7 +169,7 @@ def version_facts(
     publication: Publication | None,
     ledger: PrivacyLedger,
 ) -> VersionFacts:
-    """Those of a version of which `certificate` bounds the distance to retraining; one with noise was counted."""
+    """Return the facts of a version with this `certificate`; the ledger must have counted one with noise."""
     shown = None if publication else certificate
     return VersionFacts(
         version=state.version,

@@ -1,4 +1,4 @@
-"""What becomes of the requests of a batch once it is applied, and once its repair has ended; in words, too."""
+"""Outcomes of a batch's requests, once it is applied and once its repair has ended, with their explanations."""
 
 import math
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from service.log.leaves import AuditFigures
 from service.requests.moves import AppliedOutcome
 from service.unlearner.pending_repairs import Pending, RepairEnd
 
-#: After what the projection did; also true of directions that remaining nodes support faintly.
+#: Appended after the effect of the projection; also true of directions that remaining nodes support faintly.
 _SPANNED = (
     "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
 )
-#: Up to this relative difference two movements of the weights are the same one.
+#: Two weight changes count as equal up to this relative difference.
 _SAME = 1e-12
-#: The share of a repair's movement from which on it is told what the weights were away from the optimum before.
+#: Share of a repair's movement above which the explanation reports the earlier distance from the optimum.
 _NOTICEABLE = 0.01
 
 
 def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named: int, deleted: int) -> str:
-    """What a batch did for a request of `kind` that names `named` nodes or edges, `deleted` of them of its own.
+    """Explain what a batch did for a request of `kind` with `named` nodes or edges, `deleted` of them its own.
 
     `manifest` is that of the model.
     """
@@ -48,9 +48,9 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
 
 
 def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[UUID]) -> str:
-    """Why a request had nothing to do: all it names was deleted by the requests `by`.
+    """Explain that a request had nothing to do because the requests `by` had deleted all of it.
 
-    Without any: by some that the database, restored from an older backup, does not have.
+    Empty `by`: the database, restored from an older backup, lacks those requests.
     """
     noun = kind.rules.noun(named)
     along = ""
@@ -65,7 +65,7 @@ def _projection(record: BatchRecord) -> str:
     if record.directions_removed == 0 and sealed:
         return f"The projection removed no direction: {_SPANNED}"
     if record.directions_removed == 0:
-        # Along directions that few others support, and faintly, it takes the deleted nodes' share from the weights.
+        # In directions with few, faint supporters it still removes the deleted nodes' share from the weights.
         of_repair = record.repair_weight_change if record.repair_version == record.model_version_after else None
         same = math.isclose(record.weight_change, of_repair or 0.0, rel_tol=_SAME)
         return f"The projection {'changed nothing' if same else 'removed no direction'}: {_SPANNED}"
@@ -80,9 +80,9 @@ def _projection(record: BatchRecord) -> str:
 
 
 def frozen_parts(manifest: Manifest) -> str:
-    """A sentence on what repair leaves as it was fixed earlier, on which `retrained` depends; empty when it is nothing.
+    """Describe the frozen parts that repair leaves unchanged and `retrained` depends on; empty if there are none.
 
-    The weights are those that training would give if it were to fix these parts in the same way again.
+    The weights are those of training that fixes these parts in the same way again.
     """
     parts = []
     if manifest.diffusion is not None:
@@ -123,7 +123,7 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
         f"They are now {those}."
     )
     undone = record.distance_bound_start_relative or 0.0
-    # Within the tolerance nothing was left undone.
+    # Within the tolerance the optimum counts as reached.
     tolerance = record.repair_tolerance or 0.0
     if manifest.training.relative_gradient > tolerance and undone > max(
         tolerance, _NOTICEABLE * record.repair_weight_change
@@ -138,7 +138,7 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
 
 
 def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
-    """A clause on weights that are not those of retraining."""
+    """A clause on weights that differ from those of retraining."""
     so_far = " so far" if record.repair is RepairStatus.PENDING else ""
     graph_only = (
         "" if kind.rules.changes_span else f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
@@ -150,7 +150,7 @@ def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
 
 
 def _distance(record: BatchRecord) -> str:
-    """The bound, never less than it is."""
+    """Format the bound, rounded up."""
     relative = record.distance_bound_after_relative
     if relative is None:
         return f"{rounded_up(record.distance_bound_after, 2):.2g}" if record.distance_bound_after else "0"
@@ -162,14 +162,14 @@ def _sentence(clause: str) -> str:
 
 
 def guarantee(repair: RepairStatus, kind: RequestKind) -> Guarantee:
-    """What holds of the weights; the projection alone does nothing for an edge."""
+    """Return the guarantee on the weights; the projection alone does nothing for an edge."""
     if repair is RepairStatus.CONVERGED:
         return Guarantee.RETRAINED
     return Guarantee.SPAN if kind.rules.changes_span else Guarantee.GRAPH_ONLY
 
 
 def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, manifest: Manifest) -> AppliedOutcome:
-    """What is told of one request once its batch is applied to the model of that manifest."""
+    """Return the outcome of one request after its batch was applied to the model of `manifest`."""
     return AppliedOutcome(
         request_id=request.id,
         guarantee=guarantee(record.repair, request.kind),
@@ -180,12 +180,12 @@ def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, ma
 
 
 def ended(pending: Pending, end: Version, manifest: Manifest) -> RepairEnd:
-    """What is told of one request once the repair it waited for has ended, in the version `end`."""
+    """Return the outcome of one request after the repair it waited for ended in version `end`."""
     return _ended(pending, repaired_in(pending.batch, end), manifest)
 
 
 def repair_given_up(pending: Pending, status: RepairStatus, reason: str, manifest: Manifest) -> RepairEnd:
-    """What is told of one request whose repair ended without a version: NOT_CONVERGED, or NONE when nobody wants it."""
+    """Return the outcome of one request whose repair ended without a version: NOT_CONVERGED, or NONE if unwanted."""
     return _ended(pending, replace(pending.batch, repair=status), manifest, reason)
 
 

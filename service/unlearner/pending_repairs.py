@@ -1,4 +1,4 @@
-"""The requests that wait for a repair, and how it ended for them."""
+"""The requests that wait for a repair, and the outcomes of their repairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _REQUESTS = RequestRow.__table__
 
 @dataclass(frozen=True)
 class Pending:
-    """A request that is applied and waits for a repair, or whose repair fell short."""
+    """An applied request that waits for a repair, or whose repair did not converge."""
 
     request_id: UUID
     kind: RequestKind
-    #: How many nodes or edges it named.
+    #: Number of nodes or edges that it named.
     count: int
     batch: BatchRecord
     norms: RequestNorms
@@ -35,25 +35,25 @@ class Pending:
 
 @dataclass(frozen=True)
 class RepairEnd:
-    """How the repair of one request ended."""
+    """Outcome of the repair of one request."""
 
     request_id: UUID
-    #: Its batch, with how the repair ended.
+    #: Its batch, with the outcome of the repair.
     batch: BatchRecord
     guarantee: Guarantee
     explanation: str
-    #: The content of its `repaired` event, or of `not_repaired` when the repair did not converge.
+    #: Content of its `repaired` event, or of `not_repaired` if the repair did not converge.
     content: Content
 
 
 class PendingRepairs:
-    """What repairs change of requests and of their batches' versions, in the caller's transaction."""
+    """Repair updates of requests and of their batches' versions, in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
     async def count_pending(self, model: str) -> int:
-        """Return how many requests wait for a repair."""
+        """Return the number of requests that wait for a repair."""
         query = select(func.count()).where(RequestRow.model == model, RequestRow.repair == RepairStatus.PENDING)
         return int(await self._conn.scalar(query) or 0)
 
@@ -62,10 +62,10 @@ class PendingRepairs:
         return await self._in_state(model, RepairStatus.PENDING)
 
     async def concerned(self, model: str, status: RepairStatus) -> list[Pending]:
-        """Return the requests that are told of a repair that ended as `status`, each group oldest first.
+        """Return the requests that a repair with outcome `status` concerns, each group oldest first.
 
-        Those that wait for one. One that converged has reached the weights of retraining on all that remains, and so
-        covers as well the earlier requests to the same trained model whose own repair fell short.
+        These are the waiting requests. A converged repair reaches the weights of retraining on all that remains. It
+        therefore also covers earlier requests to the same trained model whose own repair did not converge.
         """
         if status is not RepairStatus.CONVERGED:
             return await self.pending(model)
@@ -98,9 +98,9 @@ class PendingRepairs:
         ]
 
     async def end(self, ends: Sequence[RepairEnd]) -> list[UUID]:
-        """Record how the repair of requests ended, with an event for each, and that of their batches.
+        """Record the end of requests' repairs, with an event for each request, and update their batches.
 
-        Returns the requests that were not there before; repeating a call that was committed changes nothing.
+        Returns the ids of the requests changed. Repeating a committed call changes nothing.
         """
         rows = unnested(
             "ended",

@@ -1,4 +1,4 @@
-"""How a model is held: where, whether its deletions are repaired, and what helps with that."""
+"""Settings for holding a model: its device, its repair policy and the aids to repair."""
 
 from dataclasses import dataclass
 
@@ -17,40 +17,40 @@ from service.domain.states import RepairPolicy
 
 @dataclass(frozen=True)
 class Placement:
-    """Given to `Resident.load`, and the same for every model that one service holds."""
+    """Settings for `Resident.load`, shared by all models of one service."""
 
     device: torch.device | str
     policy: RepairPolicy = RepairPolicy.NEVER
-    #: The relative bound on the distance to retraining up to which a repair counts as converged.
+    #: Relative bound on the distance to retraining below which a repair counts as converged.
     repair_tolerance: float = TOLERANCE
-    #: Seconds for which a preconditioner of repairs may be kept after the first deletion that it predates.
+    #: Seconds to keep a repair preconditioner after the first deletion that it predates.
     factor_age_s: float = FACTOR_AGE_S
-    #: What is promised of the weights that are published; None where they are published as they are.
+    #: Promise about the published weights; None to publish without noise.
     promise: Promise | None = None
 
 
 def promised(certified: tuple[float, float] | None, publications: int) -> Promise | None:
-    """What the settings promise of the weights that are published."""
+    """Return the promise that the settings make about the published weights."""
     return None if certified is None else Promise(*certified, publications)
 
 
 def chosen_device(name: str) -> torch.device:
-    """The device that the setting means; `auto` is a CUDA device where there is one."""
+    """Return the configured device; `auto` selects CUDA if available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch_device(name)
 
 
 class NotPublishable(ProjectorError):
-    """Weights that would break the promise if they were published; nothing was changed, and it is tried again."""
+    """Publishing these weights would break the promise; nothing was changed, and it is retried."""
 
 
 class RepairImpossible(ProjectorError):
-    """The policy `always` for a model whose retrained weights cannot be known to be reached."""
+    """The policy is `always`, but nothing can verify that repair reaches this model's retrained weights."""
 
 
 def require_repairable(spec: ModelSpec) -> None:
-    """Raises RepairImpossible for a loss with kinks."""
+    """Raise RepairImpossible for a loss with kinks."""
     if certifiable(loss_of(spec.loss), spec.regularization):
         return
     raise RepairImpossible(

@@ -1,4 +1,4 @@
-"""What becomes of a batch of queued requests: decrypted, sorted, completed or applied, and taken to the end."""
+"""Process a batch of queued requests: decrypt, resolve, then complete or apply them to the end."""
 
 import asyncio
 import contextlib
@@ -45,44 +45,44 @@ _UNREADABLE = (
     f"the request. If the key is lost: {SEND_ANEW}"
 )
 _UNKNOWN = "{} of the nodes or edges in this request are not in the model."
-#: Longest time for which requests that have nothing to delete hold up the others (seconds).
+#: Maximum time that requests with nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
-#: Requests in a row that each alone cannot be computed, after which the rest of a batch is left for later.
+#: Consecutive requests that each cannot be computed alone, after which the rest of a batch is deferred.
 _MOST_UNCOMPUTED = 4
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What became of deletions that were to be applied as one batch."""
+    """Result of an attempt to apply deletions as one batch."""
 
     committed: tuple[Version, BatchSteps] | None = None
     #: The parts of it to apply instead.
     instead: Sequence[Sequence[Deletion]] = ()
-    #: Whether the one deletion could not be computed, by no fault of the request's.
+    #: Whether the single deletion could not be computed, through no fault of the request.
     is_uncomputed: bool = False
 
 
 class Processor:
-    """Takes requests to their end on one model, under one lease."""
+    """Processes requests to their end on one model, under one lease."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
         self._batches = BatchPreparation(context, writer)
         self._tombstones = TombstoneLookup(context.engine, context.keyring, context.model)
-        #: What the last batch left for this one.
+        #: Requests that the last batch deferred to this one.
         self._deferred: frozenset[UUID] = frozenset()
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
-        """Takes `batch` to its end; returns the requests that wait for what it did before they can be completed.
+        """Process `batch` to its end; return the requests that need its deletions before they can be completed.
 
-        What the device cannot compute stays queued, and is told by Unavailable once the others are done.
+        Requests that the device cannot compute stay queued. Raises Unavailable for them once the others are done.
         """
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
         committed = self._writer.resident.committed
-        # All at once, and no more than the batch names.
+        # All in one call, with no more names than the batch has.
         names = list({end for each in claimed for target in each.named for end in ends_of(target)})
         found = zip(names, committed.node_ids.rows_of(names).tolist(), strict=True)
         rows = {name: row for name, row in found if row >= 0}
@@ -90,7 +90,7 @@ class Processor:
         claimed = [each for each in claimed if each.request.id not in refused]
         present = CommittedGraph(rows, committed.state.features.in_span, committed.live_graph.propagator.edges)
         missing = absent(claimed, present)
-        # None in the place of a request stands for one that the database does not have.
+        # None instead of a request stands for one that the database lacks.
         deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
         resolution = resolve(claimed, present, deleted_by)
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
@@ -98,7 +98,7 @@ class Processor:
         is_all = await self._apply(resolution.deletions)
         await self._complete_gone(resolution)
         if not is_all:
-            # No more is said, where everybody may ask: the log has it.
+            # No details, since everybody can read this; the log has them.
             raise Unavailable(
                 "There was not enough memory or room for temporary files.",
                 "Requests stay queued. Give the machine more memory or disk, or use a larger device; the log "
@@ -108,16 +108,16 @@ class Processor:
         return self._deferred
 
     async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
-        """Those of `batch` that were not cancelled, and from now on cannot be.
+        """Return the requests of `batch` that were not cancelled; they can no longer be.
 
-        All at one moment, whatever there is to delete: when a request can no longer be cancelled tells nothing of it.
+        All at the same moment, so that the end of cancellation does not reveal whether there was anything to delete.
         """
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             taken = await RequestMoves(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
 
     async def _fail(self, failures: Mapping[UUID, str]) -> None:
-        """Ends the requests that cannot be carried out, each with the reason."""
+        """Fail the requests that cannot be processed, each with its reason."""
         if not failures:
             return
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
@@ -126,10 +126,10 @@ class Processor:
                     await RequestMoves(connection).mark_failed(request, failure)
 
     async def _complete_gone(self, resolution: Resolution) -> None:
-        """Ends the requests that have nothing to delete, with the batch that took them.
+        """Complete the requests that have nothing to delete, with the batch that took them.
 
-        Where nothing else was in it, after as long as a batch takes, if any is of a key that may only write: that sees
-        in the answer to a repeated request when it is completed, and would know whether a node was there still.
+        In a batch without deletions, wait for the usual duration of a batch if any key may only write. Such a key can
+        repeat a request and read when it completed, which would reveal whether a node still existed.
         """
         if not resolution.already_deleted:
             return
@@ -146,7 +146,7 @@ class Processor:
         await self._context.unneeded_keys.destroy_dropped()
 
     async def _wait_as_a_batch(self, requests: Sequence[UUID]) -> None:
-        """Waits as long as the newest batch took, unless the keys of all `requests` may know that there was none."""
+        """Wait as long as the newest batch took, unless the keys of all `requests` may know that none ran."""
         async with transaction(self._context.engine) as connection:
             if await RequestRepository(connection).all_may_know(requests):
                 return
@@ -158,18 +158,18 @@ class Processor:
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """Lets a request be that was cancelled since it was claimed."""
+        """Ignore a request cancelled since it was claimed."""
         try:
             yield
         except Conflict as conflict:
             self._log.info("request.ended_meanwhile", reason=conflict.title)
 
     async def _apply(self, deletions: Sequence[Deletion]) -> bool:
-        """Applies the deletions as one batch; one that cannot be computed is halved until the guilty is alone.
+        """Apply the deletions as one batch; halve a batch that fails until the failing request is alone.
 
-        Returns whether all were computed. One that cannot be, by no fault of its own, stops no other: the rest goes on
-        in any order, since whenever it is tried again they come in the same. When several in a row cannot, it is left
-        for later.
+        Returns whether all were computed. A request that cannot be computed, through no fault of its own, stops no
+        other. The rest continues in random order, because every retry starts in the same order. After several such
+        requests in a row, the rest is left for later.
         """
         parts, is_all, in_a_row = [deletions], True, 0
         while parts and in_a_row < _MOST_UNCOMPUTED:
@@ -185,32 +185,32 @@ class Processor:
             elif len(attempt.instead) < 2:
                 in_a_row = 0
             if attempt.committed is not None:
-                # All that was deleted has left this process' memory, and so it leaves that of other workers.
+                # All deletions have left this process's memory; the beat clears them from the other workers.
                 await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
-                # It is committed and cannot be given up: again until it is done.
+                # Once committed, it must be finished: retry until done.
                 await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
         return is_all
 
     async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
-        """The batch, committed, or what to do instead.
+        """Commit the deletions as a batch, or return the parts to try instead.
 
-        What was computed with the rows that leave, and any error with its frames, is gone when this returns.
+        Everything computed with the removed rows, and any error with its frames, is freed on return.
         """
         try:
             new, steps = await self._batches.prepare(deletions, watch)
         except (WorkersLost, NotPublishable):
-            # No fault of the requests': they are taken again, with the workers that are there.
+            # Not the requests' fault: they are retried with the workers present then.
             raise
         except Exception as error:
             self._log.exception("batch.failed", requests=len(deletions))
             if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
-                # Nothing can be computed on this device any more.
+                # This device can no longer compute anything.
                 raise
             if len(deletions) > 1:
                 half = len(deletions) // 2
                 return _Attempt(instead=(deletions[:half], deletions[half:]))
             if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
-                # The device's fault, not the request's, or that of the disk for temporary files: it is tried again.
+                # The device or the disk for temporary files is at fault, not the request: it is retried.
                 return _Attempt(is_uncomputed=True)
             failure = f"The update of the model failed ({type(error).__name__})."
             await self._fail({deletions[0].claimed.request.id: failure})
@@ -224,7 +224,7 @@ class Processor:
         return _Attempt((version, steps))
 
     def _open(self, batch: Sequence[QueuedRequest]) -> tuple[list[DecryptedRequest], list[UUID]]:
-        """The requests with their targets, and those whose targets cannot be opened any more."""
+        """Decrypt the requests; also return those whose targets can no longer be read."""
         claimed: list[DecryptedRequest] = []
         unreadable: list[UUID] = []
         for request in batch:

@@ -1,4 +1,4 @@
-"""`lethe recover`: going on with a store and a database that are not of the same moment, as after a restored backup."""
+"""`lethe recover`: continue with a store and a database of different moments, as after a restored backup."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -42,9 +42,9 @@ from service.unlearner.version_writer import VersionWriter
 
 
 async def require_unpromised(connection: Connection, store: Store) -> None:
-    """Raises ConfigurationError when the store's version, or the database's newest, was published with noise.
+    """Raise ConfigurationError if the store's version or the database's newest was published with noise.
 
-    Of both: an older backup of one of them may know nothing of it.
+    Checks both, because an older backup of one may not know of it.
     """
     name, current = store.manifest.name, store.current()
     promises: dict[int, tuple[float | None, float | None, int | None]] = {}
@@ -78,35 +78,35 @@ _KEY_LOST = (
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a recovery did."""
+    """Results of a recovery."""
 
-    #: None when store and database agreed and the store had nothing that was deleted: then no model was changed.
+    #: None if store and database agreed and the store held no deleted data: no model was changed then.
     recovery: Recovery | None
     #: Requests that failed because their keys were lost.
     failed: int
-    #: Requests of a batch that was between commit and end.
+    #: Requests of a batch interrupted between commit and end.
     completed: int
-    #: Nodes that the store's own record knows to be deleted, and the database does not.
+    #: Deleted nodes in the store's own record that the database lacks.
     kept: int = 0
-    #: Whether what could not be read of the store's own tombstones was given up.
+    #: Whether unreadable tombstones of the store were given up.
     gave_up_tombstones: bool = False
 
 
 class RecoverySteps(CauseSteps):
-    """What a recovery adds to the steps of every version."""
+    """The steps that a recovery adds to those of every version."""
 
     cause = Cause.RECOVERY
 
     def __init__(self, context: Context, recovery_of: Callable[[Version], Recovery], own: Sequence[Tombstone]) -> None:
-        """`recovery_of` gives the record of a version; `own` are the tombstones that the store alone has."""
+        """`recovery_of` returns the record of a version; `own` are tombstones that only the store has."""
         self._context = context
         self._recovery_of = recovery_of
         self._own = own
-        #: How many requests failed (keys lost).
+        #: Number of requests that failed (keys lost).
         self.failed = 0
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """It is recorded and logged, and the database told what it did not know."""
+        """Record and log the recovery, and insert the tombstones that the database lacked."""
         recovery = self._recovery_of(version)
         await RecoveryRepository(connection).insert(recovery)
         fingerprints = self._context.keyring.fingerprints()
@@ -115,7 +115,7 @@ class RecoverySteps(CauseSteps):
         await EventRepository(connection).append_unrequested(EventType.RECOVERED, ModelRecovered(recovery))
 
     async def complete(self, connection: Connection, version: Version) -> None:
-        """So are those that were interrupted before it."""
+        """Finish this recovery and those interrupted before it."""
         await RecoveryRepository(connection).finish(version.model, requests_failed=self.failed)
 
 
@@ -130,13 +130,13 @@ class Recoverer:
         self._log = structlog.get_logger(__name__)
 
     async def recover(self, lost: Collection[UUID] = (), *, accept_lost_tombstones: bool = False) -> Recovered:
-        """Does all of it; `lost` are the requests whose keys are lost for good.
+        """Run the whole recovery; `lost` are the requests whose keys are lost for good.
 
-        `accept_lost_tombstones`: to go on with what can be read of the store's own tombstones.
+        `accept_lost_tombstones`: continue with the readable part of the store's own tombstones.
 
-        Raises StoreDamaged, StateMismatch where the database is another model's, KeyMissing, RepairImpossible,
-        NotPublishable and DeviceError, which only an operator can mend, and Unavailable and LeaseLost, after which it
-        is run again.
+        Raises StoreDamaged, StateMismatch if the database belongs to another model, KeyMissing, RepairImpossible,
+        NotPublishable and DeviceError; only an operator can fix these. Raises Unavailable and LeaseLost, after which it
+        must be run again.
         """
         context = self._context
         await self._install_import()
@@ -165,7 +165,7 @@ class Recoverer:
         own: Sequence[Tombstone],
         lost: Collection[UUID],
     ) -> Recovered:
-        """Past the question whether there is anything to do."""
+        """Recover, once it is known that there is something to do."""
         context, watch = self._context, Stopwatch()
         async with transaction(context.engine) as connection:
             committed = await PointerRepository(connection).read(context.model)
@@ -177,9 +177,9 @@ class Recoverer:
         resident, new = await context.run(lambda: self._without(remaining, state, current, number))
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
         before = pointer_to(self._store, current, context.model)
-        # Asked for the lease before the disk is written to: the computation may have taken longer.
+        # Read the lease before writing to the disk: it may have expired during the computation.
         writer = VersionWriter(context, self._keeper, self._store, resident, before, deleted_parts.edges)
-        # What was published before may have what is deleted.
+        # The earlier publication may contain deleted data.
         await context.run(writer.withhold)
         database_before = None if committed is None else committed.folder
         recovery_of = partial(
@@ -189,7 +189,8 @@ class Recoverer:
         version = await writer.write(new, steps, watch)
         await writer.commit(version, new, steps, watch)
         self._log.warning("recovery.committed", version=number, store=current.folder, unknown_nodes=unknown)
-        # Before it is erased, the store's own record has what the database alone knew; after a crash, at a start.
+        # Before the erasure, the store's own record receives what only the database had; after a crash, the next start
+        # does this.
         await reconcile(context, self._store, self._keeper)
         steps.failed = await self._fail(lost)
         completed = 0
@@ -202,7 +203,7 @@ class Recoverer:
         return Recovered(recovery_of(version), steps.failed, completed, kept, self._gave_up_tombstones)
 
     async def _kept(self, accept_lost: bool) -> TombstoneRecord:
-        """The store's own tombstones; StoreDamaged when some cannot be read that the database need not have."""
+        """Return the store's own tombstones; raise StoreDamaged if unreadable ones may be missing from the database."""
         kept = await self._context.run(self._store.tombstones)
         if not kept.damaged:
             return kept
@@ -217,7 +218,7 @@ class Recoverer:
         return kept
 
     async def _install_import(self) -> None:
-        """Where the committed version is that of an import, its folder takes its place first."""
+        """If the committed version is an import, put its folder in place first."""
         async with transaction(self._context.engine) as connection:
             wanted = await ImportRepository(connection).open(self._context.model)
         if wanted is not None and wanted.status is ImportStatus.COMMITTED:
@@ -234,7 +235,7 @@ class Recoverer:
         return True
 
     async def _unknown_nodes(self, state: VersionState, remaining: DeletedParts) -> int:
-        """How many nodes the version lacks for which there is no tombstone; their ids are gone, so they are counted."""
+        """Count the version's deleted nodes without a tombstone. Their ids are gone, so only their number is known."""
         async with transaction(self._context.engine) as connection:
             known = await TombstoneRepository(connection).count(self._context.model, Part.NODES)
         return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
@@ -242,7 +243,7 @@ class Recoverer:
     def _without(
         self, remaining: DeletedParts, state: VersionState, current: VersionRef, number: int
     ) -> tuple[Resident, NewVersion]:
-        """The store's model on the device, without what remains to be deleted, as version `number`."""
+        """Return the store's model on the device, without the remaining deletions, as version `number`."""
         stale = self._store.stale_coefficients(current)
         resident = Resident.load(
             self._store.manifest,
@@ -257,7 +258,7 @@ class Recoverer:
         if remaining:
             self._context.work.begin("Deleting again, and repairing")
             prepared = resident.prepare(remaining.removals(), budget_s=math.inf)
-            # Nobody reads it, so it is the state on the device at once.
+            # Nobody reads it yet, so it becomes the state on the device immediately.
             resident.commit(prepared)
             outcome, removed = prepared.outcome, prepared.projection.directions_removed
         if not resident.is_near_enough:
@@ -282,14 +283,14 @@ class Recoverer:
         return resident, new
 
     async def _lost_in_batch(self, lost: Collection[UUID]) -> bool:
-        """Whether a batch was committed and not ended whose edges cannot be known any more: only erasing can end it."""
+        """Whether a committed, unfinished batch lost its edges' keys, so that only erasing can end it."""
         async with transaction(self._context.engine) as connection:
             unfinished = await VersionRepository(connection).unfinished(self._context.model)
             batches = [await BatchRepository(connection).get(one.id) for one in unfinished if one.cause is Cause.BATCH]
         return any(not batch.requests.keys().isdisjoint(lost) for batch in batches)
 
     async def _fail(self, lost: Collection[UUID]) -> int:
-        """Ends the requests whose keys are lost; those of a committed batch need them no more."""
+        """Fail the requests whose keys are lost, except those of a committed batch, which no longer need them."""
         failed = 0
         for request_id in lost:
             async with fenced_transaction(self._context.engine, self._keeper.lease) as connection:

@@ -1,9 +1,9 @@
-"""Repairs that outlast their batch's budget: carried on in idle time, and committed as versions of their own.
+"""Repairs that outlast their batch's budget: continued in idle time, and committed as versions of their own.
 
-A repair works in slices, so that whoever holds the executor never makes a new request wait longer than one of them. A
-batch that comes in between overtakes it, and goes on from the weights reached. At its end every request that waited for
-it is told, with one `repaired` event each, in the commit of its version; if it converged, so are the earlier requests
-told whose repair fell short: it covers them.
+A repair works in slices, so that a new request waits for at most one of them. A batch that arrives meanwhile goes first
+and continues from the weights reached. At the end, the commit of the repair's version adds one `repaired` event to
+every waiting request. A converged repair also covers earlier requests whose repair did not converge, and adds an event
+to these.
 """
 
 import time
@@ -29,14 +29,14 @@ from service.unlearner.outcomes import ended, repair_given_up
 from service.unlearner.pending_repairs import PendingRepairs
 from service.unlearner.version_writer import VersionWriter
 
-#: Longest work between two looks for new requests (seconds).
+#: Maximum work between two checks for new requests (seconds).
 _SLICE_S = 0.25
 _FAILED = "The repair was abandoned after an error; an operator should check the log of the service."
 _SWITCHED_OFF = "The repair was abandoned: the operator turned repair off for this model."
 
 
 class RepairSteps(CauseSteps):
-    """What a repair adds to the steps of every version."""
+    """The steps that a repair adds to those of every version."""
 
     cause: ClassVar[Cause] = Cause.REPAIR
 
@@ -45,13 +45,13 @@ class RepairSteps(CauseSteps):
         self._writer = writer
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """All whom it concerns are told."""
+        """Record the outcome for all requests that it concerns."""
         repairs = PendingRepairs(connection)
         concerned = await repairs.concerned(version.model, version.repair)
         await repairs.end([ended(one, version, self._writer.manifest) for one in concerned])
 
     async def done(self, version: Version) -> None:
-        """It is counted."""
+        """Count the repair."""
         metrics = self._context.metrics
         metrics.repaired(version.repair, seconds=version.durations_ms.get("repair", 0.0) / 1000)
         if version.span_residual is not None:
@@ -59,39 +59,39 @@ class RepairSteps(CauseSteps):
 
 
 class CertificationSteps(RepairSteps):
-    """What the first version with a promise adds to those of a repair: the log tells what is promised from here on."""
+    """The steps of the first version with a promise: those of a repair, and a log entry with the promise."""
 
     cause: ClassVar[Cause] = Cause.CERTIFICATION
 
     async def record(self, connection: Connection, version: Version) -> None:
-        """The promise is logged, and whoever waited for a repair is told."""
+        """Log the promise and record the outcome for all requests that wait for a repair."""
         await EventRepository(connection).append_unrequested(EventType.CERTIFIED, ModelCertified(version))
         await super().record(connection, version)
 
 
 class Repairer:
-    """Carries on the repair of one model, and the factor for the next one, a slice at a time."""
+    """Continues the repair of one model, and the factor for the next repair, a slice at a time."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
         self._writer = writer
-        #: What the repair of a version has cost so far.
+        #: Time spent on the repair of a version so far.
         self._watch, self._watched_version = Stopwatch(), -1
-        #: The version of which repair or the next factor could not be computed.
+        #: The version whose repair or next factor could not be computed.
         self._failed_version: int | None = None
         self._log = structlog.get_logger(__name__)
 
     def is_due(self) -> bool:
-        """Whether there is something to do in idle time; on the executor, since all workers may have to be asked."""
+        """Whether there is work for idle time; call on the executor, since it may have to ask all workers."""
         resident = self._writer.resident
         is_due = resident.repair_in_progress is not None or resident.prefactor_due or resident.draw_due
         return self._failed_version != resident.committed.state.version and is_due
 
     async def step(self) -> None:
-        """Works for one slice, at the end of the repair until it is committed.
+        """Work for one slice; a slice that ends the repair also commits it.
 
-        What cannot be computed, for whatever reason, is given up and told: deletions go on without it. Raises
-        Unavailable and LeaseLost when the repair cannot be committed, which loses nothing of it, and WorkersLost.
+        A repair or factor that cannot be computed is given up and reported, and deletions continue without it. Raises
+        Unavailable and LeaseLost if the repair cannot be committed, without losing it, and WorkersLost.
         """
         resident = self._writer.resident
         repairing = resident.repair_in_progress is not None
@@ -109,7 +109,7 @@ class Repairer:
             prepared = await self._watch.time("repair", advance, self._context.executor)
         except WorkersLost:
             raise
-        except Exception:  # noqa: BLE001 - a repair that cannot be computed must not stop deletions
+        except Exception:  # noqa: BLE001 - a failed repair must not stop deletions
             if repairing:
                 await self._failed()
             else:
@@ -121,12 +121,12 @@ class Repairer:
             await self._conclude(prepared, RepairSteps(self._context, self._writer))
 
     async def resume(self) -> None:
-        """At the start of a session: the repair that requests wait for goes on, or is given up when none is wanted."""
+        """Start a session: resume the repair that requests wait for, or give it up if none is wanted."""
         resident = self._writer.resident
         async with transaction(self._context.engine) as connection:
             pending = await PendingRepairs(connection).count_pending(self._context.model)
         if not pending and resident.repair_in_progress is not None:
-            # An earlier session has given it up.
+            # An earlier session gave it up.
             self._failed_version = resident.committed.state.version
         elif pending and self._context.placement.policy is RepairPolicy.NEVER:
             await self._give_up(RepairStatus.NONE, _SWITCHED_OFF)
@@ -139,15 +139,15 @@ class Repairer:
                 await self._failed()
 
     async def keep_promise(self) -> None:
-        """At the start of a session: weights that are not published as is promised now become a version that is.
+        """Start a session: if the weights do not keep the current promise, publish a version that does.
 
-        They are repaired for it as far as they have to be, before anything is deleted from them. Raises NotPublishable
-        when that did not succeed, and Unavailable, LeaseLost and WorkersLost.
+        They are repaired as far as needed, before any deletion. Raises NotPublishable if that failed, and Unavailable,
+        LeaseLost and WorkersLost.
         """
         resident, context = self._writer.resident, self._context
         if context.placement.promise is None:
             return
-        # Of a database restored from a backup: what it does not know was published all the same, and is counted.
+        # A database restored from a backup may lack versions that were published, so they count.
         highest = max(resident.committed.state.version, await context.run(lambda: context.publisher.noted))
         if highest == resident.committed.state.version and resident.keeps_promise:
             return
@@ -164,7 +164,7 @@ class Repairer:
             await self._conclude(prepared, CertificationSteps(context, self._writer))
 
     async def _conclude(self, prepared: PreparedRepair, steps: RepairSteps) -> None:
-        """A finished repair becomes a version, and is taken to its end: committed, it cannot be given up."""
+        """Commit a finished repair as a version and finish it; once committed, it cannot be given up."""
         writer, context, watch = self._writer, self._context, self._watch
         async with transaction(context.engine) as connection:
             waiting = await PendingRepairs(connection).concerned(context.model, prepared.outcome.status)
@@ -184,14 +184,14 @@ class Repairer:
         await context.retry(partial(writer.finish, version, steps, watch))
 
     async def _failed(self) -> None:
-        """Inside an except clause: the repair of the committed version cannot be computed."""
+        """Inside an except clause: give up the repair of the committed version."""
         self._failed_version = self._writer.resident.committed.state.version
         self._log.exception("repair.failed")
         self._context.metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
         await self._context.retry(partial(self._give_up, RepairStatus.NOT_CONVERGED, _FAILED))
 
     async def _give_up(self, status: RepairStatus, reason: str) -> None:
-        """Tells every request that waits for a repair that there will be none."""
+        """Record for every waiting request that there will be no repair."""
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             repairs = PendingRepairs(connection)
             pending = await repairs.pending(self._context.model)

@@ -1,4 +1,4 @@
-"""The model resident on the device: batches and repairs computed beside its committed state, and committed."""
+"""The model resident on the device: compute batches and repairs beside its committed state, and commit them."""
 
 import math
 import time
@@ -31,29 +31,29 @@ from service.unlearner.placement import NotPublishable, Placement, require_repai
 
 
 class PreconditionerCache:
-    """That for the committed version, its own or one that predates a deletion and may stay for a while."""
+    """The preconditioner for the committed version, which may for a while predate a deletion."""
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
         self._preconditioner: Preconditioner | None = None
         self._making: Iterator[Inverse | None] | None = None
-        #: Why none is made for this version, once that was asked.
+        #: Why this version gets none, once checked.
         self._why_none: str | None = None
         self._judged = False
 
     def usable(self) -> Preconditioner | None:
-        """The preconditioner; one that may not stay any longer leaves the memory."""
+        """Return the preconditioner; drop an expired one from memory."""
         if self._preconditioner is not None and self._preconditioner.expired:
             self._preconditioner = None
         return self._preconditioner
 
     def keep(self, preconditioner: Preconditioner | None) -> None:
-        """Another version is the committed one, and this all that is left from before; one under way is given up."""
+        """Start with another committed version, keeping only `preconditioner`; drop an unfinished one."""
         self._preconditioner, self._making, self._judged = preconditioner, None, False
 
     @property
     def due(self) -> bool:
-        """Whether `advance` has something to do."""
+        """Whether `advance` has work to do."""
         usable = self.usable()
         if usable is not None and usable.fresh:
             return False
@@ -61,7 +61,7 @@ class PreconditionerCache:
 
     @property
     def why_none(self) -> str | None:
-        """Why none is made for this version, and repairs go without; None if one is."""
+        """Why repairs of this version go without a preconditioner; None if they get one."""
         if not self._judged:
             committed = self._committed
             free = committed.free_bytes
@@ -71,9 +71,9 @@ class PreconditionerCache:
         return self._why_none
 
     def advance(self, until: float) -> None:
-        """Makes it at the committed weights, from what remains, until `time.monotonic()` reaches `until`.
+        """Compute it at the committed weights, from the remaining data, until `time.monotonic()` reaches `until`.
 
-        When that fails, it is not tried again on this version.
+        A failure is not retried on this version.
         """
         if self._making is None:
             self._making = self._steps()
@@ -98,17 +98,17 @@ class PreconditionerCache:
 
 
 class Resident:
-    """One model on one device. `prepare` changes nothing; `commit` makes what was prepared the committed state.
+    """One model on one device. `prepare` changes nothing; `commit` commits a prepared state.
 
-    Under the policy `always` a batch is repaired while it is prepared, for as long as its budget lasts; a repair that
-    takes longer goes on with `advance_repair` after the weights reached were committed. A batch that comes in between
-    goes on from the weights reached by then, so that a stream of deletions converges on the way.
+    Under the policy `always`, `prepare` repairs a batch within its budget. A longer repair continues with
+    `advance_repair` after the weights reached were committed. A batch that arrives meanwhile continues from the weights
+    reached, so that a stream of deletions converges on the way.
 
-    In idle time `preconditioner_cache` makes what speeds the next repair up. One that predates a deletion stays for at
-    most the placement's `factor_age_s`; all else that was computed with rows that a batch deletes leaves the memory
-    when the batch is committed.
+    In idle time `preconditioner_cache` computes what speeds up the next repair. One that predates a deletion stays for
+    at most the placement's `factor_age_s`. Everything else computed with deleted rows leaves the memory when the batch
+    is committed.
 
-    With a promise every new version is published with noise of its own, and none that is too far from retraining.
+    With a promise, every new version is published with its own noise, and none that is too far from retraining.
     """
 
     def __init__(self, committed: Committed, placement: Placement) -> None:
@@ -120,9 +120,9 @@ class Resident:
             placement.promise, committed.state, committed.live_graph.loss, committed.regularization,
             placement.repair_tolerance,
         )  # fmt: skip
-        #: How the next version will be published, its noise drawn already; None until there was time for it.
+        #: Publication of the next version with its noise, drawn in advance; None until drawn.
         self._drawn_ahead: Publication | None = None
-        #: The repair of the committed state; the preconditioner, if there is one, has gone over to it.
+        #: The repair of the committed state; it has taken over the preconditioner, if any.
         self._pending: RepairRun | None = None
 
     @classmethod
@@ -138,10 +138,10 @@ class Resident:
         gram: Gram | None = None,
         work: Work | None = None,
     ) -> "Resident":
-        """Puts version `number` of a stored model on the device; see `Committed.load`.
+        """Put version `number` of a stored model on the device; see `Committed.load`.
 
-        Raises RepairImpossible for a policy that the model does not allow and, both before any work, DeviceError when
-        the device has too little free memory; PromiseError for a promise that cannot be kept for the model.
+        Raises RepairImpossible if the model does not allow the policy, and DeviceError if the device has too little
+        free memory, both before any work. Raises PromiseError if the promise cannot be kept for the model.
         """
         if placement.policy is RepairPolicy.ALWAYS:
             require_repairable(manifest.spec)
@@ -158,10 +158,10 @@ class Resident:
         return cls(committed, placement)
 
     def prepare(self, removals: Sequence[Removal], *, budget_s: float = math.inf, is_shown: bool = True) -> Prepared:
-        """Computes all removals at once, beside the committed state, and repairs for at most `budget_s` seconds.
+        """Compute all removals together, beside the committed state, and repair for at most `budget_s` seconds.
 
-        Unless `is_shown`, nobody sees what it leads to before it is shown by `renumber`, and no promise is kept here.
-        Raises NotFinite when the result is not made of finite numbers, and NotPublishable.
+        Unless `is_shown`, the result stays hidden until `renumber` shows it, and no promise applies here. Raises
+        NotFinite if the result is not finite, and NotPublishable.
         """
         plan, placement = None, self._placement
         if placement.policy is RepairPolicy.ALWAYS:
@@ -172,7 +172,7 @@ class Resident:
                 tolerance=placement.repair_tolerance,
             )
         forgotten = update(self._reached(), removals, plan)
-        # The record speaks of what was committed before, also where the batch goes on from what a repair has reached.
+        # The record compares with the committed weights, even if the batch continues from a repair.
         projection = forgotten.projection.with_weights_of(forgotten.state, self.committed.state)
         forgotten = replace(forgotten, projection=projection)
         state, live_graph, logits = forgotten.state, forgotten.live_graph, forgotten.logits
@@ -183,14 +183,14 @@ class Resident:
         return Prepared(**vars(forgotten), publication=publication, snapshot=snapshot)
 
     def commit(self, prepared: Prepared) -> None:
-        """Makes `prepared` the committed state and forgets the removed rows in memory, with all computed from them."""
+        """Commit `prepared`; clear the removed rows, and everything computed from them, from memory."""
         self.committed.forget(prepared)
         if self._pending is not None:
             self._pending.close()
         self._end_repair(prepared.repair, is_pending=prepared.outcome.status is RepairStatus.PENDING)
 
     def begin_repair(self) -> None:
-        """Starts a repair of the committed state, for `advance_repair` to carry out."""
+        """Start a repair of the committed state, for `advance_repair` to carry out."""
         committed = self.committed
         self._pending = RepairRun(
             committed.state, committed.objective, committed.training_rows, self.preconditioner_cache.usable(),
@@ -200,18 +200,17 @@ class Resident:
 
     @property
     def repair_in_progress(self) -> RepairProgress | None:
-        """How far the repair of the committed state has come; None when none is under way."""
-        # Asked for by other threads as well, while a batch ends it.
+        """Progress of the repair of the committed state; None if none is running."""
+        # Other threads read this as well, while a batch may end the repair.
         pending = self._pending
         return None if pending is None else pending.progress
 
     def advance_repair(self, until: float, number: int | None = None) -> PreparedRepair | None:
-        """Goes on with the repair of the committed state until `time.monotonic()` reaches `until`.
+        """Continue the repair of the committed state until `time.monotonic()` reaches `until`.
 
-        `number` is that of the version, where it does not follow that of the committed one.
-
-        Returns the version that would follow once it is finished, None before. Raises NotFinite when it is not made of
-        finite numbers, NotPublishable, and RuntimeError when no repair is under way.
+        `number` is the version's number if it does not follow the committed one. Returns the next version once the
+        repair is finished, None before. Raises NotFinite if it is not finite, NotPublishable, and RuntimeError if no
+        repair is running.
         """
         if self._pending is None:
             raise RuntimeError("no repair is under way")
@@ -224,13 +223,13 @@ class Resident:
         return PreparedRepair(state, outcome, publication, snapshot, self._pending)
 
     def commit_repair(self, prepared: PreparedRepair) -> None:
-        """Makes a finished repair the committed state."""
+        """Commit a finished repair."""
         self.committed.replace(prepared.state, prepared.outcome, prepared.publication)
         self._end_repair(prepared.repair, is_pending=False)
 
     @property
     def keeps_promise(self) -> bool:
-        """Whether the committed version is published as is promised now; without a promise any is."""
+        """Whether the committed version's publication keeps the current promise; always true without a promise."""
         publication = self.committed.publication
         return self._mechanism is None or (
             publication is not None
@@ -239,17 +238,17 @@ class Resident:
 
     @property
     def is_near_enough(self) -> bool:
-        """Whether the committed weights are as near to retraining as those have to be that are published."""
+        """Whether the committed weights are close enough to retraining to be published."""
         certificate = self.committed.certificate
         return self._mechanism is None or (certificate is not None and certificate.bound <= self._mechanism.cap)
 
     @property
     def draw_due(self) -> bool:
-        """Whether the noise of the next version can be drawn before it is there."""
+        """Whether the next version's noise can be drawn in advance."""
         return self._mechanism is not None and self._drawn_ahead is None
 
     def draw_ahead(self) -> None:
-        """Draws it, in idle time."""
+        """Draw the next version's noise in idle time."""
         mechanism = self._mechanism
         assert mechanism is not None
         assert self._placement.promise is not None
@@ -258,7 +257,7 @@ class Resident:
         rounded_normal(self._drawn_ahead.secret, number, mechanism.weights, mechanism.bits)
 
     def renumber(self, number: int) -> Snapshot:
-        """The committed state becomes version `number`, published anew. Raises NotFinite and NotPublishable."""
+        """Renumber the committed state to version `number` and publish it anew. Raises NotFinite and NotPublishable."""
         committed = self.committed
         state = replace(committed.state, version=number)
         committed.publication, snapshot = self._published(
@@ -270,7 +269,7 @@ class Resident:
     def _published(
         self, state: ModelState, live_graph: LiveGraph, certificate: Certificate | None, logits: Tensor | None = None
     ) -> tuple[Publication | None, Snapshot]:
-        """How `state` would be published, and what it predicts then; `logits` (n, C) are its own, where known."""
+        """Return the publication of `state` and its predictions; pass its own `logits` (n, C) if known."""
         if self._mechanism is None:
             return None, finite(state, snapshot_of(state, live_graph, logits))
         assert self._placement.promise is not None
@@ -285,20 +284,20 @@ class Resident:
 
     @property
     def preconditioner(self) -> Preconditioner | None:
-        """What the next repair begins with; None while there is none."""
+        """The preconditioner for the next repair; None if there is none."""
         return self.preconditioner_cache.usable() if self._pending is None else self._pending.usable()
 
     def drop_expired(self) -> None:
-        """A preconditioner that may not stay any longer leaves the memory."""
+        """Drop an expired preconditioner from memory."""
         _ = self.preconditioner
 
     @property
     def prefactor_due(self) -> bool:
-        """Whether `preconditioner_cache.advance` has something to do."""
+        """Whether `preconditioner_cache.advance` has work to do."""
         return self._placement.policy is RepairPolicy.ALWAYS and self._pending is None and self.preconditioner_cache.due
 
     def _reached(self) -> HeldModel:
-        """What a batch starts from: the committed state, or what its repair has reached since."""
+        """Return the starting point of a batch: the committed state, or the state that its repair has reached."""
         held = self.committed.held(self.preconditioner)
         if self._pending is None or not self._pending.improved:
             return held
@@ -307,7 +306,7 @@ class Resident:
         return replace(held, state=state, features=features, labels=labels, is_ahead=True)
 
     def _end_repair(self, repair: RepairRun | None, *, is_pending: bool) -> None:
-        """Keeps of what was computed what holds of the state just committed."""
+        """Keep the computed parts that are valid for the state just committed."""
         preconditioner = None if repair is None else repair.committed()
         self._pending = repair if is_pending else None
         self.preconditioner_cache.keep(None if is_pending else preconditioner)

@@ -1,4 +1,4 @@
-"""What each request of a batch deletes: pure, from what there is, what is tombstoned and who came first."""
+"""Decide what each request of a batch deletes: pure, from the graph, the tombstones and the order of requests."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from projector.graph.edges import Edges
 from service.domain.kinds import Part, Target, ends_of
 from service.domain.records import QueuedRequest, Targets
 
-#: The requests that deleted something, by part and then by what they deleted it of; None for one that the database,
-#: restored from an older backup, does not have.
+#: The requests that deleted something, by part and then by target; None for a request that the database, restored from
+#: an older backup, lacks.
 DeletedBy = Mapping[Part, Mapping[Target, UUID | None]]
 
 _WIDEST_FIRST = tuple(Part)
@@ -28,27 +28,27 @@ class DecryptedRequest:
 
     @property
     def part(self) -> Part:
-        """What of its targets is to be forgotten."""
+        """The part of its targets to delete."""
         return self.request.kind.rules.removes
 
     @property
     def named(self) -> tuple[Target, ...]:
-        """The nodes, or the edges with their ends in order."""
+        """Its nodes, or its edges with their ends in order."""
         return self.targets.named
 
 
 @dataclass(frozen=True, eq=False)
 class CommittedGraph:
-    """What the committed version has."""
+    """The contents of the committed version."""
 
-    #: External id -> row, of those live nodes that the batch names.
+    #: External id -> row, of the live nodes that the batch names.
     rows: Mapping[str, int]
-    #: Nodes that have their features still, (n,) bool.
+    #: Nodes that still have their features, (n,) bool.
     featured: NDArray[np.bool_]
     edges: Edges
 
     def has(self, part: Part, targets: Sequence[Target]) -> list[bool]:
-        """Whether this part of each of `targets` is there to delete."""
+        """Return for each of `targets` whether this part of it exists."""
         live = [all(end in self.rows for end in ends_of(target)) for target in targets]
         rows = self._rows(part, [target for target, is_live in zip(targets, live, strict=True) if is_live])
         match part:
@@ -61,7 +61,7 @@ class CommittedGraph:
         return [is_live and next(found) for is_live in live]
 
     def removal(self, part: Part, targets: Sequence[Target]) -> Removal:
-        """This part of `targets` for the numerical core; KeyError for a node or end that is not live."""
+        """Build the numerical core's removal of this part of `targets`; KeyError for a node or end that is not live."""
         rows = self._rows(part, targets)
         match part:
             case Part.NODES:
@@ -78,12 +78,12 @@ class CommittedGraph:
 
 @dataclass(frozen=True, eq=False)
 class Deletion:
-    """A request that has something to delete in this batch."""
+    """A request with something to delete in this batch."""
 
     claimed: DecryptedRequest
-    #: What it deletes, in no other deletion of the batch: external ids of nodes, or pairs of them.
+    #: Targets that it deletes, in no other deletion of the batch: external ids of nodes, or pairs of them.
     targets: tuple[Target, ...]
-    #: The same for the numerical core.
+    #: The same targets for the numerical core.
     removal: Removal
 
 
@@ -91,29 +91,29 @@ class Deletion:
 class DeletedEarlier:
     """Why a request has nothing left to do."""
 
-    #: The requests that deleted what it names, in the order of what it names, as far as they are known.
+    #: The known requests that deleted its targets, in the order of the targets.
     by: tuple[UUID, ...]
-    #: How many of its features or edges went with a node.
+    #: Number of its features or edges that were deleted with a node.
     with_node: int
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """What is to be done with each claimed request."""
+    """What to do with each claimed request."""
 
-    #: The earliest first.
+    #: Earliest first.
     deletions: tuple[Deletion, ...]
     #: Requests with nothing left to do.
     already_deleted: tuple[tuple[DecryptedRequest, DeletedEarlier], ...]
-    #: Requests of which something goes with others of this batch. They wait until that is applied: were the others
-    #: withdrawn instead, what was left to them would be deleted by nobody.
+    #: Requests that share targets with others of this batch. They wait until it is applied: if the others were
+    #: withdrawn, nobody would delete the shared targets.
     deferred: tuple[DecryptedRequest, ...]
-    #: Requests that name what this model has never had, with how much of it.
+    #: Requests that name targets the model has never had, with their number.
     unknown: Mapping[UUID, int]
 
 
 def absent(claimed: Sequence[DecryptedRequest], present: CommittedGraph) -> dict[Part, set[Target]]:
-    """What `claimed` name that is not there, nodes and ends of edges included: `resolve` needs their tombstones."""
+    """Return the targets of `claimed` that do not exist, nodes and ends of edges included, for `resolve`."""
     missing: dict[Part, set[Target]] = {part: set() for part in Part}
     for each in claimed:
         for target, there in zip(each.named, present.has(each.part, each.named), strict=True):
@@ -124,7 +124,7 @@ def absent(claimed: Sequence[DecryptedRequest], present: CommittedGraph) -> dict
 
 
 def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, deleted_by: DeletedBy) -> Resolution:
-    """Sorts `claimed`, the earliest first, by what there is to do; `deleted_by` has all that is `absent`."""
+    """Sort `claimed`, earliest first, by what is left to do; `deleted_by` covers everything in `absent`."""
     taken: dict[Part, set[Target]] = {part: set() for part in Part}
     deletions: dict[UUID, Deletion] = {}
     already: list[tuple[DecryptedRequest, DeletedEarlier]] = []
@@ -151,7 +151,7 @@ def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, delete
 def _sorted(
     each: DecryptedRequest, present: CommittedGraph, deleted_by: DeletedBy
 ) -> tuple[tuple[Target, ...], dict[Target, UUID | None]]:
-    """What a request names that is there, and what is gone with the request that deleted it."""
+    """Return a request's existing targets, and its deleted ones with the request that deleted them."""
     there: list[Target] = []
     gone: dict[Target, UUID | None] = {}
     for target, is_there in zip(each.named, present.has(each.part, each.named), strict=True):
@@ -163,7 +163,7 @@ def _sorted(
 
 
 def _those_who_deleted(part: Part, target: Target, deleted_by: DeletedBy) -> Iterator[UUID | None]:
-    """The requests that deleted this part of `target`: by itself, or with a node that took it along."""
+    """Yield the requests that deleted this part of `target`, by itself or with a node."""
     if target in deleted_by[part]:
         yield deleted_by[part][target]
     for end in ends_of(target):
@@ -176,10 +176,10 @@ def _goes_with_another(part: Part, target: Target, taken: Mapping[Part, Collecti
 
 
 def refused_for_public(claimed: Sequence[DecryptedRequest], public: Collection[str]) -> dict[UUID, str]:
-    """The requests that name public nodes, or edges between two of them, each with the reason; nothing of them is done.
+    """Return the requests that name public nodes or edges between two of them, with reasons; they delete nothing.
 
-    An edge with one public end is the other end's to delete. The API refuses such requests; one can still come here
-    when it was queued for another model, before this one was imported.
+    An edge with one public end may be deleted for its other end. The API refuses such requests. One can still arrive
+    here if it was queued for another model before this one was imported.
     """
     refused = {}
     for each in claimed:

@@ -1,4 +1,4 @@
-"""A staged model made ready to take the served one's place: without what was deleted earlier, and repaired."""
+"""Prepare a staged model to replace the served one: without earlier deletions, and repaired."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from service.unlearner.resident import Resident
 
 
 class ImportRefused(LetheError):
-    """A model that cannot take the served one's place."""
+    """The model cannot replace the served one."""
 
     status: ClassVar[int] = 409
     slug = "import-refused"
@@ -32,17 +32,17 @@ class ImportRefused(LetheError):
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """An imported model on the device, once it is the committed version."""
+    """An imported model on the device, once its version is committed."""
 
     pointer: Pointer
     resident: Resident
 
 
 class Staged:
-    """A staged model on the device, from which what was deleted earlier is taken a slice of work at a time.
+    """A staged model on the device, from which earlier deletions are removed one slice at a time.
 
-    Always from the model as it was trained: an attempt that was interrupted has left that untouched. What blocks
-    belongs on the executor.
+    Always starts from the model as trained, which an interrupted attempt leaves untouched. Call blocking methods on the
+    executor.
     """
 
     def __init__(self, store: Store, base: Base, resident: Resident) -> None:
@@ -51,14 +51,14 @@ class Staged:
         self._directions_removed = 0
         self._outcomes: list[RepairOutcome] = []
         self.resident = resident
-        #: Its folder, and what is in it: the model as it was trained.
+        #: Its folder, and the folder's content: the model as trained.
         self.store, self.base = store, base
 
     @classmethod
     def load(cls, store: Store, base: Base, placement: Placement, work: Work) -> "Staged":
-        """Puts the model as it was trained on the device, a step of `work`.
+        """Put the model as trained on the device, as a step of `work`.
 
-        Raises ImportRefused when it has been served, RepairImpossible, StoreDamaged and DeviceError.
+        Raises ImportRefused if it has been served, RepairImpossible, StoreDamaged and DeviceError.
         """
         trained = store.versions()[0]
         state = store.read_version(trained)
@@ -73,7 +73,7 @@ class Staged:
         return cls(store, base, resident)
 
     def exclude(self, deleted_parts: DeletedParts) -> None:
-        """Takes out what is tombstoned and still there; under the policy `always` its repair is then under way."""
+        """Remove tombstoned data that is still present; under the policy `always` this starts a repair."""
         state, present = self.resident.committed.state, self.resident.committed.live_graph.propagator.edges
         new = deleted_parts.within(state.live, state.features.in_span)
         new = replace(new, edges=new.edges[present.contain(new.edges)])
@@ -87,13 +87,13 @@ class Staged:
 
     @property
     def is_repaired(self) -> bool:
-        """Whether no repair is under way."""
+        """Whether no repair is running."""
         return self.resident.repair_in_progress is None
 
     def advance(self, until: float) -> bool:
-        """Goes on with the repair until `time.monotonic()` reaches `until`; returns whether none is under way.
+        """Continue the repair until `time.monotonic()` reaches `until`; return whether none is left.
 
-        Raises ImportRefused for one that did not come as near to retraining as what is published has to be.
+        Raises ImportRefused if the repair did not come close enough to retraining for publication.
         """
         if not self.is_repaired:
             try:
@@ -107,7 +107,7 @@ class Staged:
         return True
 
     def version(self, before: Pointer) -> NewVersion:
-        """The model as it is now, as the version after `before`. Raises ImportRefused."""
+        """Return the model in its present state as the version after `before`. Raises ImportRefused."""
         resident = self.resident
         try:
             predictions = resident.renumber(before.version + 1)
@@ -127,9 +127,9 @@ class Staged:
         )
 
     def span_residual(self, version: Version) -> float:
-        """That of the version once it is written. Rebuilt coefficients are written only once it is committed.
+        """Return the span residual of the written version. Rebuilt coefficients are written only after its commit.
 
-        Until then the model on the disk is as it was trained, and an attempt that is interrupted can begin again.
+        Until then the model on the disk stays as trained, so that an interrupted attempt can start over.
         """
         store, ref = self.store, VersionRef(version.number, version.fencing)
         state = store.read_version(ref, digest=version.digest)
@@ -152,7 +152,7 @@ class Staged:
 
 
 def _together(outcomes: Sequence[RepairOutcome]) -> RepairOutcome:
-    """What repairs came to, each of which went on from where the one before it ended."""
+    """Combine the outcomes of repairs that each continued from the one before."""
     if not outcomes:
         return RepairOutcome(RepairStatus.NONE, None, None)
     steps = [outcome.iterations for outcome in outcomes if outcome.iterations is not None]

@@ -1,15 +1,14 @@
-"""How a version of a model is made, whatever its cause, in the order of durable steps.
+"""Make a version of a model, for any cause, in a fixed order of durable steps.
 
-    5  write      the new version in a folder of its own; nothing visible changes
+    5  write      write the new version to its own folder; nothing visible changes
     6  commit     one fenced transaction: the pointer, the version's row, the rows of its cause
-    7  swap       the state on the device, CURRENT, and what predictions are answered from
-    8  apply      what its cause tells of it: the requests of a batch are `applied`
-    9  erase      the coefficients that go with the weights; what was deleted, and all other versions, leave the disk
-    10 complete   the span residual is measured from disk; one fenced transaction: the row is finished
+    7  swap       switch the state on the device, CURRENT, and the source of predictions
+    8  apply      record the effects of its cause: the requests of a batch are `applied`
+    9  erase      write the coefficients of the weights; erase deleted data and all other versions from the disk
+    10 complete   measure the span residual from disk; one fenced transaction finishes the row
 
-`write` does the first, `commit` the next two but for the predictions. `finish` does the rest, each part of it
-idempotent: after a crash or an outage the row alone says what is left to do, and it is done again, without knowing how
-far it had come.
+`write` does the first. `commit` does the next two except for the predictions. `finish` does the rest. Each part of
+`finish` is idempotent: after a crash or an outage the row alone shows what is left, and all of that is done again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +51,7 @@ from service.unlearner.resident import Resident
 
 
 class VersionWriter:
-    """Makes the versions of one model under one lease. What is not a coroutine blocks, and belongs on the executor."""
+    """Makes the versions of one model under one lease. Blocking methods belong on the executor."""
 
     def __init__(
         self,
@@ -65,9 +64,9 @@ class VersionWriter:
         *,
         made_from: VersionRef | None = None,
     ) -> None:
-        """`unerased_edges` (k, 2) were deleted, and their erasure is not known to be finished.
+        """`unerased_edges` (k, 2) are deleted edges whose erasure may be unfinished.
 
-        `made_from` is the version in `store` that the next one is made from, if that is not the committed one.
+        `made_from` is the version in `store` that the next one is made from, if not the committed one.
         """
         self._context = context
         self._keeper = keeper
@@ -86,12 +85,12 @@ class VersionWriter:
 
     @property
     def manifest(self) -> Manifest:
-        """What the model is."""
+        """Manifest of the model."""
         return self._store.manifest
 
     @property
     def lease(self) -> Lease:
-        """The lease; raises LeaseLost once it is not safely held any more."""
+        """The lease; raises LeaseLost once it is no longer safely held."""
         return self._keeper.lease
 
     async def write(self, new: NewVersion, own: CauseSteps, watch: Stopwatch) -> Version:
@@ -101,14 +100,14 @@ class VersionWriter:
         return self._version(new, own.cause, pointer, watch)
 
     async def commit(self, version: Version, new: NewVersion, own: CauseSteps, watch: Stopwatch) -> None:
-        """Steps 6 and 7. Raises Unavailable when nothing was committed, LeaseLost, and what `own` raises."""
+        """Steps 6 and 7. Raises Unavailable if nothing was committed, LeaseLost, and the errors of `own`."""
         await self._move_pointer(version, own)
         failure_points.reached(FailurePoint.COMMITTED, own.cause)
         await watch.time("swap", partial(self._swap, new, version.pointer), self._context.executor)
         failure_points.reached(FailurePoint.SWAPPED, own.cause)
 
     async def finish(self, version: Version, own: CauseSteps, watch: Stopwatch) -> Version:
-        """Steps 8 to 10; returns the version as finished. Raises Unavailable, OSError and LeaseLost."""
+        """Steps 8 to 10; return the finished version. Raises Unavailable, OSError and LeaseLost."""
         context, cause = self._context, own.cause
         await self.show()
         failure_points.reached(FailurePoint.SHOWN, cause)
@@ -140,14 +139,14 @@ class VersionWriter:
         return finished
 
     async def show(self) -> None:
-        """At the end of step 7: each prediction asked for from now on is of the committed version, or of a later one.
+        """End step 7: every later prediction comes from the committed version or a newer one.
 
-        Raises OSError, and LeaseLost.
+        Raises OSError and LeaseLost.
         """
         await self._context.run(self._show)
 
     def publish(self) -> None:
-        """Have predictions answered from the committed version, whatever was published before. Raises OSError."""
+        """Serve predictions from the committed version, replacing any earlier publication. Raises OSError."""
         committed, work = self.resident.committed, self._context.work
         work.begin("Predicting every node", committed.sweep_columns)
         predictions = committed.predictions()
@@ -157,13 +156,13 @@ class VersionWriter:
         self._context.publisher.load(self._ref, model, predictions, facts, self.lease.fencing)
 
     def withhold(self) -> None:
-        """Have predictions refused until a version is shown. Raises OSError."""
+        """Refuse predictions until a version is shown. Raises OSError."""
         self._context.publisher.withhold(self._ref, self.lease.fencing)
 
     def erase(self) -> VersionState:
-        """Nodes, features and edges that are gone leave disk and publication, and so do all versions but one.
+        """Erase deleted nodes, features and edges, and all other versions, from disk and publication.
 
-        Returns that one, which is shown.
+        Returns the remaining version, which is shown.
         """
         committed = self._store.read_version(self._ref, digest=self._pointer.digest)
         erasure, fencing = self._to_erase.erasure(committed), self.lease.fencing
@@ -174,11 +173,11 @@ class VersionWriter:
         return committed
 
     def keep_tombstones(self, tombstones: Sequence[RecordedTombstone]) -> None:
-        """The store's own record of what was deleted has these too, before anything of them is erased."""
+        """Add these tombstones to the store's own record, before any of their targets is erased."""
         self._store.add_tombstones(tombstones, fencing=self.lease.fencing)
 
     def tidy(self) -> None:
-        """Remove what an unlearner wrote after it had lost the lease to this one.
+        """Remove what an unlearner wrote after losing the lease to this one.
 
         Publishes again if the publication was removed. Raises OSError and LeaseLost.
         """
@@ -187,7 +186,7 @@ class VersionWriter:
         self._context.publisher.remove_older(self._ref)
 
     def checkpoint_steps(self) -> Iterator[None]:
-        """Writes the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
+        """Write the Gram factors of the committed version beside it; see `model_store.gram_checkpoint`."""
         self._keeper.check()
         folder, digest = self._store.folder_of(self._ref), self._pointer.digest
         return gram_checkpoint.write_steps(folder, self.resident.committed.state.features.gram, version_digest=digest)
@@ -208,19 +207,19 @@ class VersionWriter:
                 edges=new.edges,
             )
             own.written(ref)
-            # An import that nothing was repaired in has no outcome that tells.
+            # An import without a repair has no outcome with a certificate.
             certificate = new.outcome.after if new.model is None else self.resident.committed.certificate
             facts = version_facts(new.state, new.edges, certificate, publication, self._context.ledger)
             model = new.model
             if model is None and not self._context.publisher.has(self._ref, self.lease.fencing):
-                # The version before is not published: it breaks the promise of noise, or a recovery replaces it.
+                # The previous version is unpublished: it breaks the promise of noise, or a recovery replaces it.
                 model = published_model(self.manifest, self.resident.committed)
             self._context.publisher.write(ref, new.snapshot, facts, model or self._ref)
             if publication is not None:
-                # Last, since it counts as published from now on, and what a full disk has refused is not.
+                # Last: the number counts as published from now on, and a version refused by a full disk must not.
                 self._context.publisher.note(number)
         except OSError:
-            # A disk that is full has no room for a version that nobody will read.
+            # A full disk has no room for a version that nobody will read.
             self._store.discard_version(ref)
             raise
         weights = self._store.weights_sha256(ref)
@@ -240,13 +239,13 @@ class VersionWriter:
                 await own.record(connection, version)
                 failure_points.reached(FailurePoint.COMMITTING, own.cause)
         except CommitUnanswered:
-            # Which version is the committed one is unknown until the pointer has been read.
+            # The committed version is unknown until the pointer has been read.
             if not await pointer_moved(context.engine, self._keeper, version.pointer, context.outage):
                 raise
 
     def _show(self) -> None:
         if not self._context.publisher.show(self._ref, self.lease.fencing):
-            # It was removed, as by somebody who cleared /dev/shm.
+            # Someone removed it, for example by clearing /dev/shm.
             self.publish()
 
     def _swap(self, new: NewVersion, pointer: Pointer) -> None:
@@ -254,11 +253,11 @@ class VersionWriter:
         new.replace_state()
         self._pointer = pointer
         self._to_erase.add_edges(new.deleted_edges)
-        # Last, since a disk may refuse; a start sets CURRENT from the pointer.
+        # Last, because the disk may fail; the next start sets CURRENT from the pointer.
         self._store.set_current(self._ref)
 
     def _erase(self, own: CauseSteps) -> VersionState:
-        """Step 9; the coefficients before those of repaired weights knew what is being erased."""
+        """Step 9; the coefficients from before the repair contain the data being erased."""
         if self._store.stale_coefficients(self._ref):
             coefficients = self.resident.committed.coefficients()
             self._store.write_beta(

@@ -1,4 +1,4 @@
-"""The workers that compute with the unlearner: where they meet, the graph they share, and the two sides of the team."""
+"""The workers that compute with the unlearner: their meeting place, the shared graph, and both sides of the team."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-# All that workers carry out together has to be known here by its name.
+# Every operation that workers run together must be imported here, so that they know its name.
 import projector.forgetting.update  # noqa: F401
 from model_store.store import Store
 from model_store.versions import VersionRef
@@ -34,23 +34,23 @@ from service.unlearner.placement import chosen_device
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """What all workers of one model are told."""
+    """Connection settings of all workers of one model."""
 
     address: str
     port: int
-    #: After which one that does not answer is lost (seconds).
+    #: Seconds without an answer after which a worker is lost.
     timeout_s: float
 
     @classmethod
     def of(cls, settings: Settings) -> "MeetingPlace":
-        """As the settings say; a worker is missed as soon as a lease is."""
+        """Build from the settings; a worker's timeout is that of the lease."""
         return cls(settings.workers_address, settings.workers_port, settings.lease_ttl_s)
 
 
 def use_interface_of(address: str) -> None:
-    """Has gloo and nccl listen, in this process, on the interface of one of its own addresses.
+    """Make gloo and nccl in this process listen on the interface that owns `address`.
 
-    What the environment says of it already stays. gloo takes the first address of an interface.
+    Variables already set in the environment stay. gloo takes the first address of an interface.
     """
     found = next((name for name, own in psutil.net_if_addrs().items() if any(_is(one.address, address) for one in own)))
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -58,26 +58,26 @@ def use_interface_of(address: str) -> None:
 
 
 def _is(one: str, wanted: str) -> bool:
-    """Whether an interface that has the address `one` has the address `wanted`, as loopback has all of its network."""
+    """Whether an interface with address `one` also has `wanted`; loopback has its whole network."""
     try:
         found, sought = ip_address(one.partition("%")[0]), ip_address(wanted)
     except ValueError:
-        return False  # of hardware
+        return False  # a hardware address
     return found == sought or (found.version == sought.version and found.is_loopback and sought.is_loopback)
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a worker is to make ready."""
+    """The version that a worker must load."""
 
-    #: Of the committed version, and the digest of its manifest.
+    #: Folder of the committed version, and the digest of its manifest.
     folder: str
     digest: str
-    #: Edges, by the rows of their ends, that the version lacks and that may still be on the disk.
+    #: Edges, by endpoint rows, that the version deleted and that may still be on the disk.
     deleted_edges: list[tuple[int, int]]
 
 
 def digest_of(version: str, graph: Graph) -> str:
-    """By which workers know that they hold the same: a version, by the digest of its manifest, and its graph."""
+    """Hash the digest of a version's manifest and its graph, so that workers can compare what they hold."""
     found = hashlib.sha256(version.encode())
     for array in _arrays(graph):
         found.update(f"{array.dtype} {array.shape}".encode())
@@ -86,9 +86,9 @@ def digest_of(version: str, graph: Graph) -> str:
 
 
 def load(model: Path, task: Task, device: torch.device) -> tuple[LiveGraph, str]:
-    """The graph of a task, made from the model's folder, which is only read, and its digest.
+    """Load the graph of a task from the model's folder, which is only read, and return it with its digest.
 
-    Raises NotAStore, StoreDamaged, and OSError.
+    Raises NotAStore, StoreDamaged and OSError.
     """
     store = Store.open(model)
     version = store.read_version(VersionRef.parse(task.folder), digest=task.digest)
@@ -112,54 +112,54 @@ def _arrays(graph: Graph) -> Iterator[NDArray[np.generic]]:
         yield graph.values
 
 
-#: Seconds between two looks at who is ready.
+#: Seconds between two checks for ready workers.
 _LOOK_S = 0.05
-#: Times per timeout that the others are told that the unlearner is there.
+#: Heartbeats to the other workers per timeout.
 _BEATS = 3
-#: Sessions in a row that workers may end before a batch is applied; the next one goes without them.
+#: Consecutive sessions that lost workers may end before a batch is applied; the next one runs without them.
 _MOST_LOSSES = 3
-#: A session that not all have joined goes on for at least the time that its start took before it ends for the sake of
-#: those that came later; for twice that after each further one in a row, at most so many doublings: what cannot take
-#: part must not keep the others from their work.
+#: An incomplete session lasts at least as long as its start took before it restarts for late workers. This time doubles
+#: with each further incomplete session in a row, at most this often: workers that cannot join must not keep the others
+#: from their work.
 _MOST_DOUBLINGS = 5
 
 
 class Team:
-    """Of one unlearner, through all its sessions. Everything but `count` and `check` blocks."""
+    """The team of one unlearner, across its sessions. Everything except `count` and `check` blocks."""
 
     def __init__(
         self, place: MeetingPlace, wanted: int, device: torch.device, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`wanted` processes, this one among them; with 1 nobody is met, and nothing listens."""
+        """Use `wanted` processes, including this one; with 1 there is no meeting, and nothing listens."""
         self.wanted = wanted
-        #: How many compute together at present.
+        #: Number of processes computing together now.
         self.count = 1
         self._place = place
         self._device = device
         self._clock = clock
         self._meeting: Meeting | None = None
-        #: What ends with the session.
+        #: Closed at the end of the session.
         self._held = ExitStack()
-        #: What a beat has found.
+        #: The loss that a heartbeat found.
         self._lost: WorkersLost | None = None
         self._losses = 0
-        #: Sessions that not all have joined, in a row but for those that began after losses.
+        #: Consecutive sessions that some workers missed, except those that began after losses.
         self._incomplete = 0
-        #: By the clock: when the session began, and before which none begins for the sake of those who came.
+        #: By the clock: start of the session, and earliest restart for late workers.
         self._began = self._rests_until = 0.0
         self._log = structlog.get_logger(__name__)
 
     def begin(self, task: Task) -> None:
-        """Has others make the model ready that this process is about to load."""
+        """Make the others load the model that this process is about to load."""
         self._open()
         if self._meeting is not None:
             self._meeting.begin(msgspec.json.encode(task).decode())
 
     def gather(self, digest: str, share: Callable[[Workers], None]) -> None:
-        """Waits for the others, no longer than they may be silent or this process took to load, and begins with them.
+        """Wait for the others, at most for the timeout or this process's loading time if longer, and begin with them.
 
-        With whoever has the model of that `digest` by then, down to nobody. `share` gives this process' model to them
-        all. Raises WorkersLost when one is lost meanwhile.
+        Takes the workers that hold the model of that `digest` by then, possibly none. `share` shares this process's
+        model with them. Raises WorkersLost if one is lost meanwhile.
         """
         meeting = self._meeting
         if meeting is None:
@@ -187,33 +187,33 @@ class Team:
             self.count = workers.count
 
     def check(self) -> None:
-        """Raises WorkersLost once one of them is known to be."""
+        """Raise WorkersLost once a worker is known to be lost."""
         if self._lost is not None:
             raise self._lost
 
     def late(self) -> bool:
-        """Whether there are others by now who could take part, and a session may begin anew for it."""
+        """Whether more workers could join by now, and a new session may begin for them."""
         if self.count == self.wanted or self._clock() < self._rests_until:
             return False
         if self._meeting is None:
             self._open()
         if self._meeting is None or self._meeting.came < self.count:
             return False
-        # After too many losses there is one try, until they have applied a batch.
+        # After too many losses, allow one try until they have applied a batch.
         self._losses = min(self._losses, _MOST_LOSSES - 1)
         return True
 
     def lost(self) -> None:
-        """A session has ended because one of them was lost."""
+        """Count a session that ended because a worker was lost."""
         self._losses += 1
 
     def worked(self) -> None:
-        """A batch was applied, which says nothing of others where this process did it alone."""
+        """Record an applied batch; it proves nothing about the others if this process worked alone."""
         if self.count > 1:
             self._losses = 0
 
     def close(self) -> None:
-        """Ends what the session had; the others wait for the next one."""
+        """End the session; the others wait for the next one."""
         self.count = 1
         self._held.close()
         self._meeting = self._lost = None
@@ -243,7 +243,7 @@ class Team:
             return ALONE
 
     def _keep(self, workers: Distributed) -> None:
-        """Tells the others, from now on, that this process is there and what it holds no longer."""
+        """Send heartbeats to the other workers, which also report what this process no longer holds."""
         stop = threading.Event()
 
         def beat() -> None:
@@ -257,7 +257,7 @@ class Team:
         def end() -> None:
             stop.set()
             beating.join()
-            # Who is lost already finds the connection closed.
+            # A lost worker's connection is already closed.
             with contextlib.suppress(WorkersLost):
                 workers.end()
 
@@ -266,20 +266,20 @@ class Team:
         self._held.callback(end)
 
 
-#: Seconds until it looks again for the unlearner.
+#: Seconds between two attempts to reach the unlearner.
 _AGAIN_S = 0.2
 
 _log = structlog.get_logger(__name__)
 
 
 def follow(settings: Settings, notify_ready: Callable[[], None]) -> None:
-    """Takes part in one session of the unlearner after another, until a signal ends it.
+    """Take part in the unlearner's sessions, one after another, until a signal ends the process.
 
-    Raises WorkersDiffer and what `load` raises: the folder of the model is not that of the unlearner's, or damaged.
+    Raises WorkersDiffer and the errors of `load` if the model's folder differs from the unlearner's or is damaged.
     """
     place, device = MeetingPlace.of(settings), chosen_device(settings.device)
     if device.type == "cuda":
-        # As torchrun tells it, and the supervisor: which of this host's workers this is.
+        # LOCAL_RANK, set by torchrun and the supervisor, numbers this host's workers.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     notify_ready()
     _log.info("worker.waiting", address=place.address, port=place.port)
@@ -295,7 +295,7 @@ def _take_part(place: MeetingPlace, model: Path, device: torch.device) -> None:
     try:
         visit = Visit(place.address, place.port, place.timeout_s)
     except OSError:
-        return  # the unlearner is not there, or not yet
+        return  # the unlearner is absent, or not there yet
     task = msgspec.json.decode(visit.task(), type=Task)
     _log.info("model.loading", version=task.folder)
     rank, graph = None, None
@@ -304,18 +304,18 @@ def _take_part(place: MeetingPlace, model: Path, device: torch.device) -> None:
     except (ProjectorError, OSError):
         if not visit.settled:
             raise
-        # The unlearner has gone on without this one, and changed what it read.
+        # The unlearner continued without this worker and changed the files it was reading.
     else:
         rank = visit.take_part(digest)
     if graph is None or rank is None:
-        # Outside the clause above, whose error holds what was read until then.
+        # Outside the clause above, whose error holds the data read until then.
         del graph
         visit.stay()
         return
     use_interface_of(visit.address)
     with visit.group(rank, device) as workers:
         graph.shared_by(workers)
-        # From here on `workers` says how long anything of it is held.
+        # From here on `workers` decides how long any of it is held.
         del graph
         _log.info("worker.following", worker=rank, workers=workers.count)
         workers.follow()

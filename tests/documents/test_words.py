@@ -113,8 +113,8 @@ KINDS: dict[str, tuple[Callable[[], Iterator[Text]], int]] = {
     "templates": (prose.templates, 0),
     "scripts": (prose.scripts, 0),
     "configuration": (prose.configuration, 0),
-    "pages": (prose.pages, 249),
-    "docstrings": (prose.docstrings, 625),
+    "pages": (prose.pages, 145),
+    "docstrings": (prose.docstrings, 446),
 }
 _PATTERNS = [re.compile(one.pattern) for one in BANNED]
 

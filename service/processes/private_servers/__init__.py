@@ -1,4 +1,4 @@
-"""Private Postgres and Valkey servers for whoever has none; see `servers`."""
+"""Private Postgres and Valkey servers for users without their own; see `servers`."""
 
 from service.processes.private_servers.servers import (
     Embedded,

@@ -1,10 +1,11 @@
-"""The guardian: a small process that starts the private servers and looks after them while anyone uses their home.
+"""The guardian: a small process that starts the private servers and watches them while anyone uses their home.
 
-Run as a script with the standard library alone. The first line of its standard input is the plan. The line `watch`
-says that whoever started it is content; if its standard input ends before, the servers are stopped. From then on it
-belongs to no process: all that use the home share a lock, and once nobody holds it, also after a SIGKILL, the servers
-are stopped. Should the guardian itself be killed, the kernel sends each server its stop signal (Linux). Before `watch`
-a server that ends is an error that stops everything; afterwards it is started again.
+Run it as a script with the standard library alone. The first line of its standard input is the plan. The line `watch`
+confirms the start. If standard input ends before that, the guardian stops the servers.
+
+After `watch` it belongs to no process. All users of the home share a lock. Once nobody holds it, even after a SIGKILL,
+the guardian stops the servers. If the guardian itself is killed, the kernel sends each server its stop signal (Linux).
+A server that ends before `watch` is an error that stops everything; afterwards it is restarted.
 """
 
 import contextlib
@@ -23,12 +24,12 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.1
-#: A server that ran this long (seconds) before it ended has not failed "in a row".
+#: A server that ran this long (seconds) resets its count of failures in a row.
 _STEADY_SECONDS = 60.0
 
 
 class GuardedServer:
-    """One server of the plan and, while it runs, its process."""
+    """One server of the plan with its process, if running."""
 
     def __init__(self, plan: dict[str, Any], lock: int) -> None:
         self.name: str = plan["name"]
@@ -40,7 +41,7 @@ class GuardedServer:
         self._restart_at: float | None = None
 
     def start(self) -> int:
-        """Start the process and return its id; OSError when that is not possible."""
+        """Start the process and return its id; raises OSError on failure."""
         plan = self._plan
         self._started_at = time.monotonic()
         account = {} if plan["uid"] is None else {"user": plan["uid"], "group": plan["gid"], "extra_groups": []}
@@ -61,44 +62,44 @@ class GuardedServer:
         finally:
             os.close(log)
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the server ended at once; `ended` reports it
+            with contextlib.suppress(BrokenPipeError):  # the server ended immediately; `ended` reports it
                 self._process.stdin.write(plan["stdin"].encode())
                 self._process.stdin.close()
         return self._process.pid
 
     def ended(self) -> int | None:
-        """Return the exit status once, when the process has ended since the last call."""
+        """Return the exit status once if the process has ended since the last call."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             self._process = None
         return code
 
     def schedule_restart(self) -> None:
-        """Plan the next start, later after each end in a row; what keeps it from running, as a full disk, may pass."""
+        """Schedule the next start, later after each end in a row; the cause, such as a full disk, may pass."""
         now = time.monotonic()
-        # Counted no further than to the longest pause.
+        # Stop counting at the longest pause.
         self._restarts = min(self._restarts + 1, 6) if now - self._started_at < _STEADY_SECONDS else 1
         self._restart_at = now + min(0.1 * 2**self._restarts, 5.0)
 
     def due(self) -> bool:
-        """Tell once whether a planned start is due."""
+        """Return once whether a scheduled start is due."""
         if self._restart_at is None or time.monotonic() < self._restart_at:
             return False
         self._restart_at = None
         return True
 
     def signal(self, number: int) -> None:
-        """Send a signal, if the process runs."""
+        """Send a signal if the process runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def runs(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def stop_signals(self) -> list[int]:
-        """Signals that stop the server, the gentlest first."""
+        """Signals that stop the server, gentlest first."""
         return list(self._plan["stop_signals"])
 
 
@@ -108,13 +109,13 @@ class Guardian:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._servers = [GuardedServer(server, plan["lock"]) for server in plan["servers"]]
         self._stop_seconds: list[float] = plan["stop_seconds"]
-        #: The lock that all who use the home share; taken here once nobody does, until the end.
+        #: The lock that all users of the home share. Taken here, until the end, once nobody else holds it.
         self._users: int = plan["users"]
         self._watching = False
         self._stop_asked = False
 
     def run(self) -> int:
-        """Serve the plan until told to stop; return the exit status."""
+        """Run the plan until stopped; return the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
         try:
@@ -150,7 +151,7 @@ class Guardian:
         return True
 
     def _look_after(self, server: GuardedServer) -> bool:
-        """Notice an end, restart when due; False when the whole start has failed."""
+        """Handle an end and a due restart; return False if the whole start has failed."""
         code = server.ended()
         if code is not None:
             self._report(event="exited", server=server.name, code=code)
@@ -171,14 +172,14 @@ class Guardian:
         return True
 
     def _report(self, **event: object) -> None:
-        """Tell who started it during the start, and the log ever after."""
+        """Report to the starting process during the start, and to the log afterwards."""
         descriptor = 2 if self._watching else 1
         stamp = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())} if self._watching else {}
-        with contextlib.suppress(OSError):  # who started it may be gone; the end of the pipe says so too
+        with contextlib.suppress(OSError):  # the starting process may be gone, which also closes the pipe
             os.write(descriptor, (json.dumps({**stamp, **event}) + "\n").encode())
 
     def _stop_servers(self) -> None:
-        """Send ever harsher signals, each with its time, until every server has ended."""
+        """Send increasingly harsh signals, each with its time, until every server has ended."""
         for step, seconds in enumerate(self._stop_seconds):
             for server in self._servers:
                 signals = server.stop_signals
@@ -188,7 +189,7 @@ class Guardian:
 
 
 def die_with_parent(number: int) -> Callable[[], None] | None:
-    """Return what a child runs before its program, so that the kernel signals it when this process ends (Linux)."""
+    """Return a hook for a child to run before its program: the kernel signals it when this process ends (Linux)."""
     if not sys.platform.startswith("linux"):
         return None
     parent = os.getpid()
@@ -196,14 +197,14 @@ def die_with_parent(number: int) -> Callable[[], None] | None:
 
     def ask_the_kernel() -> None:
         prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the request was made
+        if os.getppid() != parent:  # the parent ended before the request
             os.kill(os.getpid(), signal.SIGKILL)
 
     return ask_the_kernel
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Return whether the condition came true within a time."""
+    """Return whether the condition came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -213,7 +214,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def _read_plan() -> dict[str, Any] | None:
-    """Read the first line of standard input, byte by byte, so that nothing after it is consumed."""
+    """Read the first line of standard input byte by byte, so that nothing after it is consumed."""
     line = bytearray()
     while not line.endswith(b"\n"):
         received = os.read(0, 1)

@@ -1,4 +1,4 @@
-"""The folder LETHE_HOME: who uses it, and what is kept in it for the private servers, their ports and passwords."""
+"""The folder LETHE_HOME: its locks, and the ports and passwords of the private servers."""
 
 import fcntl
 import os
@@ -17,12 +17,12 @@ class _KeptPorts(msgspec.Struct, frozen=True):
     """TCP ports of the private servers on 127.0.0.1, by name."""
 
     ports: dict[str, int]
-    #: The id of the home. A copy has another, and must not reach the servers of its original.
+    #: Id of the home. A copy has another one and must not reach its original's servers.
     home: str
 
 
 class Home:
-    """Paths and small files below LETHE_HOME. Everything in it is for its owner only."""
+    """Paths and small files below LETHE_HOME. Only the owner can read them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -37,7 +37,7 @@ class Home:
         self._secrets = self.path / "secrets"
 
     def prepare(self) -> None:
-        """Make the folders that are missing; ConfigurationError when that is not possible."""
+        """Create missing folders; raises ConfigurationError on failure."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.logs, self._secrets, self.path / "run"):
@@ -49,7 +49,7 @@ class Home:
             ) from error
 
     def password(self, name: str) -> str:
-        """Return the password of a server, made when there is none; it is kept in a 0600 file."""
+        """Return the password of a server, creating it if missing; it is stored in a 0600 file."""
         path = self._secrets / f"{name}-password"
         if path.exists() and path.stat().st_size:
             return path.read_text().strip()
@@ -58,12 +58,12 @@ class Home:
         return password
 
     def keep_ports(self, ports: dict[str, int]) -> None:
-        """Keep the ports of the private servers, by name, for every later start."""
+        """Store the ports of the private servers, by name, for later starts."""
         if ports != self.kept_ports():
             write_private(self._ports_file, msgspec.json.encode(_KeptPorts(ports, id_of(self.path))))
 
     def kept_ports(self) -> dict[str, int]:
-        """Return the ports that were chosen for this home; none of those that a copy has from its original."""
+        """Return the ports chosen for this home; ignore those that a copy has from its original."""
         try:
             kept = msgspec.json.decode(self._ports_file.read_bytes(), type=_KeptPorts)
         except (FileNotFoundError, ValueError):
@@ -71,23 +71,23 @@ class Home:
         return kept.ports if kept.home == known_id(self.path) else {}
 
     def part_from_original(self) -> None:
-        """Drop the passwords that a copied home shares with its original; the next start makes others."""
+        """Drop the passwords that a copied home shares with its original; the next start creates others."""
         if self._ports_file.exists() and not self.kept_ports():
             for password in self._secrets.glob("*-password"):
                 password.unlink()
 
 
 class HomeLock:
-    """The right to use one LETHE_HOME, alone or with others; ends with `release` or with the process."""
+    """The right to use one LETHE_HOME, alone or shared; ends with `release` or with the process."""
 
     def __init__(self, home: Home, *, share: bool = False) -> None:
-        """Take the lock alone or, with `share`, beside others that share it.
+        """Take the lock alone or, with `share`, together with others that share it.
 
-        Raises AlreadyRunning when others use the home; with `share`, when another process has it alone.
+        Raises AlreadyRunning if others use the home; with `share`, if another process has it alone.
         """
         self._descriptor: int | None = os.open(home.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         self._reservation: int | None = None
-        #: Whether nobody else uses the home.
+        #: Whether this lock is exclusive.
         self.alone = try_lock(self._descriptor)
         if not self.alone and not (share and try_lock(self._descriptor, share=True)):
             self.release()
@@ -97,16 +97,16 @@ class HomeLock:
             fcntl.flock(self._reservation, fcntl.LOCK_EX)
 
     def share(self) -> bool:
-        """Let others use the home, too. False if another process has it alone: this lock is lost, and can be tried for.
+        """Let others use the home too. False if another process has it alone: this lock is lost and can be retried.
 
-        The kernel frees the one lock before it takes the other, and a process in between may be faster.
+        The kernel frees the exclusive lock before it takes the shared one, and another process may be faster.
         """
         assert self._descriptor is not None
         self.alone = False
         return try_lock(self._descriptor, share=True)
 
     def release(self) -> None:
-        """Give the lock back; harmless when it was given back already."""
+        """Release the lock. Idempotent."""
         for descriptor in (self._descriptor, self._reservation):
             if descriptor is not None:
                 os.close(descriptor)
@@ -114,17 +114,17 @@ class HomeLock:
 
 
 def already_running(home: Home) -> AlreadyRunning:
-    """The error of whoever may not use `home`."""
+    """Build the error for a home that this process may not use."""
     return AlreadyRunning(f"Lethe already runs in {home.path}.", "Stop it, or use another LETHE_HOME.")
 
 
 def is_reserved(home: Home) -> bool:
-    """Whether a process has `home` alone until its end, as `recover`, and not for a while, as at a start."""
+    """Return whether a process reserves `home` until its end, like `recover`, and not just for a start."""
     return _is_locked(home.reservation_file)
 
 
 def is_shared(home: Home) -> bool:
-    """Tell whether processes use `home` that let others use it, too."""
+    """Return whether processes that share `home` are using it."""
     with suppress(AlreadyRunning):
         lock = HomeLock(home, share=True)
         lock.release()
@@ -133,7 +133,7 @@ def is_shared(home: Home) -> bool:
 
 
 def is_guarded(home: Home) -> bool:
-    """Tell whether a guardian runs in `home`, or is being started."""
+    """Return whether a guardian runs, or is starting, in `home`."""
     return _is_locked(home.guardian_lock_file)
 
 
@@ -149,7 +149,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def try_lock(descriptor: int, *, share: bool = False) -> bool:
-    """Take a lock that lasts as long as any copy of `descriptor`, in this or a child process."""
+    """Try to lock `descriptor`; the lock lasts as long as any copy of it, in this or a child process."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if share else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Starting the guardian and, through it, the servers; and servers that have outlived their guardian."""
+"""Start the guardian and its servers, and stop servers that outlived their guardian."""
 
 import contextlib
 import json
@@ -30,11 +30,12 @@ Server = Postgres | Valkey
 
 
 def take_over(home: Home, servers: Sequence[Server]) -> int:
-    """Stop servers that outlived their guardian, clear what they left, and return the lock's open descriptor.
+    """Stop servers that outlived their guardian, clear their stale files, and return the lock's open descriptor.
 
-    The guardian and every server process hold a copy of that descriptor, so the lock is free exactly when all of them
-    are gone, whatever process ids were reused meanwhile. The caller holds the guardian's lock: no guardian runs.
-    Raises EmbeddedServerError when a leftover does not end.
+    The guardian and every server process hold a copy of that descriptor. The lock is therefore free exactly when all of
+    them are gone, even if process ids were reused. The caller holds the guardian's lock: no guardian runs.
+
+    Raises EmbeddedServerError if a leftover server does not end.
     """
     descriptor = os.open(home.servers_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -56,7 +57,7 @@ def _stop_orphans(home: Home, servers: Sequence[Server], is_free: Callable[[], b
     for server in servers:
         process = server.main_process()
         if process is not None:
-            # A shutdown under way is not disturbed by asking for it once more.
+            # Repeating the signal does not disturb a shutdown in progress.
             _send(process, signal.SIGINT if server.name == "postgres" else signal.SIGTERM)
     if wait_until(gone, _GENTLE_SECONDS):
         return
@@ -84,15 +85,15 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
 
 
 _START_SECONDS = 120.0  # recovery after a crash reads the whole write-ahead log
-#: Time for each of a server's stop signals.
+#: Time for each stop signal of a server.
 _STOP_SECONDS = (30.0, 10.0, 5.0)
-#: Longest time that the guardian takes to end.
+#: Maximum time that the guardian takes to end.
 STOP_SECONDS = sum(_STOP_SECONDS) + 10.0
 _LOG_ROTATE_BYTES = 8 << 20
 
 
 class StartFailed(Exception):
-    """A server ended before it was ready, or did not get ready in time."""
+    """A server ended before it was ready, or was not ready in time."""
 
     def __init__(self, server: Server, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(reason)
@@ -101,7 +102,7 @@ class StartFailed(Exception):
 
 
 class StartGivenUp(Exception):
-    """Whoever waited for the servers wants them no more."""
+    """The caller no longer wants the servers."""
 
 
 class Launch:
@@ -124,7 +125,7 @@ class Launch:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C does not reach it: others may use the servers
+                start_new_session=True,  # Ctrl-C must not reach it: others may use the servers
                 pass_fds=(guardian_lock, lock, users),
                 bufsize=0,
             )
@@ -140,7 +141,7 @@ class Launch:
         self._send(json.dumps(plan))
 
     def wait_until_ready(self, is_stopping: Callable[[], bool]) -> None:
-        """Return when all servers serve, and leave the guardian to itself; raises StartFailed.
+        """Return when all servers are ready, and detach from the guardian; raises StartFailed.
 
         Raises StartGivenUp once `is_stopping`.
         """
@@ -160,12 +161,12 @@ class Launch:
         self._hang_up()
 
     def give_up(self) -> None:
-        """Stop the servers and the guardian of a start that failed, and wait for their end."""
-        self._hang_up()  # the end of its standard input tells the guardian to stop
+        """Stop the servers and the guardian of a failed start, and wait until they end."""
+        self._hang_up()  # the end of its standard input makes the guardian stop
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # the kernel, or the next start, sees to the servers
+            self.process.kill()  # the kernel, or the next start, stops the servers
             self.process.wait()
 
     def _hang_up(self) -> None:
@@ -179,7 +180,7 @@ class Launch:
                 self.process.stdin.write(line.encode() + b"\n")
 
     def _read_reports(self) -> None:
-        """Wait a moment for reports of the guardian and note the process ids; StartFailed when one tells of an end."""
+        """Read the guardian's pending reports and note the process ids; raises StartFailed if a server ended."""
         for event in self._reports():
             name = event["server"]
             if event["event"] == "started":
@@ -200,7 +201,7 @@ class Launch:
 
 
 class _Log:
-    """A log file that is rotated once when large, and what was added to it since."""
+    """A log file, rotated once when large, and the lines added to it since."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -209,7 +210,7 @@ class _Log:
         self._start = path.stat().st_size if path.exists() else 0
 
     def added(self) -> str:
-        """Return the last lines added since this object was made."""
+        """Return the last lines added since this object was created."""
         if not self.path.exists():
             return ""
         with self.path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The private Postgres: making its data folder, its command line, and telling when it is ready."""
+"""The private Postgres: its data folder, its command line and its readiness."""
 
 import logging
 import re
@@ -17,15 +17,15 @@ from service.private_files import sync_folder
 from service.processes.private_servers.home import Home
 from service.processes.private_servers.programs import ServerPlan, environment, find_postgres, server_account
 
-#: Role and database of Lethe. The role is no superuser; it owns the tables, and may make roles and databases.
+#: Role and database of Lethe. The role is no superuser. It owns the tables and may create roles and databases.
 ROLE = DATABASE = "lethe"
-#: Logins of single processes, each with a password of its own; migrations give them their rights.
+#: Logins of single processes, each with its own password; migrations grant their rights.
 API, UNLEARNER = "lethe_api", "lethe_unlearner"
 _PROCESSES = (API, UNLEARNER)
 _STATUS_LINE = 7  # of postmaster.pid; see the server's miscadmin.h
 _HBA = "host all all 127.0.0.1/32 scram-sha-256\n"
-#: Nothing a statement or a conflict names may reach the log: it would outlive a deletion. Connections are for the 64
-#: processes that may answer, 11 each, and 20 for the rest; beyond the usual 100 they take 23 MiB of memory.
+#: Values in a statement or a conflict must not reach the log: they would outlive a deletion. Connections are for up to
+#: 64 answering processes, 11 each, and 20 for the rest; beyond the usual 100 they take 23 MiB of memory.
 _SETTINGS = (
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
@@ -37,8 +37,8 @@ _SETTINGS = (
     "timezone=UTC",
     "jit=off",
 )
-#: For servers that live as long as a test: commits still survive a crash of the server itself. Without autovacuum,
-#: whose workers belong to the superuser and would keep a database from being dropped by its owner.
+#: For servers that live only for a test: commits still survive a crash of the server itself. Without autovacuum, whose
+#: workers belong to the superuser and would keep an owner from dropping a database.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
 #: Output of `pg_controldata` for data without page checksums.
 _NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Postgres:
-    """One private Postgres below a LETHE_HOME; makes its data folder when there is none."""
+    """One private Postgres below a LETHE_HOME; creates its data folder if missing."""
 
     name = "postgres"
 
@@ -62,9 +62,9 @@ class Postgres:
         return find_postgres(self._account, _data_version(self.folder))
 
     def prepare(self, lock: int) -> None:
-        """Create the data folder and the passwords if they are missing. Raises EmbeddedServerError.
+        """Create the data folder and the passwords if missing. Raises EmbeddedServerError.
 
-        Every start sets the passwords again, and resets settings that a login made for itself.
+        Every start resets the passwords, and the settings that a login changed for itself.
         """
         logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
         if self.folder.exists():
@@ -74,7 +74,7 @@ class Postgres:
             self._create_cluster(logins, lock)
 
     def plan(self, port: int) -> ServerPlan:
-        """Return how the guardian is to start the server on `port`."""
+        """Return the guardian's plan for the server on `port`."""
         settings = (f"port={port}", *_SETTINGS, *(() if self._durable else _NOT_DURABLE))
         return ServerPlan(
             name=self.name,
@@ -91,7 +91,7 @@ class Postgres:
         )
 
     def is_ready(self, pid: int, port: int) -> bool:
-        """Tell whether process `pid` serves on `port`, from what it writes down itself."""
+        """Return whether process `pid` serves on `port`, from the server's own pid file."""
         lines = _postmaster_lines(self.folder)
         return (
             len(lines) > _STATUS_LINE
@@ -101,7 +101,7 @@ class Postgres:
         )
 
     def main_process(self) -> psutil.Process | None:
-        """Return the process that serves the data folder now, if there is one."""
+        """Return the process that serves the data folder now, or None."""
         lines = _postmaster_lines(self.folder)
         try:
             process = psutil.Process(int(lines[0]))
@@ -112,12 +112,12 @@ class Postgres:
     def clear_stale_files(self) -> None:
         """Remove the pid file of a server that is known to be gone.
 
-        Postgres itself believes the file whenever another process of the same account has the number by now.
+        Postgres itself trusts the file if another process of the same account has reused the number.
         """
         (self.folder / "postmaster.pid").unlink(missing_ok=True)
 
     def recover(self) -> bool:
-        """Postgres recovers from a crash by itself; there is nothing else to try."""
+        """Return False: Postgres recovers from a crash by itself, and nothing else can be tried."""
         return False
 
     def _create_cluster(self, logins: str, lock: int) -> None:
@@ -136,7 +136,7 @@ class Postgres:
             "--locale=C",
             "--data-checksums",
         ]
-        # `trust` holds for no connection: pg_hba.conf is replaced before the server listens for the first time.
+        # `trust` never applies: pg_hba.conf is replaced before the server first listens.
         self._run([*initdb, "-A", "trust", "--no-sync", "--no-instructions"], staging, lock)
         (staging / "pg_hba.conf").write_text(_HBA)
         self._single_user(staging, f"{logins}CREATE DATABASE {DATABASE} OWNER {ROLE}\n", lock)
@@ -156,7 +156,7 @@ class Postgres:
         self._run([self._programs / "pg_checksums", "--enable", *no_sync, *data], self.folder, lock)
 
     def _single_user(self, folder: Path, statements: str, lock: int) -> None:
-        """Run statements, one a line, without a listening server."""
+        """Run statements, one per line, without a listening server."""
         self._run(
             [
                 self._programs / "postgres",
@@ -173,7 +173,7 @@ class Postgres:
         )
 
     def _run(self, argv: Sequence[str | Path], folder: Path, lock: int, statements: str | None = None) -> str:
-        """Run a program under the server's account and return what it prints. Raises EmbeddedServerError."""
+        """Run a program under the server's account and return its output. Raises EmbeddedServerError."""
         account: dict[str, Any] = {}
         if self._account.is_other:
             account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
@@ -204,18 +204,18 @@ class Postgres:
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:
-    """Return the address of Lethe's database, password included, in the form every Postgres client reads."""
+    """Return the URL of Lethe's database, including the password, in the form that every Postgres client reads."""
     password = home.password(_secret(role))
     return f"postgresql://{role}:{password}@127.0.0.1:{port}/{DATABASE}"
 
 
 def _secret(role: str) -> str:
-    """The name of a role's password."""
+    """Return the name of a role's password."""
     return role.replace(ROLE, Postgres.name, 1).replace("_", "-")
 
 
 def _login(role: str, password: str) -> str:
-    """Statements, one a line, after which a role may log in with a password, whether there was one or not."""
+    """Return statements, one per line, that create or update a role's login with a password."""
     lines = [
         f"DO $$ BEGIN IF to_regrole('{role}') IS NULL THEN CREATE ROLE {role}; END IF; END $$",
         f"ALTER ROLE {role} LOGIN {'CREATEDB CREATEROLE ' if role == ROLE else ''}CONNECTION LIMIT -1 "
@@ -225,13 +225,13 @@ def _login(role: str, password: str) -> str:
         f"ALTER ROLE {role} IN DATABASE {DATABASE} RESET ALL; END IF; END $$",
     ]
     if role != ROLE:
-        # It may work as them all, as any owner may who makes them.
+        # The owner may act as these roles, like any role that creates others.
         lines.append(f"GRANT {role} TO {ROLE} WITH ADMIN OPTION")
     return "".join(f"{line}\n" for line in lines)
 
 
 def works_in(process: psutil.Process, folder: Path, *programs: str) -> bool:
-    """Tell whether a live process is one of `programs` and has `folder` as its working folder."""
+    """Return whether a live process is one of `programs` and works in `folder`."""
     try:
         return process.name() in programs and Path(process.cwd()).samefile(folder)
     except (psutil.Error, OSError):

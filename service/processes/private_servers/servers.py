@@ -28,21 +28,22 @@ from service.processes.private_servers.valkey import Valkey, redis_url
 from service.settings import Settings
 
 _START_ATTEMPTS = 4
-#: Longest wait for whoever has the home alone, as a guardian that ends, and for servers that another process starts.
+#: Maximum wait for an exclusive user of the home, such as an ending guardian, and for servers that another process
+#: starts.
 _JOIN_SECONDS = STOP_SECONDS
 _PAUSE_SECONDS = 0.05
-#: Systems take no port of these for an outgoing connection, which could be in the way while a server is down.
+#: Systems do not use these ports for outgoing connections, which could block them while a server is down.
 _PORTS = range(20_000, 30_000)
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
 class PrivateServers:
-    """Where the private servers are reached, passwords included; None for a server that is not private."""
+    """URLs of the private servers, including passwords; None for a server that is not private."""
 
     database_url: str | None
     redis_url: str | None
-    #: The same database, with the logins of single processes.
+    #: URLs of the same database with the logins of single processes.
     api_database_url: str | None = None
     unlearner_database_url: str | None = None
 
@@ -50,8 +51,8 @@ class PrivateServers:
 class Embedded:
     """The private servers of one LETHE_HOME: `start`, use, `stop`; also a context manager.
 
-    They belong to the home. Whoever comes first starts them, and they run until nobody uses the home any more, however
-    processes end (see `guardian`). They keep their ports for good, so that URLs stay valid.
+    They belong to the home. The first user starts them. They run until nobody uses the home any more, however processes
+    end (see `guardian`). Their ports stay the same, so that URLs stay valid.
     """
 
     def __init__(self, home: Path, *, postgres: bool = True, valkey: bool = True, durable: bool = True) -> None:
@@ -64,13 +65,13 @@ class Embedded:
         self._launch: Launch | None = None
 
     def start(self, *, alone: bool = False) -> PrivateServers:
-        """Start the servers unless they run, and return their URLs once they serve.
+        """Start the servers unless they run, and return their URLs once they are ready.
 
         With `alone` nobody else can use the home until `stop`.
 
         Raises:
             AlreadyRunning: another process has the home alone; with `alone`, others use it.
-            EmbeddedServerError: a server does not start, or a kept port is taken and others rely on it.
+            EmbeddedServerError: a server does not start, or another program took a stored port that others rely on.
         """
         self._home.prepare()
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -89,7 +90,7 @@ class Embedded:
                     if time.monotonic() > deadline or is_reserved(self._home):
                         raise already_running(self._home)
                     time.sleep(_PAUSE_SECONDS)
-                # The guardian may have found the home unused between the two locks, and have ended.
+                # Between the two locks the guardian may have found the home unused and ended.
                 self.keep_running()
         except BaseException:
             self.stop()
@@ -97,7 +98,7 @@ class Embedded:
         return _urls(self._home, ports)
 
     def keep_running(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Start the servers again, on their ports, if their guardian has ended.
+        """Restart the servers, on their ports, if their guardian has ended.
 
         Gives up once `is_stopping`. Raises EmbeddedServerError.
         """
@@ -106,7 +107,7 @@ class Embedded:
                 _logger.warning("the private servers had ended with their guardian; they run again")
 
     def stop(self) -> None:
-        """Let go of the home; servers that nobody else uses have ended on return. Harmless when nothing runs."""
+        """Release the home; if nobody else uses the servers, they have ended on return. Idempotent."""
         if self._lock is None:
             return
         self._lock.release()
@@ -133,7 +134,7 @@ class Embedded:
         return servers
 
     def _start_servers(self, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, int]:
-        """Start the servers and return their ports, or none if a guardian runs, or is being started."""
+        """Start the servers and return their ports, or none if a guardian runs or is starting."""
         guardian_lock = os.open(self._home.guardian_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if not try_lock(guardian_lock):
@@ -153,7 +154,7 @@ class Embedded:
             os.close(guardian_lock)  # the guardian holds a copy
 
     def _ports_of_running(self) -> dict[str, int]:
-        """Return the ports of the servers that a guardian of this home runs, or none until all of them serve."""
+        """Return the ports of the running servers of this home's guardian, or none until all are ready."""
         kept = self._home.kept_ports()
         for server in self._servers():
             port, process = kept.get(server.name), server.main_process()
@@ -164,7 +165,7 @@ class Embedded:
     def _launch_servers(
         self, servers: Sequence[Server], guardian_lock: int, servers_lock: int, is_stopping: Callable[[], bool]
     ) -> dict[str, int]:
-        """Try a few times: a port may be taken between choosing and using it, and Valkey's file be damaged."""
+        """Try a few times: another program may take a chosen port first, and Valkey's file may be damaged."""
         for attempt in range(1, _START_ATTEMPTS + 1):
             ports = self._choose_ports(servers)
             self._home.keep_ports(ports)
@@ -179,7 +180,7 @@ class Embedded:
                         "Fix the cause shown above. If its data is damaged, restore LETHE_HOME from a backup.",
                     ) from failure
                 _logger.warning("the private %s server ended while starting; trying again", failure.server.name)
-                if attempt == 2:  # the first failure may have been a port that was taken just then
+                if attempt == 2:  # the first failure may have been a port taken in between
                     failure.server.recover()
             except BaseException:
                 launch.give_up()
@@ -190,7 +191,7 @@ class Embedded:
         raise AssertionError("the last attempt returns or raises")
 
     def _choose_ports(self, servers: Sequence[Server]) -> dict[str, int]:
-        """The kept ports; others in the place of those that are missing or, while nobody relies on them, taken."""
+        """Return the stored ports; replace missing ones and, while nobody relies on them, occupied ones."""
         assert self._lock is not None
         kept, chosen = self._home.kept_ports(), dict[str, int]()
         for server in servers:
@@ -208,16 +209,16 @@ class Embedded:
 
 
 def private_servers(settings: Settings) -> Embedded:
-    """The servers that `settings` do not name."""
+    """Return the servers that `settings` do not name."""
     return Embedded(settings.home, postgres=settings.database_url is None, valkey=settings.redis_url is None)
 
 
 @contextlib.contextmanager
 def open_servers(settings: Settings, embedded: Embedded | None = None, *, alone: bool = False) -> Iterator[Settings]:
-    """Give settings with both URLs until the end of the block, with private servers for those not set.
+    """Yield settings with both URLs until the end of the block, with private servers for those not set.
 
-    They are `embedded`, for whoever keeps them running meanwhile. With `alone` nobody else may use this home. Raises
-    what `Embedded.start` raises, and ConfigurationError where a process' login is named and no database.
+    Pass `embedded` to keep the servers running meanwhile. With `alone` nobody else may use this home. Raises the errors
+    of `Embedded.start`, and ConfigurationError if a process's login is set without a database.
     """
     if settings.database_url is None and (settings.api_database_url or settings.unlearner_database_url):
         raise ConfigurationError(
@@ -245,22 +246,22 @@ def open_servers(settings: Settings, embedded: Embedded | None = None, *, alone:
 
 
 def running_servers(home: Path) -> PrivateServers | None:
-    """Return where the servers that run in `home` are reached, or None if none run there."""
+    """Return the URLs of the servers that run in `home`, or None if none run there."""
     place = Home(home)
     return _urls(place, place.kept_ports()) if is_guarded(place) else None
 
 
 def owns_database(settings: Settings) -> bool:
-    """Whether the database that settings name is the private one in their LETHE_HOME, and so belongs to it."""
+    """Return whether the database in `settings` is the private one of their LETHE_HOME."""
     running = running_servers(settings.home)
     own = () if running is None else (running.database_url, running.api_database_url, running.unlearner_database_url)
     return settings.database_url is not None and settings.database_url in own
 
 
 def _enter(home: Home, alone: bool, deadline: float) -> HomeLock:
-    """Take the lock of `home`, which a guardian that ends, or a process that starts the servers, has for a while.
+    """Take the lock of `home`, waiting for an ending guardian or for a process that starts the servers.
 
-    A process that wants the home alone keeps it: others are refused at once.
+    A process that reserves the home keeps it: others are refused immediately.
     """
     while True:
         try:
@@ -285,7 +286,7 @@ def _urls(home: Home, ports: Mapping[str, int]) -> PrivateServers:
 
 
 def _free_port(taken: Collection[int]) -> int:
-    """Return a random free port that is not among `taken`."""
+    """Return a random free port that is not in `taken`."""
     for port in secrets.SystemRandom().sample(_PORTS, len(_PORTS)):
         if port not in taken and _is_free(port):
             return port

@@ -1,4 +1,4 @@
-"""The private Valkey: its configuration, and telling when it is ready."""
+"""The private Valkey: its configuration and its readiness."""
 
 import logging
 import shutil
@@ -32,11 +32,11 @@ class Valkey:
         return self._home.password(self.name)
 
     def prepare(self, lock: int) -> None:
-        """Make the data folder if it is missing."""
+        """Create the data folder if missing."""
         self._account.make_folder(self.folder)
 
     def plan(self, port: int) -> ServerPlan:
-        """Return how the guardian is to start the server on `port`."""
+        """Return the guardian's plan for the server on `port`."""
         configuration = (
             "bind 127.0.0.1",
             f"port {port}",
@@ -60,7 +60,7 @@ class Valkey:
         )
 
     def is_ready(self, pid: int, port: int) -> bool:
-        """Tell whether the server on `port` knows our password, has loaded its data and is process `pid`."""
+        """Return whether the server on `port` accepts our password, has loaded its data and is process `pid`."""
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\nINFO server\r\nQUIT\r\n".encode())
@@ -70,16 +70,16 @@ class Valkey:
         return answer.startswith(b"+OK\r\n+PONG\r\n") and f"\r\nprocess_id:{pid}\r\n".encode() in answer
 
     def main_process(self) -> psutil.Process | None:
-        """Return the process that serves the data folder now, if there is one."""
+        """Return the process that serves the data folder now, or None."""
         return next((process for process in psutil.process_iter() if works_in(process, self.folder, *PROGRAMS)), None)
 
     def clear_stale_files(self) -> None:
-        """Valkey leaves nothing behind that could hinder its next start."""
+        """Do nothing: Valkey leaves no files that could hinder its next start."""
 
     def recover(self) -> bool:
-        """Set aside an append-only file that cannot be loaded; tell whether there was one.
+        """Set aside an append-only file that cannot be loaded; return whether one existed.
 
-        Nothing is lost: every request it names is in Postgres too, and is sent again from there.
+        Nothing is lost: every request in it is in Postgres too, and is sent again from there.
         """
         damaged = self.folder / "appendonlydir"
         if not damaged.exists():
@@ -92,6 +92,6 @@ class Valkey:
 
 
 def redis_url(home: Home, port: int) -> str:
-    """Return the address of the database that Lethe uses, password included."""
+    """Return the URL of the database that Lethe uses, including the password."""
     password = home.password(Valkey.name)
     return f"redis://:{password}@127.0.0.1:{port}/0"

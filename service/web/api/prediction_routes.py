@@ -47,18 +47,16 @@ class NodeScores(BaseModel):
     scores: dict[str, float] = Field(description="Predicted value by target, rounded as probabilities are.")
 
 
+_PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}
+_SCORES: dict[str, Any] = {"node": "12", "scores": {"income": 3.21}, "model_version": 7}
+
+
 class ScoresAnswer(NodeScores):
     """The predicted targets of one node, by one model version, of a regression."""
 
-    model_config = ConfigDict(
-        protected_namespaces=(),
-        json_schema_extra={"examples": [{"node": "12", "scores": {"income": 3.21}, "model_version": 7}]},
-    )
+    model_config = ConfigDict(protected_namespaces=(), json_schema_extra={"examples": [_SCORES]})
 
     model_version: int
-
-
-_PREDICTION: dict[str, Any] = {"node": "12", "label": "3", "probabilities": {"0": 0.01, "1": 0.02, "3": 0.97}}
 
 
 class PredictionAnswer(NodePrediction):
