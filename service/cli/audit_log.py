@@ -92,7 +92,7 @@ def export(
     ):
         assert settings.database_url is not None
         lines = asyncio.run(_export(settings.database_url, file, work))
-    note(f"{lines} lines written." if out is None else f"{lines} lines written to {out}.")
+    note(f"{plural(lines, 'line')} written{'' if out is None else f' to {out}'}.")
 
 
 async def _export(database_url: str, file: IO[bytes], work: Work) -> int:

@@ -19,6 +19,7 @@ from projector.graph.ranges import parts_of_rows
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.formats import plural
 from service.domain.kinds import Part, RequestKind
 from service.domain.records import Tombstone
 from service.errors import KeyMissing, StateMismatch
@@ -203,7 +204,7 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
     kept = await context.run(store.tombstones)
     if own := await only_in_store(context.engine, kept, context.keyring):
         raise StateMismatch(
-            f"The model has {len(own)} tombstones that the database does not have: the database was restored "
+            f"The model has {plural(len(own), 'tombstone')} that the database does not have: the database was restored "
             "from an older backup.",
             f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
         )
