@@ -270,7 +270,8 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
     old = (pairs < before).all(axis=1)
     there = np.zeros(len(pairs), dtype=np.bool_)
     there[old] = propagator.edges.contain(pairs[old])
-    there &= ~np.isin(*(np.sort(each, axis=1) @ [before + new, 1] for each in (pairs, removal.edges)))
+    joining, leaving = (np.sort(each, axis=1) @ [before + new, 1] for each in (pairs, removal.edges))
+    there &= ~np.isin(joining, leaving)
     if there.any():
         raise GraphError(f"The edge {some(map(tuple, pairs[there].tolist()))} exists already.", "Leave it out.")
     return pairs

@@ -1,4 +1,4 @@
-"""Typed errors of the service; each says what was wrong and what to do (RFC 9457 fields)."""
+"""Typed errors of the service: what is wrong and what to do, as RFC 9457 fields."""
 
 from typing import Any, ClassVar
 
@@ -8,8 +8,8 @@ from projector.errors import ExplainedError
 class LetheError(ExplainedError):
     """Base of the service's own errors.
 
-    `extra` holds further members of the problem document. Subclasses with another HTTP status than 500
-    fix it, the type's slug and the title.
+    `extra` holds further members of the problem document. A subclass with an HTTP status other than 500 sets `status`,
+    `slug` and `title`.
     """
 
     status: ClassVar[int] = 500
@@ -24,7 +24,7 @@ class LetheError(ExplainedError):
 
     @property
     def for_operators(self) -> str:
-        """`detail`, followed by the server's own message."""
+        """Return `detail`, followed by the server's own message."""
         return f"{self.detail} Its message: {self.server_message}" if self.server_message else self.detail
 
 
@@ -37,11 +37,11 @@ class AlreadyRunning(ConfigurationError):
 
 
 class EmbeddedServerError(LetheError):
-    """A private Postgres or Valkey could not be started."""
+    """A private Postgres or Valkey did not start."""
 
 
 class InvalidRequest(LetheError):
-    """The body or a parameter of a request is not what the interface takes."""
+    """The body or a parameter of a request is invalid."""
 
     status = 422
     slug = "invalid-request"
@@ -49,7 +49,7 @@ class InvalidRequest(LetheError):
 
 
 class MalformedCursor(LetheError):
-    """A page cursor that this server did not issue."""
+    """This server did not issue the page cursor."""
 
     status = 400
     slug = "malformed-cursor"
@@ -57,7 +57,7 @@ class MalformedCursor(LetheError):
 
 
 class Unauthenticated(LetheError):
-    """No API key, or one that is unknown or revoked."""
+    """The API key is missing, unknown or revoked."""
 
     status = 401
     slug = "unauthenticated"
@@ -65,7 +65,7 @@ class Unauthenticated(LetheError):
 
 
 class MissingScope(LetheError):
-    """The API key may not do this."""
+    """The API key lacks a scope."""
 
     status = 403
     slug = "missing-scope"
@@ -73,7 +73,7 @@ class MissingScope(LetheError):
 
 
 class NodeLimitReached(LetheError):
-    """The API key was told of as many nodes of this version of the model as it may be."""
+    """The API key has reached its node limit for this model version."""
 
     status = 403
     slug = "node-limit-reached"
@@ -81,7 +81,7 @@ class NodeLimitReached(LetheError):
 
 
 class NotFound(LetheError):
-    """No such request or node, as far as this key may know."""
+    """The request or node does not exist, or is hidden from this key."""
 
     status = 404
     slug = "not-found"
@@ -89,14 +89,14 @@ class NotFound(LetheError):
 
 
 class UnknownNodes(NotFound):
-    """Some named nodes are not in the model; `extra["unknown"]` lists all of them."""
+    """Some nodes are not in the model; `extra["unknown"]` lists all of them."""
 
     slug = "unknown-nodes"
     title = "Unknown nodes"
 
 
 class UnknownEdges(NotFound):
-    """Some named edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them."""
+    """Some edges are not in the graph, though their nodes are; `extra["unknown_edges"]` lists all of them."""
 
     slug = "unknown-edges"
     title = "Unknown edges"
@@ -111,7 +111,7 @@ class NodeDeleted(LetheError):
 
 
 class Conflict(LetheError):
-    """The request's state, or an earlier use of the same idempotency key, forbids this."""
+    """The request's state, or an earlier use of its idempotency key, forbids the operation."""
 
     status = 409
     slug = "conflict"
@@ -119,7 +119,7 @@ class Conflict(LetheError):
 
 
 class BodyTooLarge(LetheError):
-    """The body, or the number of nodes in it, is over the limit."""
+    """The body or its number of nodes exceeds the limit."""
 
     status = 413
     slug = "too-large"
@@ -127,7 +127,7 @@ class BodyTooLarge(LetheError):
 
 
 class QueueFull(LetheError):
-    """Too many nodes wait already; `extra["retry_after"]` is in seconds."""
+    """Too many nodes are queued; `extra["retry_after"]` is in seconds."""
 
     status = 429
     slug = "queue-full"
@@ -135,7 +135,7 @@ class QueueFull(LetheError):
 
 
 class TooManyAttempts(LetheError):
-    """Too much went wrong for this address or key lately; `extra["retry_after"]` is in seconds."""
+    """This address or key had too many recent failures; `extra["retry_after"]` is in seconds."""
 
     status = 429
     slug = "too-many-attempts"
@@ -143,7 +143,7 @@ class TooManyAttempts(LetheError):
 
 
 class Unavailable(LetheError):
-    """A part that this needs does not answer at present."""
+    """A required component does not respond."""
 
     status = 503
     slug = "unavailable"
@@ -151,7 +151,7 @@ class Unavailable(LetheError):
 
 
 class DatabaseRefused(Unavailable):
-    """Postgres refuses the connection settings: somebody must correct them, and waiting does not help."""
+    """Postgres refuses the connection settings. Retrying does not help until somebody corrects them."""
 
 
 class DatabaseDamaged(Unavailable):
@@ -172,7 +172,7 @@ class LeaseLost(LetheError):
 
 
 class KeyMissing(LetheError):
-    """A key that the database refers to is not in the key folder."""
+    """The key folder lacks a key that the database refers to."""
 
     status = 503
     slug = "key-missing"
@@ -180,14 +180,14 @@ class KeyMissing(LetheError):
 
 
 class StateMismatch(LetheError):
-    """Store and database disagree, as after restoring one of them from a backup."""
+    """Store and database disagree, as after restoring only one of them from a backup."""
 
-    #: What to do when the two are not of the same moment.
+    #: Remedy when store and database are from different moments.
     RECOVER: ClassVar[str] = (
         "If there is no such backup, `./lethe recover` continues from what is left: it repeats all deletions "
         "that this database records, and names what is unknown."
     )
 
 
-#: Faults that one answer lists, and the longest part of each: what names a fault may be a member that the caller named.
+#: Most faults in one response. Each part is also cut, since a fault may name a member that the caller chose.
 MOST_FAULTS = 20

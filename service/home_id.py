@@ -1,4 +1,4 @@
-"""Which LETHE_HOME this is, and that it lies on a local disk."""
+"""Identity of a LETHE_HOME, and the check that it lies on a local disk."""
 
 import fcntl
 import os
@@ -10,20 +10,20 @@ import msgspec
 
 from service.errors import ConfigurationError
 
-#: Below the home, and in no backup of it.
+#: Below the home, but excluded from its backups.
 _FILE = Path("run") / "id.json"
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """What is in the file."""
+    """Content of the file."""
 
     id: str
-    #: The inodes of the home, of the folder that the file is in, and of the file, by which a copy is known.
+    #: Inodes of the home, the file's folder and the file; they differ in a copy.
     inodes: tuple[int, int, int]
 
 
 def known_id(home: Path) -> str | None:
-    """The id of a home; None where none was drawn for it yet."""
+    """Return the id of a home; None if it has none yet."""
     try:
         drawn = msgspec.json.decode((home / _FILE).read_bytes(), type=_Drawn)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -32,12 +32,12 @@ def known_id(home: Path) -> str | None:
 
 
 def id_of(home: Path) -> str:
-    """The id of a home, drawn now if there is none. Raises OSError."""
+    """Return the id of a home, drawing one if there is none. Raises OSError."""
     folder = (home / _FILE).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # Of two processes that start at once, one draws it.
+        # If two processes start together, only one draws the id.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         found = known_id(home)
         if found is None:
@@ -63,7 +63,7 @@ def _inodes(home: Path) -> tuple[int, int, int]:
 
 
 _MOUNTS = Path("/proc/self/mountinfo")
-#: A space, a tab, a line break or a backslash in a path.
+#: Escape of a space, tab, line break or backslash in a path.
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _NETWORK = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
@@ -72,16 +72,16 @@ _NETWORK = (
 
 
 def require_local_disks(home: Path, share: Path | None) -> None:
-    """Raise ConfigurationError where LETHE_HOME or LETHE_SHARE is on such a file system."""
+    """Raise ConfigurationError if LETHE_HOME or LETHE_SHARE is on a network or FUSE file system."""
     require_local(home, "LETHE_HOME")
     if share is not None:
         require_local(share, "LETHE_SHARE")
 
 
 def require_local(folder: Path, name: str) -> None:
-    """Raise ConfigurationError where `folder`, or the nearest folder above it that exists, is on such a file system.
+    """Raise ConfigurationError if `folder`, or its nearest existing parent, is on a network or FUSE file system.
 
-    `name` is what the folder is called in the settings.
+    `name` is the folder's name in the settings.
     """
     kind = _kind_of(folder)
     if kind in _NETWORK or kind.partition(".")[0] in ("fuse", "fuseblk"):
@@ -92,7 +92,7 @@ def require_local(folder: Path, name: str) -> None:
 
 
 def _kind_of(folder: Path) -> str:
-    """The file system that a folder is on; empty where that cannot be told."""
+    """Return the type of the folder's file system; empty if unknown."""
     try:
         lines = os.fsdecode(_MOUNTS.read_bytes()).split("\n")
     except OSError:
@@ -104,7 +104,7 @@ def _kind_of(folder: Path) -> str:
         if not found_kind:
             continue
         mounted = Path(_ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), fields.split(" ")[4]))
-        # A later one lies over an earlier one.
+        # A later mount lies over an earlier one.
         if path.is_relative_to(mounted) and len(mounted.parts) >= len(found.parts):
             found, kind = mounted, rest.split(" ")[0]
     return kind

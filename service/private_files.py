@@ -1,4 +1,4 @@
-"""Small files, keys among them, that only their owner reads; a crash leaves the old one or the new."""
+"""Small private files, such as keys, written atomically: a crash leaves either the old file or the new one."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from service.errors import ConfigurationError, KeyMissing
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Replace a file of mode 0600, in a folder of mode 0700 that is made if need be; durable on return."""
+    """Replace a file of mode 0600, creating its folder with mode 0700 if needed; durable on return."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
@@ -23,7 +23,7 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was made, renamed or removed in a folder durable."""
+    """Make files created, renamed or removed in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -42,9 +42,9 @@ KEY_BYTES = 32
 
 
 def secure_folder(folder: Path, *, create: bool) -> None:
-    """Make sure `folder` exists and only its owner may enter it.
+    """Require that `folder` exists and that only its owner may enter it.
 
-    Raises `KeyMissing` when it is absent and `create` is false, `ConfigurationError` when others may enter it.
+    Raises `KeyMissing` when it is absent and `create` is false, and `ConfigurationError` when others may enter it.
     """
     if not folder.is_dir():
         if not create:
@@ -57,7 +57,7 @@ def secure_folder(folder: Path, *, create: bool) -> None:
 
 
 def require_private(path: Path) -> None:
-    """Raise `ConfigurationError` when anyone but the owner may read `path`."""
+    """Raise `ConfigurationError` when anyone but the owner may access `path`."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         wanted = "700" if path.is_dir() else "600"
@@ -67,7 +67,7 @@ def require_private(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes:
-    """Return the 32 bytes kept in `path` as 64 hex digits; `KeyMissing` when it is absent or no key."""
+    """Return the 32 bytes stored in `path` as 64 hex digits; `KeyMissing` when the file is absent or invalid."""
     try:
         text = path.read_text(encoding="ascii").strip()
         key = bytes.fromhex(text)
@@ -82,12 +82,12 @@ def read_key(path: Path) -> bytes:
 
 
 def create_key(path: Path) -> None:
-    """Write a new random key to `path` unless another process was first; durable on return."""
+    """Write a new random key to `path` unless the file exists; durable on return."""
     create_file(path, secrets.token_hex(KEY_BYTES))
 
 
 def create_file(path: Path, line: str) -> None:
-    """Write `line` to `path`, for its owner alone, unless another process was first; durable on return."""
+    """Write `line` to `path`, private to its owner, unless the file exists; durable on return."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -96,7 +96,7 @@ def create_file(path: Path, line: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         try:
-            # A link, unlike a rename, never replaces what another process has just made.
+            # Unlike a rename, a link never replaces a file that another process has just created.
             path.hardlink_to(temporary)
         except FileExistsError:
             return

@@ -1,4 +1,4 @@
-"""Every setting of the service: a flag of the command line and an environment variable `LETHE_<NAME>`."""
+"""The settings of the service: each is a command-line flag and an environment variable `LETHE_<NAME>`."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from service.queue import redis_urls
 from service.text import fault_of, in_words
 
 ENV_PREFIX = "LETHE_"
-#: Variables with this prefix that are not settings of the service, and their readers.
+#: Variables with this prefix that are not settings, with what reads them.
 OTHER_VARIABLES: Mapping[str, str] = {
     "LETHE_URL": "commands that talk to a running Lethe",
     "LETHE_KEY": "commands that talk to a running Lethe",
@@ -79,7 +79,7 @@ DatabaseUrl = Annotated[str | None, _scheme(*postgres_urls.SCHEMES), _readable(p
 
 
 class Settings(BaseSettings):
-    """The settings of one process; read once, by `load_settings`, and passed on."""
+    """The settings of one process. `load_settings` reads them once; callers pass them on."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -281,7 +281,7 @@ class Settings(BaseSettings):
     @field_validator("workers_address")
     @classmethod
     def _of_one_interface(cls, address: str) -> str:
-        """Refuse wildcard addresses: traffic between workers must stay on one network."""
+        """Refuse wildcard addresses, because worker traffic must stay on one network."""
         if address in ("0.0.0.0", "::"):
             raise ValueError("must be one address of the unlearner's host, on the network of the workers")
         return address
@@ -295,19 +295,19 @@ class Settings(BaseSettings):
 
     @property
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """The networks of `trusted_proxies`."""
+        """Return the networks of `trusted_proxies`."""
         return _networks_in(self.trusted_proxies)
 
     @model_validator(mode="after")
     def _repaired_where_certified(self) -> Self:
-        """Refuse noise without repair: it is calibrated to a proven distance from retraining."""
+        """Refuse noise without repair, because the noise is calibrated to a proven distance from retraining."""
         if self.certify is not None and self.repair == "never":
             raise ValueError("certify requires repair=always: its noise is calibrated to the proven distance")
         return self
 
     @property
     def certified(self) -> tuple[float, float] | None:
-        """Epsilon and delta of `certify`; None where it is unset."""
+        """Return epsilon and delta of `certify`; None if unset."""
         if self.certify is None:
             return None
         epsilon, delta = map(float, self.certify.split(","))
@@ -315,27 +315,27 @@ class Settings(BaseSettings):
 
     @property
     def private_receivers(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        """The networks of `webhook_networks`."""
+        """Return the networks of `webhook_networks`."""
         return _networks_in(self.webhook_networks)
 
     @property
     def model_dir(self) -> Path:
-        """Folder of the served model."""
+        """Return the folder of the served model."""
         return self.model or self.home / "model"
 
     @property
     def keep_failed(self) -> timedelta:
-        """How long a failed request keeps its list of ids."""
+        """Return how long a failed request keeps its list of ids."""
         return timedelta(days=self.keep_failed_days)
 
     def as_handover(self) -> dict[str, Any]:
-        """All values as JSON, including secrets: only for handing over to a child process through a descriptor."""
+        """Return all values as JSON, secrets included; only for passing to a child process through a descriptor."""
         key = self.admin_key
         return self.model_dump(mode="json") | {"admin_key": None if key is None else key.get_secret_value()}
 
     @property
     def servers(self) -> tuple[str, str]:
-        """The URLs of Postgres, with the owner's login, and of Redis. Raises ConfigurationError when one is unset."""
+        """Return the URLs of Postgres (owner's login) and Redis. Raises ConfigurationError when one is unset."""
         if self.database_url is None or self.redis_url is None:
             raise ConfigurationError("No Postgres or Redis is configured.", "Set DATABASE_URL and REDIS_URL.")
         return self.database_url, self.redis_url
@@ -364,7 +364,7 @@ def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def variable_name(field: str) -> str:
-    """Return the environment variable of a field of `Settings`."""
+    """Return the environment variable of a `Settings` field."""
     alias = Settings.model_fields[field].validation_alias
     return alias if isinstance(alias, str) else ENV_PREFIX + field.upper()
 
@@ -372,7 +372,7 @@ def variable_name(field: str) -> str:
 def require_known_variables(environment: Mapping[str, str]) -> None:
     """Refuse unknown `LETHE_…` variables, such as misspelled settings. An empty variable counts as unset.
 
-    Raises ConfigurationError with one line per variable: its name and the nearest known one, never its value.
+    Raises ConfigurationError with one line per variable: its name and the nearest known name, never its value.
     """
     known = {variable_name(field).removeprefix(ENV_PREFIX): variable_name(field) for field in Settings.model_fields}
     known |= {name.removeprefix(ENV_PREFIX): name for name in OTHER_VARIABLES}
@@ -390,7 +390,7 @@ def require_known_variables(environment: Mapping[str, str]) -> None:
 
 
 def environment_without_settings() -> dict[str, str]:
-    """This process's environment without settings, for a child that receives its settings in another way."""
+    """Return this process's environment without settings, for a child that receives its settings another way."""
     ours = {variable_name(field) for field in Settings.model_fields}
     return {name: value for name, value in os.environ.items() if name.upper() not in ours}
 
@@ -398,7 +398,7 @@ def environment_without_settings() -> dict[str, str]:
 def load_settings(**flags: Any) -> Settings:
     """Return the settings from the environment, overridden by the flags that are not None.
 
-    Raises ConfigurationError with one line per bad value: the variable's name and what was wrong with it.
+    Raises ConfigurationError with one line per bad value: the variable's name and its fault.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:

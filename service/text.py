@@ -1,4 +1,4 @@
-"""Text for people: invisible characters are found and escaped, and messages of validation are put plainly."""
+"""Text for people: find and escape invisible characters, and phrase validation messages plainly."""
 
 import json
 import re
@@ -12,27 +12,27 @@ UNSHOWN = (
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f"
 )
 _UNSHOWN = re.compile(f"[{UNSHOWN}]")
-#: The same and lone surrogates, which cannot be written to files, but without line breaks.
+#: The same plus lone surrogates, which cannot be written to files, but without line breaks.
 _UNPRINTED = re.compile(f"(?!\n)[{UNSHOWN}\ud800-\udfff]")
 
 
 def fault_of(text: str) -> str | None:
-    """The fault of text for people, as "must not contain …"; None if it has no invisible characters."""
+    """Return the fault of `text` as "must not contain …"; None if it has no invisible characters."""
     found = _UNSHOWN.search(text)
     return found and f"must not contain U+{ord(found[0]):04X}, an invisible or control character"
 
 
 def visible(text: str) -> str:
-    """`text` with these characters escaped, for terminals and papers; line breaks stay."""
+    """Return `text` with invisible characters and lone surrogates escaped, for terminals and papers."""
     return _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def json_for_terminals(document: bytes) -> str:
-    """The same JSON with these characters as JSON escapes; those below U+0020 are always escaped in JSON."""
+    """Return the same JSON with invisible characters as JSON escapes. JSON always escapes those below U+0020."""
     return _UNSHOWN.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] > "\x7e" else found[0], document.decode())
 
 
-#: By the library's name of a fault; `{error}` and `{msg}` come from our own validators.
+#: Messages by pydantic's fault type; `{error}` and `{msg}` come from our own validators.
 _WORDS = {
     "missing": "is missing",
     "extra_forbidden": "is unknown here",
@@ -76,7 +76,7 @@ _WORDS = {
 
 
 def in_words(fault: Mapping[str, Any]) -> str:
-    """The message for the library's description of a fault; never quotes the value."""
+    """Return the message for pydantic's description of a fault; never quotes the value."""
     words = _WORDS.get(fault["type"], "is not valid here; see the documentation")
     shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in fault.get("ctx", {}).items()}
     return words.format(**shown, msg=fault["msg"])

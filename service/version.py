@@ -1,4 +1,4 @@
-"""Which Lethe this is."""
+"""Version of Lethe."""
 
-#: The wheels take it from here.
+#: The wheels read it from here.
 VERSION = "0.1.0"

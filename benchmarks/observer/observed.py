@@ -14,7 +14,7 @@ from benchmarks.baselines.protocol import Array, Nodes
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from lethe_client import LetheClient
 from projector import ModelSpec
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.settings import variable_name
 
 _ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""API keys, known by the hash of their text; and the first key, the operator's own or one made at the first start."""
+"""API keys, identified by a hash, and the first key: set by the operator or generated at the first start."""
 
 import builtins
 import hmac
@@ -19,14 +19,15 @@ from service.db.engine import Engine
 from service.db.tables import ApiKeyRow
 from service.db.transactions import transaction
 from service.domain.addresses import is_loopback
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Conflict
 from service.settings import Settings
 
 
 @dataclass(frozen=True)
 class NewApiKey:
-    """A key just made; `text` is shown once and never stored."""
+    """A new key; `text` is shown once and never stored."""
 
     id: UUID
     text: str
@@ -45,7 +46,7 @@ class ApiKeyRepository:
         self._conn = conn
 
     async def create(self, key_id: UUID, name: str, scopes: Collection[Scope], key_hash: bytes) -> ApiKey:
-        """Record a key; raises `Conflict` when one that is not revoked has the name, or the key is known."""
+        """Record a key. Raises `Conflict` when an unrevoked key has the name, or this key already exists."""
         row = insert(ApiKeyRow).values(
             id=key_id, name=name, scopes=sorted(scope.value for scope in scopes), hash=key_hash
         )
@@ -58,7 +59,7 @@ class ApiKeyRepository:
         return api_key(made)
 
     async def find_by_hash(self, key_hash: bytes) -> ApiKey | None:
-        """Return the key with this hash, None when it is unknown or revoked."""
+        """Return the key with this hash; None when unknown or revoked."""
         query = select(ApiKeyRow.__table__).where(ApiKeyRow.hash == key_hash, ApiKeyRow.revoked_at.is_(None))
         row = (await self._conn.execute(query)).one_or_none()
         if row is None or not hmac.compare_digest(row.hash, key_hash):
@@ -66,22 +67,22 @@ class ApiKeyRepository:
         return api_key(row)
 
     async def get(self, key_id: UUID) -> ApiKey | None:
-        """Return a key by its id, also a revoked one; None when it is unknown."""
+        """Return the key with this id, revoked or not; None when unknown."""
         row = (await self._conn.execute(select(ApiKeyRow.__table__).where(ApiKeyRow.id == key_id))).one_or_none()
         return None if row is None else api_key(row)
 
     async def list(self) -> builtins.list[ApiKey]:
-        """Return all keys, oldest first, the revoked ones included."""
+        """Return all keys, oldest first, including revoked ones."""
         query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         return [api_key(row) for row in await self._conn.execute(query)]
 
     async def valid(self) -> dict[bytes, ApiKey]:
-        """Return all keys that are not revoked, by hash."""
+        """Return all unrevoked keys, by hash."""
         query = select(ApiKeyRow.__table__).where(ApiKeyRow.revoked_at.is_(None))
         return {row.hash: api_key(row) for row in await self._conn.execute(query)}
 
     async def revoke(self, key_id: UUID) -> ApiKey | None:
-        """Revoke a key and return it, None when it is unknown; a second time changes nothing."""
+        """Revoke a key and return it; None when unknown. Idempotent."""
         revoked = (
             update(ApiKeyRow)
             .where(ApiKeyRow.id == key_id)
@@ -93,38 +94,38 @@ class ApiKeyRepository:
 
 
 def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
-    """The key of a row with the columns of `api_keys`."""
+    """Return the key in a row of `api_keys`."""
     scopes = frozenset(Scope(scope) for scope in row.scopes)
     return ApiKey(row.id, row.name, scopes, row.created_at, row.revoked_at)
 
 
 _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
-#: The name tells those who come later, and do not know the key: only this machine may try it.
+#: The name marks a short key for later checks that do not see the key itself: only this machine may use it.
 _SHORT_NAME = "admin (LETHE_ADMIN_KEY, short)"
-#: Names that no other key may have: by them alone a start tells a key that may not be used beyond this machine.
+#: Names reserved for first keys, because startup checks identify restricted keys by name alone.
 RESERVED_NAMES = frozenset({_GENERATED_NAME, _CHOSEN_NAME, _SHORT_NAME})
-#: Shortest key of the operator's own that others than this machine may try; 128 bits as hexadecimal digits.
+#: Minimum length of an operator's key if other machines can reach the service: 128 bits in hexadecimal.
 _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
 
 
 @dataclass(frozen=True)
 class FirstKey:
-    """A key that was generated just now; its text is nowhere else."""
+    """A key that was just generated; its text is stored nowhere."""
 
     text: str
 
 
 async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> FirstKey | None:
-    """See to it that a key with all scopes exists; returns it only when it was generated by this very call.
+    """Ensure that a key with all scopes exists; return it only if this call generated it.
 
-    With LETHE_ADMIN_KEY set, that key is made valid, in place of the one it was set to before. Without it, and without
-    any valid key in the database, one is generated.
+    If LETHE_ADMIN_KEY is set, that key becomes valid and replaces the one set before. If it is unset and the database
+    has no valid key, a key is generated.
 
     Raises:
-        ConfigurationError: LETHE_ADMIN_KEY is a key that was revoked; or others than this machine can reach the
-            service, and the first key is short, missing, or one that was generated and shown.
+        ConfigurationError: LETHE_ADMIN_KEY is a revoked key. Or other machines can reach the service, and the first key
+            is short, missing, or was generated and shown.
         Unavailable: Postgres does not answer.
     """
     chosen = settings.admin_key
@@ -140,7 +141,7 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             try:
                 await keys.create(made.id, _GENERATED_NAME, list(Scope), keyring.api_key_hash(made.text))
             except Conflict:
-                # Another process that started at the same moment has made one.
+                # Another process that started at the same moment created one.
                 return None
             return FirstKey(made.text)
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
@@ -162,9 +163,9 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
 
 
 async def refuse_weak_keys(engine: Engine, host: str) -> None:
-    """For who listens on `host`, which need not be what the first key was judged by when it was made.
+    """Check the first key against `host`, which may differ from the host at the key's creation.
 
-    Raises ConfigurationError when others than this machine can reach it, and a first key is short or was shown.
+    Raises ConfigurationError when other machines can reach `host` and a first key is short or was shown.
     """
     if is_loopback(host):
         return
@@ -174,14 +175,14 @@ async def refuse_weak_keys(engine: Engine, host: str) -> None:
 
 
 def refuse_weak_first_start(settings: Settings) -> None:
-    """Raises ConfigurationError where `ensure_first_key` is sure to, before there is a database to look into."""
+    """Raise ConfigurationError where `ensure_first_key` is sure to, before a database exists to check."""
     may_have_keys = settings.database_url is not None or (settings.home / "keys").exists()
     if not is_loopback(settings.host) and not (settings.admin_key is None and may_have_keys):
         _refuse_weak(settings, {})
 
 
 def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
-    """Raises ConfigurationError for a first key that is not good enough for others than this machine."""
+    """Raise ConfigurationError if the first key is too weak for access from other machines."""
     where = f"Lethe does not listen on {settings.host} with"
     if settings.admin_key is None:
         if not valid:
@@ -191,7 +192,7 @@ def _refuse_weak(settings: Settings, valid: Mapping[str, ApiKey]) -> None:
             f"{where} a LETHE_ADMIN_KEY of fewer than {_LONG} characters.",
             f"{_MAKE_ONE} Or listen on 127.0.0.1.",
         )
-    # A key that is set takes the place of the one before.
+    # A key in the settings replaces the previous one.
     replaced = () if settings.admin_key is None else (_SHORT_NAME,)
     _refuse_weak_ones(settings.host, {name: key for name, key in valid.items() if name not in replaced})
 

@@ -1,4 +1,4 @@
-"""Page cursors: where the next page starts, signed so that only a cursor this installation issued is taken."""
+"""Page cursors: the start of the next page, signed so that only cursors issued by this installation are accepted."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ _POSITION_BYTES = 24
 class PageCursor:
     """The last row of a page of requests."""
 
-    #: The time by which they are in order.
+    #: Requests are sorted by this time.
     at: datetime
     id: UUID
 
@@ -33,7 +33,7 @@ def encode(cursor: PageCursor, key: bytes) -> str:
 
 
 def decode(text: str, key: bytes) -> PageCursor:
-    """Return the cursor that `encode` made; raises `MalformedCursor` for any other text or key."""
+    """Return the cursor that `encode` encoded. Raises `MalformedCursor` for any other text or key."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Which keys of id lists the database needs, and the destruction of the others by the unlearner."""
+"""Id-list keys that the database still needs, and destruction of the others by the unlearner."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -24,63 +24,63 @@ from service.failure_points import FailurePoint
 from service.queue.outage import Outage, run_until
 
 KEYS_CHANNEL = "lethe_keys"
-#: What is said there when there are keys of requests that were not stored.
+#: Payload that announces keys of requests that were not stored.
 ORPHANED = "orphaned"
-#: States in which a request's own key is still needed to carry it out.
+#: States in which a request still needs its own key.
 _UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 _PATIENCE = "1s"
 
 
 class RequestKeyRepository:
-    """The slots that the table `requests` names, in the caller's transaction."""
+    """The key slots in the table `requests`, in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
     async def unfinished(self) -> dict[UUID, KeySlot | None]:
-        """Return the requests that cannot be carried out without their own key, each with its slot."""
+        """Return the requests that need their own key to be carried out, each with its slot."""
         query = _slots().where(RequestRow.status.in_(_UNFINISHED), RequestRow.ciphertext.is_not(None))
         return {row.id: key_slot(row) for row in await self._conn.execute(query)}
 
     async def vouchers(self, ids: Collection[UUID]) -> dict[UUID, bytes]:
-        """Return the voucher of each of these requests, empty if it has none."""
+        """Return the voucher of each request, empty if it has none."""
         query = select(RequestRow.id, RequestRow.voucher).where(RequestRow.id == any_of(ids))
         return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
 
     async def slot(self, request_id: UUID) -> KeySlot | None:
-        """Return where the key of a request is; None when it has none (any more)."""
+        """Return the slot of a request's key; None if it has none (any more)."""
         row = (await self._conn.execute(_slots().where(RequestRow.id == request_id))).one_or_none()
         return None if row is None else key_slot(row)
 
     async def dropped(self, *, limit: int) -> dict[UUID, KeySlot]:
-        """Return up to `limit` requests whose ciphertexts were dropped, and whose keys may still be there."""
+        """Return up to `limit` requests whose ciphertexts were dropped and whose keys may still exist."""
         query = _slots().where(RequestRow.ciphertext.is_(None), RequestRow.key_place.is_not(None)).limit(limit)
         return {row.id: KeySlot(row.key_file, row.key_place) for row in await self._conn.execute(query)}
 
     async def forget(self, ids: Collection[UUID]) -> None:
         """Record that the keys of `ids`, whose ciphertexts were dropped, are destroyed.
 
-        Lost with a crash of Postgres, at which nothing is lost: an empty slot is emptied again.
+        A crash of Postgres may lose this record. That is harmless: emptying an empty slot again changes nothing.
         """
         await self._conn.execute(text("SET LOCAL synchronous_commit = off"))
         forgotten = update(RequestRow).where(RequestRow.id == any_of(ids), RequestRow.ciphertext.is_(None))
         await self._conn.execute(forgotten.values(key_file=null(), key_place=null()))
 
     async def notify_orphaned(self) -> None:
-        """Have the unlearner look for keys of requests that were not stored, once this transaction is committed."""
+        """Make the unlearner look for keys of requests that were not stored, once this transaction commits."""
         await self._conn.execute(select(func.pg_notify(KEYS_CHANNEL, ORPHANED)))
 
 
 async def enter(conn: AsyncConnection) -> None:
-    """Begin to store requests; before their keys are reserved, so that no key is in a file that nobody vouches for."""
+    """Begin to store requests. Call it before reserving their keys, so that every key in a file has a known writer."""
     await locks.share(conn, Lock.INTAKE)
 
 
 async def exclude_writers(conn: AsyncConnection) -> None:
-    """Keep out transactions that `enter`, until the caller's ends, once those under way have ended.
+    """Wait for transactions that called `enter`, and block new ones until the caller's transaction ends.
 
-    Among them are commits whose callers have died. Raises what `transaction` makes `Unavailable` of when they take too
-    long, as those of a process that was stopped: whoever waits here holds up all that would enter.
+    Among them may be commits whose callers died. If they take too long, as those of a stopped process may, this raises
+    the error that `transaction` turns into `Unavailable`: a waiter here blocks everyone who calls `enter`.
     """
     await conn.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE}'"))
     await locks.take(conn, Lock.INTAKE)
@@ -89,8 +89,8 @@ async def exclude_writers(conn: AsyncConnection) -> None:
 async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UUID, KeySlot]:
     """Return those of the keys `held` that no request needs. Raises `Unavailable`.
 
-    Whoever reserves keys is in the intake by then, so what is found of the files before this, and is in no row after
-    all transactions there have ended, is needed by none to come.
+    Writers `enter` before they reserve keys. So no later request needs a key that was in the files before this call,
+    once all transactions inside have ended and no row names the key.
     """
     async with transaction(engine) as conn:
         await exclude_writers(conn)
@@ -103,40 +103,40 @@ def _slots() -> Select[UUID, int | None, int | None]:
     return select(RequestRow.id, RequestRow.key_file, RequestRow.key_place)
 
 
-#: Longest time a key that is not needed waits should a notification get lost (seconds).
+#: Longest delay before an unneeded key is destroyed if a notification gets lost (seconds).
 _POLL_S = 1.0
-#: Keys destroyed at a time, and so with one sync.
+#: Keys destroyed together, with one sync.
 _PAGE = 10_000
 
 
 class UnneededKeys:
-    """Destroys them; what it does bears to be repeated, also by two at a time."""
+    """Destroys unneeded keys. Idempotent and safe to run concurrently."""
 
     def __init__(self, engine: Engine, request_keys: RequestKeys) -> None:
         self._engine = engine
         self._keys = request_keys
-        #: The batch that has just ended and the one that its commit has woken are not both to sync the same files.
+        #: Keeps the batch that just ended and the one woken by its commit from syncing the same files twice.
         self._turn = asyncio.Lock()
-        #: Set once the database is known to be the one that belongs to these keys.
+        #: Set once the database is known to belong to these keys.
         self._is_ours = asyncio.Event()
         self._outage = Outage("keys of id lists")
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Destroy all there are, from `begin` on, and others as they come, until `stop` is set, through any outage."""
+        """From `begin` until `stop` is set, destroy all unneeded keys as they appear; survives outages."""
         await run_until(stop, self._run())
 
     async def begin(self) -> None:
-        """Destroy those of dropped ciphertexts, and from now on all. Raises `Unavailable` and `OSError`.
+        """Destroy keys of dropped ciphertexts, and from now on all unneeded keys. Raises `Unavailable`, `OSError`.
 
-        For whoever has found that database and store belong together: of an older backup of the database, not even the
-        keys of requests that it does not know must go.
+        Call it only after confirming that database and store belong together. If the database is an older backup, even
+        keys of requests that it does not know must stay.
         """
         await self.destroy_dropped()
         self._is_ours.set()
 
     async def destroy_dropped(self) -> int:
-        """Destroy those of requests whose ciphertexts were dropped; returns how many. Raises as `begin`."""
+        """Destroy the keys of requests whose ciphertexts were dropped; return their number. Raises as `begin`."""
         destroyed = 0
         async with self._turn:
             while True:
@@ -153,7 +153,7 @@ class UnneededKeys:
                     return destroyed
 
     async def destroy_orphaned(self) -> int:
-        """Destroy those of no request, and what a crash left of others; returns how many. Raises as `begin`."""
+        """Destroy keys without a request and slots torn by a crash; return their number. Raises as `begin`."""
         destroyed = await asyncio.to_thread(self._keys.clear_torn)
         pages = self._keys.held()
         while page := await asyncio.to_thread(next, pages, None):
@@ -168,7 +168,7 @@ class UnneededKeys:
         await self._is_ours.wait()
         while True:
             try:
-                # Listening comes first, and after it all there are: what was said before is not told again.
+                # Listen first, then destroy everything pending: notifications from before are not repeated.
                 async with listen(self._engine, KEYS_CHANNEL) as wakeup:
                     said = {ORPHANED}
                     while True:

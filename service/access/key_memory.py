@@ -1,4 +1,4 @@
-"""A memory of API keys, so that the hot path never waits for Postgres, and whoever presents one."""
+"""An in-memory cache of API keys, so that the hot path never waits for Postgres, and authentication of requests."""
 
 import asyncio
 import contextlib
@@ -14,33 +14,34 @@ from service.access.keyring import Keyring
 from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
 
-#: Seconds between two looks at the table of keys: how long a revoked key may still be taken.
+#: Seconds between two reads of the key table, and so how long a revoked key may still be accepted.
 REFRESH_INTERVAL_S = 1.0
-#: Seconds a remembered key is good without having been seen in Postgres, as during an outage.
+#: Seconds for which a remembered key is accepted without confirmation from Postgres, as during an outage.
 TRUSTED_FOR_S = 3600.0
 
-#: Nothing longer is a key; not even looked up. (The first key is the operator's choice, so it has no fixed form.)
+#: Longer texts are not looked up. (The operator chooses the first key, so keys have no fixed form.)
 _LONGEST_KEY = 256
 _HEADER = "`Authorization: Bearer lethe_…`"
-#: Live nodes and versions are counted for keys that see them in other answers, too.
+#: Counts of live nodes and versions are open to keys that see them in other responses too.
 READING = (Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     key: ApiKey
-    #: Monotonic time of the last look at Postgres.
+    #: Monotonic time at which Postgres last confirmed the key.
     verified_at: float
 
 
 class KeyMemory:
     """Authenticates presented keys, from memory where possible.
 
-    It remembers the HMAC of every valid key, never the key. `refresh` reads them all. Between refreshes a revoked key
-    is still accepted, for at most `REFRESH_INTERVAL_S` while Postgres answers.
+    It holds the HMAC of every valid key, never the key. `refresh` reads all of them. While Postgres answers, a revoked
+    key is still accepted for at most `REFRESH_INTERVAL_S`.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class KeyMemory:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`digest` is the keyed hash under which `find` knows a key; `list_valid` returns all valid keys by it."""
+        """`digest` is the keyed hash by which `find` looks keys up; `list_valid` returns all valid keys by hash."""
         self._digest = digest
         self._find = find
         self._list_valid = list_valid
@@ -62,7 +63,7 @@ class KeyMemory:
         self._refreshed_at = -math.inf
 
     def recall(self, presented: str) -> ApiKey | None:
-        """The key if it is remembered and was seen in Postgres lately; never waits."""
+        """Return the key if Postgres confirmed it recently enough; never waits."""
         if len(presented) > _LONGEST_KEY:
             return None
         known = self._remembered.get(self._digest(presented))
@@ -71,7 +72,7 @@ class KeyMemory:
         return known.key
 
     async def recall_lately(self, presented: str) -> ApiKey | None:
-        """`recall` after a refresh, or without one if the last was within `REFRESH_INTERVAL_S`; calls share the query.
+        """`recall`, refreshing first unless the last refresh was within `REFRESH_INTERVAL_S`; calls share the query.
 
         Raises Unavailable.
         """
@@ -81,11 +82,11 @@ class KeyMemory:
         return self.recall(presented)
 
     async def authenticate(self, presented: str) -> ApiKey:
-        """The valid key that was presented.
+        """Return the valid key behind `presented`.
 
         Raises:
             Unauthenticated: it is malformed, unknown or revoked.
-            Unavailable: it is not remembered and Postgres does not answer.
+            Unavailable: it is not in memory and Postgres does not answer.
         """
         known = self.recall(presented)
         if known is not None:
@@ -103,13 +104,13 @@ class KeyMemory:
         return key
 
     async def refresh(self) -> None:
-        """Read all valid keys, and forget revoked ones. Raises Unavailable if Postgres does not answer."""
+        """Read all valid keys and drop revoked ones. Raises Unavailable if Postgres does not answer."""
         seen_at = self._refreshed_at = self._clock()
         valid = await self._list_valid()
         self._remembered = {digest: _Remembered(key, seen_at) for digest, key in valid.items()}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Refresh every `REFRESH_INTERVAL_S` until `stop` is set; an outage leaves what is remembered to age."""
+        """Refresh every `REFRESH_INTERVAL_S` until `stop` is set. During an outage, remembered keys age."""
         while not stop.is_set():
             with contextlib.suppress(Unavailable):
                 await self.refresh()
@@ -118,7 +119,7 @@ class KeyMemory:
 
 
 def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
-    """The memory of API keys over the table of keys in the database."""
+    """Return a key memory backed by the database's key table."""
 
     async def find(key_hash: bytes) -> ApiKey | None:
         async with transaction(engine) as connection:
@@ -132,10 +133,10 @@ def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
 
 
 async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
-    """The valid key presented with a request, in its header or in a form. Keys are refused only here.
+    """Return the valid key presented with a request, in its header or a form. Only this function refuses keys.
 
-    Only failures are limited, after the key is checked: a valid key works even from the address of a guesser. Past the
-    limit, checking a key costs a hash but no query of its own.
+    Only failures are limited, and only after the key is checked: a valid key works even from a guesser's address. Past
+    the limit, checking a key costs a hash but no query of its own.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """
@@ -153,7 +154,7 @@ async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: R
 
 
 async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
-    """The valid key in a request's Authorization header.
+    """Return the valid key in a request's Authorization header.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """

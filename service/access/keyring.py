@@ -1,7 +1,7 @@
 """The long-lived keys of an installation, and the keyed hashes made with them.
 
-All hashes are HMAC-SHA-256. What goes in is framed (each part preceded by its length), so no two different
-inputs share an encoding.
+All hashes are HMAC-SHA-256. Inputs are framed (each part preceded by its length), so no two different inputs share an
+encoding.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from service.errors import KeyMissing
 from service.log.commitments import SALT_BYTES
 
 _TOMBSTONE_FILE = re.compile(r"tombstone-([1-9][0-9]*)\.key")
-#: Of a salt, the tag, and the random bytes before it.
+#: A salt is random bytes followed by a tag.
 _SALT_TAG_BYTES = 8
 _SALT_RANDOM_BYTES = SALT_BYTES - _SALT_TAG_BYTES
-#: Keys that nothing can take the place of unnoticed, and what a new one would do.
+#: Keys that cannot be replaced silently, with the consequence of a new one.
 _IDENTIFIED = {
     "api-pepper": "every API key would be refused",
     "body": "repeated requests and used salts would not be recognised",
@@ -43,11 +43,11 @@ class Keyring:
 
     @classmethod
     def open(cls, folder: Path, *, create: bool = True, known: Collection[str] = ()) -> "Keyring":
-        """Read the keys in `folder`, first making those that do not exist yet when `create` is true.
+        """Read the keys in `folder`; if `create` is true, first create the missing ones.
 
-        `known` are the names of keys that a database relies on, such as "tombstone-1": they are never made anew.
+        `known` names the keys that a database relies on, such as "tombstone-1". These are never created.
 
-        Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
+        Raises `KeyMissing` naming an absent or damaged file, and `ConfigurationError` when other users may read one.
         """
         private_files.secure_folder(folder, create=create and not known)
         numbers = sorted({*_tombstone_numbers(folder), *_numbers(f"{name}.key" for name in known)}) or [1]
@@ -70,32 +70,32 @@ class Keyring:
         )
 
     def api_key_hash(self, text: str) -> bytes:
-        """Return the 32 bytes under which an API key is stored."""
+        """Return the 32-byte hash under which an API key is stored."""
         return hmac.digest(self._api_pepper, _frame("lethe/api-key", text), hashlib.sha256)
 
     def session_hash(self, token: str) -> bytes:
-        """Return the 32 bytes under which a session of the dashboard is stored."""
+        """Return the 32-byte hash under which a dashboard session is stored."""
         return hmac.digest(self._api_pepper, _frame("lethe/session", token), hashlib.sha256)
 
     def body_digest(self, body: bytes) -> bytes:
-        """Return the 32 bytes by which a repeated `Idempotency-Key` is told from a reused one.
+        """Return the 32-byte digest that distinguishes a repeated `Idempotency-Key` from a reused one.
 
         Keyed, because a plain digest of a short body would let a reader of the database guess the ids in it.
         """
         return hmac.digest(self._body_key, body, hashlib.sha256)
 
     def new_salt(self) -> str:
-        """Return a new salt in hex: random bytes, and a tag by which `has_made` knows it without a record of it."""
+        """Return a new salt in hex: random bytes, and a tag by which `has_made` recognises it without a record."""
         drawn = secrets.token_bytes(_SALT_RANDOM_BYTES)
         return (drawn + self._salt_tag(drawn)).hex()
 
     def has_made(self, salt: str) -> bool:
-        """Return whether `new_salt` has made this salt."""
+        """Return whether `new_salt` made this salt."""
         raw = bytes.fromhex(salt)
         return hmac.compare_digest(raw[_SALT_RANDOM_BYTES:], self._salt_tag(raw[:_SALT_RANDOM_BYTES]))
 
     def salt_hash(self, salt: str) -> bytes:
-        """Return the 32 bytes by which a salt that a caller gave is known again.
+        """Return the 32-byte hash that identifies a caller's salt when it is used again.
 
         Keyed, because a caller may draw its salts badly: a plain digest would let a reader of the database guess them.
         """
@@ -104,7 +104,7 @@ class Keyring:
     def voucher(self, request_id: UUID) -> bytes:
         """Return the 32 bytes that prove that Lethe accepted a request, which therefore had its own key.
 
-        Write access to the database is not enough to create them.
+        Write access to the database is not enough to forge them.
         """
         return hmac.digest(self._body_key, _frame("lethe/accepted", request_id.hex), hashlib.sha256)
 
@@ -114,9 +114,9 @@ class Keyring:
     def tombstone_hash(
         self, model: str, kind: RequestKind, target: Target, number: int | None = None
     ) -> tuple[int, bytes]:
-        """Return the key number (the newest unless given) and the 32-byte tombstone of a node or edge.
+        """Return the key number (the newest by default) and the 32-byte tombstone of a node or edge.
 
-        Raises `KeyMissing` when there is no key of that number.
+        Raises `KeyMissing` when no key has that number.
         """
         chosen = max(self._tombstone_keys) if number is None else number
         if chosen not in self._tombstone_keys:
@@ -126,9 +126,9 @@ class Keyring:
         return chosen, hmac.digest(self._tombstone_keys[chosen], message, hashlib.sha256)
 
     def tombstone_hashes(self, model: str, part: Part, targets: Iterable[Target]) -> dict[bytes, Target]:
-        """Return every hash by which `part` of one of `targets` may be recorded as deleted, with that target.
+        """Return every hash that may record `part` of one of `targets` as deleted, with its target.
 
-        There is one for each kind that takes the part away, and each key number.
+        There is one for each kind that removes the part and each key number.
         """
         return {
             self.tombstone_hash(model, kind, target, number)[1]: target
@@ -138,18 +138,18 @@ class Keyring:
         }
 
     def fingerprints(self) -> dict[int, bytes]:
-        """Return 16 bytes by key number that tell tombstone keys apart and reveal nothing about them."""
+        """Return a 16-byte fingerprint by key number; it distinguishes tombstone keys and reveals nothing else."""
         message = _frame("lethe/tombstone-key-fingerprint")
         return {number: hmac.digest(key, message, hashlib.sha256)[:16] for number, key in self._tombstone_keys.items()}
 
     def identities(self) -> dict[str, bytes]:
-        """Return 16 bytes by name that tell the keys apart which a database relies on besides tombstone keys."""
+        """Return a 16-byte fingerprint by name for each key, besides tombstone keys, that a database relies on."""
         message = _frame("lethe/key-fingerprint")
         keys = {"api-pepper": self._api_pepper, "body": self._body_key}
         return {name: hmac.digest(key, message, hashlib.sha256)[:16] for name, key in keys.items()}
 
     def check_identities(self, registered: Mapping[str, bytes]) -> None:
-        """Raise `KeyMissing` unless the keys of these names are those that the database has relied on so far."""
+        """Raise `KeyMissing` unless these keys are the ones that the database has relied on so far."""
         own = self.identities()
         for name, fingerprint in sorted(registered.items()):
             if name in own and not hmac.compare_digest(own[name], fingerprint):
@@ -159,7 +159,7 @@ class Keyring:
                 )
 
     def check_files(self) -> None:
-        """Raise `KeyMissing` unless the key folder still holds these very keys; reads the disk."""
+        """Read the disk and raise `KeyMissing` unless the key folder still holds the same keys."""
         named = {
             "api-pepper": self._api_pepper,
             "body": self._body_key,
@@ -174,7 +174,7 @@ class Keyring:
                 )
 
     def check(self, registered: Mapping[int, bytes]) -> None:
-        """Raise `KeyMissing` unless every tombstone key the database refers to is here, and is the same key."""
+        """Raise `KeyMissing` unless every tombstone key that the database refers to is present and unchanged."""
         own = self.fingerprints()
         for number, fingerprint in sorted(registered.items()):
             if number not in own:

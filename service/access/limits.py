@@ -1,4 +1,4 @@
-"""How often something may go wrong for one address or key, and how many nodes a key is told of: counted in Redis."""
+"""Limits on failures per address or key, and on nodes predicted per key, counted in Redis."""
 
 import hmac
 import math
@@ -25,37 +25,37 @@ from service.domain.addresses import subscriber
 from service.errors import NodeLimitReached, TooManyAttempts
 from service.queue.connection import refusal
 
-#: Seconds for which Redis is left alone once it has failed: nobody waits for it twice.
+#: Seconds without a new try after Redis has failed, so that nobody waits for it twice.
 _REST_S = 5.0
-#: Addresses and keys remembered while Redis is away; those that came first are forgotten first.
+#: Addresses and keys remembered while Redis is away; the first to come is the first forgotten.
 _MOST_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many failures there may be, by whoever they are counted for."""
+    """A maximum number of failures per address or key."""
 
     item: RateLimitItem
-    #: What there were too many of.
+    #: Names the failures in the error.
     named: str
 
 
-#: Unknown or revoked keys that an address presents: far from enough to guess one, and enough for a client that was
-#: given a wrong one, or for a tool that tries whether keys are asked for.
+#: Unknown or revoked keys that an address presents. Far too few to guess a key, but enough for a client with a wrong
+#: key or a tool that tests whether keys are required.
 GUESSES = Budget(RateLimitItemPerMinute(300, namespace="guesses"), "unknown API keys from your address")
-#: Requests for deletions that a key without deletions:read is refused, by which it could learn what is there.
+#: Deletion requests refused to a key without deletions:read, which could learn from refusals which nodes exist.
 PROBES = Budget(RateLimitItemPerMinute(30, namespace="probes"), "refused deletion requests with this API key")
 
 
 class _LocalWindows:
-    """Moving windows in this process; those of the library are forgotten by a task that may not be interfered with."""
+    """Moving windows in this process. The library's own windows expire in a background task that we cannot control."""
 
     def __init__(self) -> None:
-        #: When each failure was (seconds since 1970), the oldest first.
+        #: Time of each failure (seconds since 1970), oldest first.
         self._failures: dict[tuple[str, str], array[float]] = {}
 
     def stats(self, item: RateLimitItem, name: str) -> WindowStats:
-        """When the window of `name` ends, and how many failures are left in it."""
+        """Return when the window of `name` ends, and how many failures it still allows."""
         now, lasts_s = time.time(), item.get_expiry()
         failures = self._failures.get((item.namespace, name), array("d"))
         del failures[: bisect_right(failures, now - lasts_s)]
@@ -65,20 +65,20 @@ class _LocalWindows:
         """Count a failure."""
         failures = self._failures.setdefault((item.namespace, name), array("d"))
         failures.append(time.time())
-        # Those before have no say.
+        # Earlier failures no longer count.
         del failures[: -item.amount]
         while len(self._failures) > _MOST_REMEMBERED:
             del self._failures[next(iter(self._failures))]
 
 
 class RateLimits:
-    """Counts failures, for all processes that use the same Redis together."""
+    """Counts failures across all processes that share the Redis."""
 
     def __init__(self, redis: Redis, secret: bytes) -> None:
-        """`secret` hides whom Redis counts for: no address is stored."""
+        """`secret` keys the hashes of addresses and keys, so that Redis stores no address."""
         self._secret = secret
         self._shared = MovingWindowRateLimiter(
-            # The scheme alone is looked at; the connections are those of `redis`.
+            # Only the scheme matters here; the connections are those of `redis`.
             RedisStorage(
                 "async+redis://",
                 wrap_exceptions=True,
@@ -89,15 +89,15 @@ class RateLimits:
         )
         self._local = _LocalWindows()
         self._away_until = -math.inf
-        #: Attempts that have begun and may fail yet.
+        #: Attempts under way that may still fail.
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._log = structlog.stdlib.get_logger(__name__)
 
     @asynccontextmanager
     async def attempt(self, budget: Budget, who: str, failure: type[Exception]) -> AsyncIterator[None]:
-        """Let one attempt of `who` happen, and count it if it ends in a `failure`.
+        """Allow one attempt of `who`, and count it if it raises `failure`.
 
-        Raises TooManyAttempts when those that failed, and those that are under way here, use up the budget.
+        Raises TooManyAttempts when past failures and attempts under way in this process use up the budget.
         """
         name = self.name_of(who).hex()
         key = (budget.item.namespace, name)
@@ -132,7 +132,7 @@ class RateLimits:
         self._local.hit(budget.item, name)
 
     def name_of(self, who: str) -> bytes:
-        """A keyed hash (32 bytes) under which somebody is counted."""
+        """Return the keyed hash (32 bytes) under which `who` is counted."""
         return hmac.digest(self._secret, who.encode("utf-8", "surrogatepass"), "sha256")
 
     async def _stats(self, budget: Budget, name: str) -> WindowStats:
@@ -152,15 +152,15 @@ class RateLimits:
 
 
 def network_of(request: Request) -> str:
-    """The address that a request came from; of IPv6, the network (/64) that one subscriber has."""
+    """Return the address that a request came from; for IPv6, one subscriber's network (/64)."""
     return "unknown" if request.client is None else subscriber(request.client.host)
 
 
-#: Seconds for which a version's count is kept once a later one is asked: while a batch commits, processes answer from
-#: both.
+#: Seconds for which the count of a version is kept after a request for a later one. During a commit, processes answer
+#: from both.
 _KEPT_S = 60
-#: Counts the rows (ARGV 4, uint32) of which the key was told nothing yet, all of them or none, as bits of KEYS 2.
-#: KEYS 1 has the version asked last. Returns how many there are of before, and 1 where the rows were counted.
+#: Counts the rows (ARGV 4, uint32) that are new to the key, all or none of them, as bits of KEYS 2. KEYS 1 holds the
+#: version of the last request. Returns the count before, and 1 if the rows were counted.
 _TAKE = """
 local last = redis.call('GET', KEYS[1])
 if last ~= ARGV[1] then
@@ -183,27 +183,27 @@ return {counted, 1}
 
 
 class NodeAllowance:
-    """Counts for all processes that use the same Redis together; a bit for each node, key and present version.
+    """Counts predicted nodes across all processes that share the Redis: one bit per node, key and current version.
 
-    Rows are counted and no ids: nobody is named in Redis.
+    Counts rows instead of ids, so that Redis identifies nobody.
     """
 
     def __init__(self, redis: Redis, model: str, most: int) -> None:
-        """`most` nodes of each version of `model` for each key; 0: any number, and nothing is counted."""
+        """Allow each key `most` nodes of each version of `model`; 0: no limit and no counting."""
         self._model = model
         self._most = most
         self._take = redis.register_script(_TAKE)
 
     @property
     def is_limited(self) -> bool:
-        """Whether anything is counted."""
+        """Whether nodes are counted."""
         return self._most > 0
 
     async def take(self, key_id: UUID, version: int, rows: Collection[int]) -> None:
-        """Let a key be told of `rows` of a version; those it was told of before are free.
+        """Charge a key for predictions of `rows` of a version; rows that it already used are free.
 
-        Raises NodeLimitReached, and counts none of them, when they are too many; Unavailable without Redis: a count
-        of each process' own would not be the limit.
+        Raises NodeLimitReached, and counts none of the rows, when they exceed the limit. Raises Unavailable without
+        Redis, because separate counts per process would not enforce the limit.
         """
         name = f"lethe:told:{self._model}:{key_id}"
         packed = np.unique(np.fromiter(rows, dtype="<u4", count=len(rows))).tobytes()

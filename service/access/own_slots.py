@@ -1,4 +1,4 @@
-"""The file of keys of id lists that one process of the api adds to."""
+"""The id-list key file that one api process writes to."""
 
 import fcntl
 import itertools
@@ -17,37 +17,37 @@ from service.domain.records import KeySlot
 from service.errors import AlreadyRunning, KeyMissing
 from service.private_files import sync_folder
 
-#: A file grows by at least so many slots, so that a reservation rarely changes its size.
+#: Minimum growth of a file in slots, so that a reservation rarely changes its size.
 _GROWTH_SLOTS = 1024
 
 
 @dataclass(frozen=True)
 class ReservedKey:
-    """A key of 32 bytes, and where it is kept."""
+    """A 32-byte key and its slot."""
 
     slot: KeySlot
     key: bytes
 
 
 class OwnSlots:
-    """The open file, which no other process adds to. Methods block on the disk and may be called from any thread."""
+    """The open file; no other process adds keys to it. Methods block on the disk and may run in any thread."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
-        """Take over a locked descriptor; use `OwnSlots.open`."""
+        """Take ownership of a locked descriptor; use `OwnSlots.open`."""
         self._descriptor = descriptor
         self._path = path
-        #: Of the file, as requests name it.
+        #: The file's number, as requests record it.
         self.number = int(path.stem)
         self._lock = threading.Lock()
         self._end = os.fstat(descriptor).st_size // request_keys.SLOT_BYTES
-        #: Places that were free when the file was last looked through, the lowest last.
+        #: Places that were free at the last scan of the file, lowest last.
         self._free: list[int] = []
 
     @classmethod
     def open(cls, folder: Path, number: int | None = None) -> "OwnSlots":
-        """Open or create file `number` of `folder`, by default the first that no other process has, and lock it.
+        """Open or create file `number` of `folder`, by default the first without an owner, and lock it.
 
-        Raises `AlreadyRunning` when another process has that one, `KeyMissing` when it is some other file.
+        Raises `AlreadyRunning` when another process owns the file, and `KeyMissing` when it is not a key file.
         """
         private_files.secure_folder(folder.parent, create=True)
         private_files.secure_folder(folder, create=True)
@@ -79,18 +79,18 @@ class OwnSlots:
 
     @property
     def folder(self) -> Path:
-        """Where the files of all processes are."""
+        """Folder of all processes' files."""
         return self._path.parent
 
     def close(self) -> None:
-        """Unlock and close the file; closing twice does nothing."""
+        """Unlock and close the file. Idempotent."""
         with self._lock:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
     def check_file(self) -> None:
-        """Raise `KeyMissing` when the open file is no longer the one in the key folder: new keys would be lost."""
+        """Raise `KeyMissing` if the open file is no longer the one in the key folder: new keys would be lost."""
         try:
             is_same = os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
@@ -102,10 +102,10 @@ class OwnSlots:
             )
 
     def reserve(self, ids: Collection[UUID]) -> dict[UUID, ReservedKey]:
-        """Make a key for each of `ids`, which have none; all are durable on return, after one sync.
+        """Create a key for each of `ids`, which have none yet; all are durable on return, after one sync.
 
-        Raises `OSError` when the disk refuses, and `KeyMissing` when no other process would find them; then none of the
-        keys is kept.
+        Raises `OSError` when a write fails, and `KeyMissing` when other processes would not find the keys. Then no key
+        is kept.
         """
         with self._lock:
             self.check_file()
@@ -119,15 +119,15 @@ class OwnSlots:
                         request_keys.fill(self._descriptor, made.slot.place, request_id, made.key)
                 os.fdatasync(self._descriptor)
             except OSError:
-                # Not durable, so never handed out.
+                # The keys are not durable, so they are never handed out.
                 self._empty({request_id: made.slot for request_id, made in reserved.items()})
                 raise
         return reserved
 
     def destroy(self, keys: Mapping[UUID, KeySlot]) -> None:
-        """Overwrite keys that were reserved here with zeros; gone from the file on return.
+        """Overwrite keys reserved here with zeros; they are gone from the file on return.
 
-        Raises `OSError` when the disk refuses; calling again repeats the whole overwrite.
+        Raises `OSError` when a write fails; calling again repeats the whole overwrite.
         """
         if not keys:
             return
@@ -141,9 +141,9 @@ class OwnSlots:
                 request_keys.empty(self._descriptor, slot.place, request_id)
 
     def _make_room(self, count: int) -> None:
-        """See that there are free slots: those that were emptied meanwhile, and a quarter of the file at least.
+        """Provide free slots: those emptied since the last scan, and at least a quarter of the file.
 
-        So looking through the file costs each reservation the reading of a few slots, however many keys it holds.
+        So the scan costs each reservation only a few slots, however many keys the file holds.
         """
         if len(self._free) >= count:
             return
@@ -157,7 +157,7 @@ class OwnSlots:
 
 
 def _prepare(descriptor: int, path: Path) -> None:
-    """Write the header of a new file; cut a growth that a crash left incomplete."""
+    """Write the header of a new file; truncate a growth that a crash left incomplete."""
     size = os.fstat(descriptor).st_size
     header = os.pread(descriptor, request_keys.SLOT_BYTES, 0)
     if header == request_keys.HEADER:

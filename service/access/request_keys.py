@@ -1,4 +1,4 @@
-"""The keys of id lists, one for each request, in slots of files; what a request names is encrypted under its own."""
+"""Id-list keys, one per request, in slots of files. Each request's targets are encrypted under its own key."""
 
 import fcntl
 import hashlib
@@ -24,18 +24,17 @@ SLOT_BYTES = 64
 SUFFIX = ".slots"
 HEADER = b"lethe request keys, format 1\n".ljust(SLOT_BYTES, b"\0")
 _ZEROS = bytes(SLOT_BYTES)
-#: Slots that are read at a time.
+#: Slots per read.
 _PAGE_SLOTS = 1 << 14
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Keep every other writer out of the files in `folder`, in this process and in others, until the end of the block.
+    """Exclude all other writers, in this process and others, from the files in `folder` during the block.
 
-    For looking at a slot and overwriting it, and not for the disk's sync: a process that was stopped in here holds up
-    the others.
+    Use it to check and overwrite slots, not for syncs: a process stopped inside blocks the others.
     """
-    # A description of its own: locks of one process exclude each other as well.
+    # A separate descriptor, because locks then also exclude other threads of this process.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -45,31 +44,31 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def fill(descriptor: int, place: int, request_id: UUID, key: bytes) -> None:
-    """Write a key of 32 bytes into a free slot, under `writing`."""
+    """Write a 32-byte key into a free slot, under `writing`."""
     _write(descriptor, place, _slot(place, request_id, key))
 
 
 def empty(descriptor: int, place: int, request_id: UUID | None) -> None:
-    """Overwrite a slot with zeros if it is that of `request_id`, or, for None, a cut-off one; under `writing`.
+    """Zero a slot if it belongs to `request_id`, or, for None, if it is torn; under `writing`.
 
-    A free one is overwritten too: the disk may have refused the sync of an earlier time.
+    Free slots are overwritten too, because an earlier sync may have failed.
     """
     slot = os.pread(descriptor, SLOT_BYTES, place * SLOT_BYTES)
     found = _read(place, slot)
     if slot == _ZEROS or (found[0] if found else None) == request_id:
-        # Past the end there is nothing, and the file does not grow.
+        # Beyond the end there is nothing to erase, and the file must not grow.
         _write(descriptor, place, _ZEROS[: len(slot)])
 
 
 def key_in(descriptor: int, place: int, request_id: UUID) -> bytes | None:
-    """The key of `request_id` if that is its slot; waits for nobody."""
-    # A slot that is being emptied or filled fails one of the two checks.
+    """Return the key in a slot if it belongs to `request_id`; never waits."""
+    # A slot in the middle of a write fails one of the two checks.
     found = _read(place, os.pread(descriptor, SLOT_BYTES, place * SLOT_BYTES))
     return found[1] if found and found[0] == request_id else None
 
 
 def free_slots(descriptor: int, end: int) -> list[int]:
-    """The places of the slots of zeros below `end`."""
+    """Return the places of the free slots (all zeros) below `end`."""
     return [
         first + int(offset)
         for first, page in _pages(descriptor, end)
@@ -79,7 +78,7 @@ def free_slots(descriptor: int, end: int) -> list[int]:
 
 
 def used_slots(descriptor: int) -> Iterator[tuple[int, UUID | None]]:
-    """The places of all other slots, each with its request; None for one that was cut off, or is being written."""
+    """Yield the places of all other slots, each with its request; None for a torn slot or one in mid-write."""
     for first, page in _pages(descriptor, os.fstat(descriptor).st_size // SLOT_BYTES):
         for offset in np.flatnonzero(_is_used(page)):
             place = first + int(offset)
@@ -89,7 +88,7 @@ def used_slots(descriptor: int) -> Iterator[tuple[int, UUID | None]]:
 
 
 def _pages(descriptor: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Whole slots in pages, each with the place of its first."""
+    """Yield pages of whole slots, each with the place of its first."""
     for first in range(0, end, _PAGE_SLOTS):
         page = os.pread(descriptor, min(_PAGE_SLOTS, end - first) * SLOT_BYTES, first * SLOT_BYTES)
         yield first, page[: len(page) - len(page) % SLOT_BYTES]
@@ -105,7 +104,7 @@ def _slot(place: int, request_id: UUID, key: bytes) -> bytes:
 
 
 def _read(place: int, slot: bytes) -> tuple[UUID, bytes] | None:
-    """Id and key of a whole slot, None for a free or a cut-off one."""
+    """Return id and key of a slot; None if it is free or torn."""
     if len(slot) < SLOT_BYTES:
         return None
     request_id, key = UUID(bytes=slot[:16]), slot[16:48]
@@ -117,36 +116,36 @@ def _write(descriptor: int, place: int, content: bytes) -> None:
         raise OSError("the key file took only part of a slot")
 
 
-#: Keys that are named at a time.
+#: Keys per page.
 _PAGE = 10_000
 
 
 class RequestKeys:
-    """The files of one folder, `keys/requests`. Holds nothing in memory; methods block on the disk, in any thread."""
+    """The key files in `keys/requests`. Holds nothing in memory; methods block on the disk, in any thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def check_files(self) -> None:
-        """Raise `KeyMissing` for a file that is none of request keys, `ConfigurationError` for one open to others."""
+        """Raise `KeyMissing` for a file that holds no request keys, `ConfigurationError` for one open to others."""
         for number in self._numbers():
             path = self._path(number)
             private_files.require_private(path)
             with path.open("rb") as file:
                 header = file.read(SLOT_BYTES)
-            # One that was cut off at its creation is completed by the process that opens it.
+            # A header cut off at creation is completed by the process that opens the file.
             if not HEADER.startswith(header.rstrip(b"\0")):
                 raise KeyMissing(f"{path} is not a file of request keys.", "Restore it from the backup of LETHE_HOME.")
 
     def get(self, request_id: UUID, slot: KeySlot | None) -> bytes | None:
-        """Return the key of a request whose slot is known; None when it is not there (any more)."""
+        """Return the key of a request from its slot; None if it is not there (any more)."""
         if slot is None:
             return None
         with self._opened(slot.file) as descriptor:
             return None if descriptor is None else key_in(descriptor, slot.place, request_id)
 
     def lacking(self, wanted: Mapping[UUID, KeySlot | None]) -> set[UUID]:
-        """Return the requests whose keys are not in the slots where they should be."""
+        """Return the requests whose keys are missing from their slots."""
         lacking = {request_id for request_id, slot in wanted.items() if slot is None}
         for number, keys in _by_file({one: slot for one, slot in wanted.items() if slot is not None}):
             with self._opened(number) as descriptor:
@@ -158,15 +157,15 @@ class RequestKeys:
         return lacking
 
     def destroy(self, keys: Mapping[UUID, KeySlot]) -> None:
-        """Overwrite the keys of requests with zeros; gone from the files on return. Unknown ones are ignored.
+        """Overwrite the keys of requests with zeros; they are gone from the files on return. Unknown keys are ignored.
 
-        Raises `OSError` when the disk refuses; calling again repeats the whole overwrite.
+        Raises `OSError` when a write fails; calling again repeats the whole overwrite.
         """
         for number, doomed in _by_file(keys):
             self._empty(number, doomed)
 
     def clear_torn(self) -> int:
-        """Overwrite slots that were cut off by a crash, whose keys nobody can use; returns how many there were."""
+        """Zero slots torn by a crash, whose keys are unusable; return their number."""
         cleared = 0
         for number in self._numbers():
             with self._opened(number) as descriptor:
@@ -178,9 +177,9 @@ class RequestKeys:
         return cleared
 
     def held(self) -> Iterator[dict[UUID, KeySlot]]:
-        """The requests that have keys, with their slots, some thousands at a time.
+        """Yield the requests that have keys, with their slots, some thousands at a time.
 
-        One that has two, in a copy of a file beside it, is named twice.
+        A request with two keys, as in a copy of a file beside the original, appears twice.
         """
         for number in self._numbers():
             page: dict[UUID, KeySlot] = {}
@@ -196,7 +195,7 @@ class RequestKeys:
                 yield page
 
     def count(self) -> int:
-        """How many requests have a key."""
+        """Return the number of requests with a key."""
         return sum(map(len, self.held()))
 
     def _empty(self, number: int, doomed: list[tuple[UUID, int]] | list[tuple[None, int]]) -> None:
@@ -217,7 +216,7 @@ class RequestKeys:
 
     @contextmanager
     def _opened(self, number: int, flags: int = os.O_RDONLY) -> Iterator[int | None]:
-        """A descriptor of a file, None where there is none."""
+        """Yield a descriptor of a file; None if the file does not exist."""
         try:
             descriptor = os.open(self._path(number), flags | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -230,7 +229,7 @@ class RequestKeys:
 
 
 def _by_file(keys: Mapping[UUID, KeySlot]) -> Iterator[tuple[int, list[tuple[UUID, int]]]]:
-    """The files that keys are in, each with the requests and their places in it."""
+    """Yield each file of the keys with its requests and their places."""
     ordered = sorted(keys.items(), key=lambda one: one[1])
     for number, group in groupby(ordered, key=lambda one: one[1].file):
         yield number, [(request_id, slot.place) for request_id, slot in group]
@@ -240,13 +239,13 @@ _NONCE_BYTES = 12
 
 
 class NotDecrypted(LetheError):
-    """The encrypted targets of a request cannot be read with the key that is kept for it."""
+    """The encrypted targets of a request cannot be decrypted with its stored key."""
 
 
 def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
     """Return nonce and ciphertext of `targets` under the 32-byte `key`.
 
-    Raises `InvalidRequest` for an id with half of a surrogate pair, which no encoding can hold.
+    Raises `InvalidRequest` for an id with an unpaired surrogate, which no encoding can represent.
     """
     try:
         plain = orjson.dumps(targets)
@@ -257,7 +256,7 @@ def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
 
 
 def decrypt(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
-    """Return what `encrypt` was given; raises `NotDecrypted` for another key, another request or altered bytes."""
+    """Return the targets given to `encrypt`. Raises `NotDecrypted` for a wrong key or request, or altered bytes."""
     try:
         plain = AESGCM(key).decrypt(ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:], request_id.bytes)
     except (InvalidTag, ValueError):
@@ -269,7 +268,7 @@ def decrypt(ciphertext: bytes, key: bytes, request_id: UUID) -> Targets:
 
 
 def decrypt_targets(request: QueuedRequest, request_keys: RequestKeys) -> Targets | None:
-    """What a request names; None when its key is missing or does not fit, so that nobody can tell any more."""
+    """Return the targets of a request; None when its key is missing or wrong: they are then lost."""
     key = request_keys.get(request.id, request.key_slot)
     if key is None or request.ciphertext is None:
         return None

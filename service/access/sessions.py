@@ -1,4 +1,4 @@
-"""Who is signed in to the dashboard: sessions that every process knows, each behind an unguessable token in a cookie.
+"""Dashboard sessions, shared by all processes, each identified by an unguessable token in a cookie.
 
 Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
 session. A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its
@@ -21,13 +21,13 @@ from service.db.locks import Lock
 from service.db.tables import ApiKeyRow, SessionRow
 from service.domain.records import ApiKey
 
-#: After which a session ends whatever is done with it, and without any request.
+#: A session ends after LIFETIME in any case, and after IDLE without a request.
 LIFETIME = timedelta(hours=12)
 IDLE = timedelta(hours=2)
-#: How many sessions there can be; a further one ends the oldest.
+#: Most sessions at a time; a further one ends the oldest.
 MAX_SESSIONS = 1_000
 
-#: For so long a sign of life is not written down again: pages that keep themselves current would write all the time.
+#: Minimum time between two updates of `seen_at`, because self-refreshing pages would otherwise write constantly.
 _SEEN_EVERY = timedelta(minutes=1)
 
 
@@ -36,7 +36,7 @@ class Session:
     """One sign-in with an API key."""
 
     key: ApiKey
-    #: What every form of this session carries, and no other site can know.
+    #: Carried by every form of this session; other sites cannot know it.
     form_token: str
 
 
@@ -48,7 +48,7 @@ class SessionRepository:
         self._hash = keyring.session_hash
 
     async def start(self, key_id: UUID) -> str:
-        """Begin a session with a key; returns its token: the key's id and 256 random bits."""
+        """Begin a session with a key; return its token: the key's id and 256 random bits."""
         await locks.take(self._conn, Lock.SESSIONS)
         revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
@@ -67,9 +67,9 @@ class SessionRepository:
         return token
 
     async def find(self, token: str) -> Session | None:
-        """The session behind a token; counts as a sign of life.
+        """Return the session behind a token and renew its idle time.
 
-        None when there is none, it has ended, or its key was revoked.
+        Returns None when it is unknown or has ended, or its key was revoked.
         """
         query = (
             select(ApiKeyRow.__table__, (SessionRow.seen_at <= func.now() - literal(_SEEN_EVERY)).label("long_ago"))
@@ -87,10 +87,10 @@ class SessionRepository:
         return Session(api_key(row), _form_token(token))
 
     async def end(self, token: str) -> None:
-        """End a session; nothing happens when there is none."""
+        """End a session; does nothing if it does not exist."""
         await self._conn.execute(delete(SessionRow).where(SessionRow.token_hash == self._hash(token)))
 
 
 def _form_token(token: str) -> str:
-    """Follows from the token, so that nobody who reads the database knows it."""
+    """Derive the form token from the session token, so that reading the database does not reveal it."""
     return hmac.digest(token.encode(), b"form", "sha256").hex()

@@ -1,4 +1,4 @@
-"""The command `lethe`, and `python -m service.cli`, which the launcher `./lethe` of a checkout runs."""
+"""The command `lethe`, also run as `python -m service.cli` by the launcher `./lethe` of a checkout."""
 
 import os
 import sys

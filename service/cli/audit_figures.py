@@ -104,7 +104,7 @@ def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
 
 
 def _figures(audit: Audit) -> list[tuple[str, str, str]]:
-    """The figures that exist for this request, each with its meaning."""
+    """Return label, value and meaning of each figure that this request has."""
     rows = []
     for name, figure in RECEIPT.items():
         value = getattr(audit, name)
@@ -133,7 +133,7 @@ def _batch(audit: Audit) -> list[tuple[str, str]]:
 
 
 def _deleted(batch: BatchSummary) -> list[str]:
-    """How many requests a batch took and what it deleted; kinds that it did not delete are left out."""
+    """Return how many requests a batch took and what it deleted; leaves out kinds without deletions."""
     counted = [plural(batch.requests, "request"), plural(batch.nodes, "node")]
     features = [f"features of {plural(batch.features, 'node')}"] if batch.features else []
     edges = [plural(batch.edges, "edge")] if batch.edges else []
@@ -144,7 +144,7 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-#: What is so now, whatever the days.
+#: Current values, whatever the days.
 _NOW = ("open_past_deadline", "open_near_deadline", "open_failed", "model_version", "rank", "live_nodes")
 _DAY = ["%Y-%m-%d"]
 Since = Annotated[
@@ -156,7 +156,7 @@ Until = Annotated[
 
 
 class Format(StrEnum):
-    """How the file is written."""
+    """Format of the file."""
 
     CSV = "csv"
     NDJSON = "ndjson"

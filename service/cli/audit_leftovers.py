@@ -1,4 +1,4 @@
-"""`lethe audit leftovers`: whether anything of deleted nodes is left in any file of Lethe's."""
+"""`lethe audit leftovers`: search all of Lethe's files for traces of deleted nodes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from projector.graph.graph import Graph
     from service.cli.byte_search import Search, StoredRows, Trace
 
-#: So many findings are printed; all are counted.
+#: Most findings printed; all are counted.
 _SHOWN = 50
-#: So many pairs of equal rows are printed.
+#: Most pairs of equal rows printed.
 _SHOWN_EQUAL = 5
 
 
@@ -103,8 +103,8 @@ def leftovers(
     }
     total = (
         f"{plural(len(found) + len(in_model), 'trace')} in {plural(len(files), 'file')} of "
-        f"{searched / (1 << 20):.1f} MiB, searched for {plural(len(search), 'pattern')} of {plural(len(named), 'id')} and "
-        f"{plural(sought, 'row')} of features."
+        f"{searched / (1 << 20):.1f} MiB, searched for {plural(len(search), 'pattern')} of "
+        f"{plural(len(named), 'id')} and {plural(sought, 'row')} of features."
     )
     print_result(document, as_json, *_lines(found, in_model), total)
     for line in [*same, *(f"warning: {line}" for line in warnings)]:
@@ -116,7 +116,7 @@ def leftovers(
 
 
 def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
-    """The rows of features in a file."""
+    """Read the rows of features in a file."""
     import numpy as np
 
     from model_store.disk.untrusted_arrays import read_npy
@@ -145,7 +145,7 @@ def _search(search: "Search", files: Sequence[Path], work: Work) -> "tuple[list[
         try:
             found.extend(search.file(path, work))
         except FileNotFoundError:
-            # A running Postgres removes files of its own meanwhile.
+            # A running Postgres removes its own files during the search.
             continue
         except OSError as error:
             unread.append((path, error.strerror or type(error).__name__))
@@ -155,7 +155,7 @@ def _search(search: "Search", files: Sequence[Path], work: Work) -> "tuple[list[
 def _own_rows(
     store: "Store", graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None"
 ) -> "StoredRows":
-    """The live nodes with features that are not asked about; none where it is not known who the rows belong to."""
+    """Return the other live nodes that have features; none if the owners of the rows are unknown."""
     import numpy as np
 
     from service.cli.byte_search import StoredRows
@@ -172,9 +172,9 @@ def _own_rows(
 def _in_model(
     folder: Path, graph: "Graph", ids: Sequence[str], rows: "NDArray[Any] | sp.csr_array | None", own: "StoredRows"
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """What of it the model has by its own reading of its files: also short ids, and sparse features in any order.
+    """Search the model through its own readers: this also finds short ids, and sparse features in any order.
 
-    Then the rows that are equal to those of a live node, with the row of that, which are no trace of anybody.
+    Returns the traces, and the pairs of rows equal to those of a live node, which are nobody's trace.
     """
     traces = [
         f"{folder}: id on line {line} matches row {row}"
@@ -201,7 +201,7 @@ def _about_equal(equal: Sequence[tuple[int, int]]) -> Iterator[str]:
 
 
 def _same_content(rows: "NDArray[Any] | sp.csr_array", graph: "Graph") -> list[tuple[int, int]]:
-    """Every row of `rows` with each row of the graph's features that has the same content, if it has any."""
+    """Return each row of `rows` with every row of the graph's features that has the same non-empty content."""
     asked: dict[bytes, list[int]] = {}
     for number, content in enumerate(_contents(rows)):
         if content:
@@ -211,7 +211,7 @@ def _same_content(rows: "NDArray[Any] | sp.csr_array", graph: "Graph") -> list[t
 
 
 def _contents(rows: "NDArray[Any] | sp.csr_array") -> Iterator[bytes]:
-    """Of each row its non-zero columns and values, in float32, in which they are least precise; empty for none."""
+    """Yield each row's non-zero columns and values in float32, its least precise form; empty for empty rows."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -231,7 +231,7 @@ def _lines(found: "Sequence[Trace]", in_model: Sequence[str]) -> Iterator[str]:
 
 
 def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bool) -> Iterator[str]:
-    """What the search does not cover."""
+    """Yield warnings about places and patterns that the search does not cover."""
     from model_store.datasets.load import default_data_dirs
 
     if short_ids:

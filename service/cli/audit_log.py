@@ -1,4 +1,4 @@
-"""`lethe audit key`, `export` and `verify`: the log's public key, a copy of the log, and whether it is whole."""
+"""`lethe audit key`, `export` and `verify`: the log's public key, a copy of the log, and its verification."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -33,19 +33,19 @@ PublicKey = Annotated[
         "that signed.",
     ),
 ]
-#: How often, and how far apart in seconds, it is looked whether the newest events are signed.
+#: Number of checks whether the newest events are signed, and seconds between them.
 _SIGNING_LOOKS, _SIGNING_PAUSE_S = 20, 0.1
-#: Findings that are printed, there may be one for each leaf; and events that no request asked for, the newest.
+#: Most findings printed (there may be one per leaf), and most of the newest events without a request.
 _SHOWN = 50
 
 
 @dataclass(frozen=True)
 class _Linked:
-    """What a receipt was shown to be about, by its salts."""
+    """Targets and reference that salts have linked to a receipt."""
 
     nodes: Sequence[str] = ()
     reference: str | None = None
-    #: What the request asked for, and what has become of it.
+    #: Kind and status of the request.
     told: str | None = None
 
 
@@ -110,7 +110,7 @@ async def _export(database_url: str, file: IO[bytes], work: Work) -> int:
 
 
 async def _signed(engine: "Engine") -> bool:
-    """Whether a checkpoint covers every leaf, once a running Lethe has had a moment to sign what it just appended."""
+    """Return whether a checkpoint covers every leaf, giving a running Lethe a moment to sign new ones."""
     from service.db.transactions import transaction
     from service.log.signed_checkpoints import CheckpointRepository
 
@@ -164,7 +164,7 @@ def verify(
 
 
 def read_keys(text: str) -> list[VerifierKey]:
-    """The public keys in the file of this name or, if there is none, the one that `text` is.
+    """Return the public keys in the file named `text` or, if there is no such file, the key in `text` itself.
 
     Raises ConfigurationError.
     """
@@ -180,18 +180,18 @@ def read_keys(text: str) -> list[VerifierKey]:
 
 
 def read_checkpoint(path: Path, keys: list[VerifierKey]) -> Checkpoint:
-    """The checkpoint in a file; raises NotVerified when none of `keys` signed it."""
+    """Return the checkpoint in a file. Raises NotVerified when none of `keys` signed it."""
     from service.log import checkpoints
 
     return checkpoints.verify(path.read_text(encoding="utf-8"), keys)
 
 
 def _format(first_line: str, path: Path) -> str:
-    """The form of a document: a whole one, or the first line of an export."""
+    """Return the format of a whole document, or of an export from its first line."""
     try:
         found = parse_json(first_line.encode())
     except ValueError:
-        # A receipt that was laid out over several lines.
+        # A receipt formatted over several lines.
         return RECEIPT
     if isinstance(found, dict) and found.get("format") in (EXPORT, RECEIPT):
         return str(found["format"])
@@ -206,12 +206,12 @@ def _verify_export(
     def records() -> Iterator[Any]:
         yield parse_json(first.encode())
         for line in file:
-            # Characters stand for bytes: an export has few others than ASCII.
+            # Counts characters as bytes: an export is almost all ASCII.
             work.count(len(line))
             try:
                 yield parse_json(line.encode())
             except (ValueError, RepeatedMember):
-                # No object: reported as a line that does not have the form of one.
+                # Not an object, so reported as an invalid line.
                 yield None
 
     return verify_export(records(), keys, against)

@@ -1,4 +1,4 @@
-"""`lethe audit recheck`: what the record says of the served model, measured again from the files on disk."""
+"""`lethe audit recheck`: measure the recorded figures of the served model again, from the files on disk."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from service.log.leaves import ServedFigures
     from service.unlearner.measurement import Measured
 
-#: A residual or bound measured again is the same up to rounding, which differs between machines; below this it is
-#: rounding alone.
+#: Rounding differs between machines. Two values count as equal within this factor, or if the new one is below this
+#: bound.
 _ROUNDING = 1e-9
 _SAME_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity: as recorded, as measured now, and whether that is the same."""
+    """One figure as recorded and as measured now, and whether the two agree."""
 
     name: str
     recorded: str | float | None
     measured: str | float | None
-    #: None: there is nothing to compare with.
+    #: None without a recorded value.
     is_same: bool | None
 
 
@@ -99,14 +99,14 @@ def _measured(settings: Settings, work: Work) -> "tuple[Pointer, ServedFigures |
                 ),
             )
         except (StoreDamaged, FileNotFoundError):
-            # A running Lethe may have replaced the version while it was read; the one after it is as good.
+            # A running Lethe may have replaced the version during the read; retry with its successor.
             if attempt == 3 or asyncio.run(_recorded(settings.database_url, store.manifest.name))[0] == pointer:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 async def _recorded(database_url: str, model: str) -> "tuple[Pointer, ServedFigures | None]":
-    """The committed version, and the figures of the newest event when they are of that version."""
+    """Return the committed version, and the newest event's figures if they belong to it."""
     from service.db.transactions import transaction
     from service.log.events import EventRepository
     from service.predictions.version_rows import PointerRepository
@@ -122,14 +122,14 @@ async def _recorded(database_url: str, model: str) -> "tuple[Pointer, ServedFigu
 
 
 def compared(pointer: Pointer, recorded: "ServedFigures | None", measured: "Measured") -> Iterator[Line]:
-    """Each figure as the log and the pointer have it beside what was measured."""
+    """Yield each figure as recorded in the log or the pointer, beside the measured one."""
     yield Line(
         "weights (SHA-256)",
         pointer.weights_sha256,
         measured.weights_sha256,
         pointer.weights_sha256 == measured.weights_sha256,
     )
-    # The event of an import by an early version has none; what the version itself says is no record of another's.
+    # Events of imports by early software versions have no rank. The version's own claim does not replace a record.
     rank = None if recorded is None else recorded.rank
     is_as_written = measured.rank == measured.rank_written
     same = None if rank is None and is_as_written else is_as_written and rank == measured.rank

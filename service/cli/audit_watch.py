@@ -1,4 +1,4 @@
-"""`lethe audit watch`: an auditor's own eye on a log that somebody else runs."""
+"""`lethe audit watch`: lets an auditor monitor a log that somebody else runs."""
 
 import random
 import time
@@ -17,7 +17,7 @@ from service.log.checkpoints import VerifierKey
 from service.log.watch import Contradiction, Seen, Watcher
 from service.private_files import write_private
 
-#: What a Lethe answers whose log has fewer leaves than were signed, or others; no proxy answers that.
+#: Responses of a Lethe whose log is shorter than what was signed, or differs; no proxy sends them.
 _DENIED = ("urn:lethe:problem:not-found", "urn:lethe:problem:invalid-request")
 _ANOTHER = "urn:lethe:problem:conflict"
 
@@ -58,7 +58,7 @@ def watch(
         while True:
             try:
                 seen = _look(watcher)
-                # Before anything else is asked for: what was signed is kept, whatever is answered.
+                # Save the signed checkpoint before the next request, whatever the server returns.
                 write_private(state, seen.note)
                 _tell(client, seen)
             except Contradiction as found:
@@ -71,7 +71,7 @@ def watch(
                 raise typer.Exit(ExitStatus.FAILED) from None
             except LetheClientError as error:
                 if isinstance(error, ProblemError) and error.status < 500:
-                    # Refused, as for want of a key: asking again changes nothing.
+                    # A refusal, for example of a missing key: retrying changes nothing.
                     raise
                 figures.unanswered()
                 print_result({"at": datetime.now(UTC), "outcome": "unanswered", "what": error.detail}, as_json)
@@ -91,7 +91,7 @@ def watch(
 
 
 def _look(watcher: Watcher) -> Seen:
-    """A round; a server that denies the proofs of what it has just signed contradicts itself."""
+    """Run one round. A server that refuses to prove what it has just signed contradicts itself."""
     try:
         return watcher.look()
     except ProblemError as error:
@@ -125,7 +125,7 @@ def _last(state: Path, keys: list[VerifierKey]) -> Seen | None:
 
 
 class WatchMetrics:
-    """What Prometheus is told, if it is told anything."""
+    """Metrics of the watch, written to a file if one is set."""
 
     def __init__(self, path: Path | None) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -147,18 +147,18 @@ class WatchMetrics:
         self._consistent.set(1)
 
     def good(self, seen: Seen) -> None:
-        """A round found all in order."""
+        """Record a round without findings."""
         self._size.set(seen.checkpoint.size)
         self._last.set_to_current_time()
         self._publish()
 
     def unanswered(self) -> None:
-        """A round got no answer."""
+        """Record a round without an answer."""
         self._unanswered.inc()
         self._publish()
 
     def contradicted(self) -> None:
-        """A round found a contradiction."""
+        """Record a contradiction."""
         self._consistent.set(0)
         self._publish()
 

@@ -1,8 +1,8 @@
-"""Searching files, byte by byte, for what must not be in them any more: external ids and rows of features.
+"""Byte-by-byte search of files for data that must be gone: external ids and rows of features.
 
-A search needs patterns that nothing else can have left. An id is one when it is long; of a row of features any few
-values in a row are, as float32 or float64, unless they are zeros and ones. What is too short or too common is counted
-instead of searched for: a search that finds such a thing everywhere, or nowhere, would prove nothing.
+Patterns must be distinctive, so that nothing else can have left them. A long id is distinctive. In a row of features,
+any few consecutive values are, as float32 or float64, unless they are zeros and ones. Shorter or more common data is
+counted instead of searched, because finding it everywhere, or nowhere, would prove nothing.
 """
 
 import json
@@ -23,7 +23,7 @@ from model_store.work import Work
 LEAST_BYTES = 8
 #: Bytes of consecutive values that make one pattern.
 _WINDOW_BYTES = 16
-#: Consecutive column numbers of a sparse row that make one pattern; fewer are shared by unrelated rows.
+#: Consecutive column numbers of a sparse row per pattern; unrelated rows share shorter runs.
 _INDEX_WINDOW = 8
 #: Bytes read at a time.
 _BLOCK = 8 << 20
@@ -34,7 +34,7 @@ class Pattern:
     """A byte string to search for."""
 
     content: bytes
-    #: What it is a trace of, such as "id on line 3": ids themselves are never told.
+    #: Describes the traced data, such as "id on line 3"; never contains the id itself.
     what: str
 
 
@@ -43,24 +43,24 @@ class Trace:
     """A pattern in a file."""
 
     path: Path
-    #: Of its first byte.
+    #: Offset of its first byte.
     offset: int
     what: str
-    #: How long the pattern is, in bytes.
+    #: Length of the pattern in bytes.
     size: int
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """What to search for, and how much of what was given cannot be searched for."""
+    """Patterns to search for, and the number of inputs without a distinctive pattern."""
 
     patterns: tuple[Pattern, ...]
-    #: Ids, or rows, that are too short or too common; by what was given.
+    #: Number of ids or rows that are too short or too common.
     indistinct: int
 
 
 def patterns_of_ids(ids: Sequence[str]) -> Patterns:
-    """The encodings in which an id may have been written; line numbers are those of `ids`, from 1."""
+    """Return patterns for every encoding of an id; line numbers refer to `ids`, from 1."""
     patterns: list[Pattern] = []
     indistinct = 0
     for line, node in enumerate(ids, start=1):
@@ -79,10 +79,10 @@ def patterns_of_ids(ids: Sequence[str]) -> Patterns:
 
 
 def patterns_of_rows(rows: NDArray[Any] | sp.csr_array) -> Patterns:
-    """Runs of values of each row (k, d) as float32 and float64, and for sparse rows runs of column numbers.
+    """Return runs of values of each row (k, d) as float32 and float64 and, for sparse rows, runs of column numbers.
 
-    A run that an erasure or a page's end cut in two is still found by another run of its row, unless it is shorter
-    than two runs.
+    If an erasure or page boundary cuts a run, another run still finds the row, unless the row is shorter than two
+    runs.
     """
     patterns: list[Pattern] = []
     indistinct = 0
@@ -97,10 +97,10 @@ def patterns_of_rows(rows: NDArray[Any] | sp.csr_array) -> Patterns:
 
 
 class Search:
-    """All patterns at once over any number of files."""
+    """Searches files for all patterns at once."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
-        """Of patterns of at least `LEAST_BYTES` bytes each."""
+        """Each pattern needs at least `LEAST_BYTES` bytes."""
         by_content = {pattern.content: pattern for pattern in patterns}
         self._patterns = sorted(by_content.values(), key=lambda pattern: pattern.content[:LEAST_BYTES])
         heads = [pattern.content[:LEAST_BYTES] for pattern in self._patterns]
@@ -113,12 +113,12 @@ class Search:
         return len(self._patterns)
 
     def file(self, path: Path, work: Work | None = None) -> Iterator[Trace]:
-        """Every place where a pattern begins; `work` counts bytes. Raises OSError for a file not read to its end."""
+        """Yield every place where a pattern begins; `work` counts bytes. Raises OSError if a read fails."""
         with path.open("rb") as file:
             kept, start, work = b"", 0, work or Work()
             while block := file.read(_BLOCK):
                 data = kept + block
-                # What begins in the last bytes is looked for again, whole, with the next block.
+                # Patterns that begin in the last bytes are searched again with the next block.
                 whole = len(data) - self._longest + 1
                 yield from (one for one in self._within(path, data, start) if one.offset - start < whole)
                 kept = data[max(0, whole) :]
@@ -145,18 +145,18 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """The rows of features that a model holds for nodes which nobody asks about: theirs, whatever they are equal to."""
+    """Stored feature rows of nodes outside the search: these bytes are theirs, whatever they equal."""
 
     #: (n,) bool.
     own: NDArray[np.bool_]
-    #: The file of their features' values, and the bytes of a slot: a row of dense ones, a value of sparse ones.
+    #: File of the feature values, and bytes per slot: one row if dense, one value if sparse.
     file: Path
     slot_bytes: int
-    #: (slots,) whose features a slot holds; -1 for a blanked one.
+    #: (slots,) row whose features a slot holds; -1 for a blanked slot.
     row_of_slot: NDArray[np.int64]
 
     def explain(self, finding: Trace) -> bool:
-        """Whether a finding lies within the features of these nodes, of several where values lie in any order."""
+        """Return whether a finding lies within these nodes' features, possibly across several nodes if sparse."""
         if finding.path.resolve() != self.file.resolve():
             return False
         first, last = finding.offset // self.slot_bytes, (finding.offset + finding.size - 1) // self.slot_bytes
@@ -165,7 +165,7 @@ class StoredRows:
 
 
 def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:
-    """Every regular file below `folders` once, hidden ones too, but for the files `but`; links are not followed."""
+    """Yield every regular file below `folders` once, including hidden ones, except `but`; does not follow links."""
     passed = {(one.stat().st_dev, one.stat().st_ino) for one in but if one.exists()}
     for folder in folders:
         for parent, children, names in os.walk(folder, onerror=_raise):
@@ -200,7 +200,7 @@ def _runs_of_values(values: NDArray[Any], number: int) -> Iterator[Pattern]:
         step = _WINDOW_BYTES // converted.itemsize
         for start in range(0, converted.size - step + 1, step):
             run = converted[start : start + step]
-            # Zeros, ones and repetitions are in every file.
+            # Zeros, ones and repetitions occur in every file.
             if np.unique(run[(run != 0) & (run != 1)]).size >= 2:
                 yield Pattern(run.tobytes(), f"features of row {number} as {converted.dtype.name}")
 
@@ -210,6 +210,6 @@ def _runs_of_columns(columns: NDArray[Any], number: int) -> Iterator[Pattern]:
         converted = columns.astype(dtype)
         for start in range(0, converted.size - _INDEX_WINDOW + 1, _INDEX_WINDOW):
             run = converted[start : start + _INDEX_WINDOW]
-            # Consecutive numbers are those of a dense row, and an index of anything.
+            # Consecutive numbers occur in dense rows and in any index.
             if np.any(np.diff(run) != 1):
                 yield Pattern(run.tobytes(), f"columns of row {number} as {converted.dtype.name}")

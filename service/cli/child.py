@@ -1,7 +1,7 @@
-"""A process that the supervisor has started: `python -P -m service.cli.child NAME DESCRIPTOR`.
+"""A process started by the supervisor: `python -P -m service.cli.child NAME DESCRIPTOR`.
 
-The descriptor is that of its channel (`service/processes/supervisor.py`). What it is told there is its work, its
-settings, and the descriptor of the socket that it answers on. Only what its work needs is imported.
+The descriptor is that of its channel (`service/processes/supervisor.py`). Over the channel it receives its work, its
+settings, and the descriptor of the socket that it answers on. It imports only what its work needs.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from service.processes.serving import Work
 from service.processes.supervisor import MAY_PASS, READY
 from service.settings import Settings
 
-#: Added to the nice value of processes that compute: where cores are short, answers come first.
+#: Added to the nice value of processes that compute, so that responses come first when cores are scarce.
 _NICER = 5
-#: What the system says of a path that nobody mends by waiting; a full or failing disk is none of it.
+#: Path errors that persist until somebody corrects them; a full or failing disk is not among them.
 _REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
 
 
 def main() -> None:
-    """Do what the supervisor asks for; ends with status 1 when there is no supervisor."""
+    """Do the supervisor's work; exit with status 1 without a supervisor."""
     name, descriptor = sys.argv[1], int(sys.argv[2])
     channel = _adopted(descriptor)
     handover = _read(channel)
@@ -87,9 +87,10 @@ def _do(
 
 @contextlib.contextmanager
 def _kept_running() -> Iterator[None]:
-    """Tell the supervisor, by the status, of an end that the next start may not meet: an outage, the unforeseen.
+    """Exit with `MAY_PASS` after failures that a restart may avoid: outages and unforeseen errors.
 
-    What says to the user what to do is left to whoever reports it: until that is done no start succeeds.
+    Errors with a remedy for the user pass through to the caller's report, because no restart succeeds before it is
+    applied.
     """
     try:
         yield
@@ -103,13 +104,13 @@ def _kept_running() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None and error.errno in _REFUSED_PATH:
             raise
-        # Not by its text, which may quote what somebody sent.
+        # Without the error's text, which may quote somebody's input.
         logging.getLogger(__name__).critical("The process fails.", exc_info=error)
         raise SystemExit(MAY_PASS) from None
 
 
 def _adopted(descriptor: int) -> socket.socket:
-    """The socket of an inherited descriptor, which no process of this one's own inherits."""
+    """Return the socket of an inherited descriptor, without passing it on to this process's children."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 
@@ -118,7 +119,7 @@ def _read(channel: socket.socket) -> dict[str, Any]:
     with channel.makefile("rb") as lines:
         line = lines.readline()
     if not line.endswith(b"\n"):
-        raise SystemExit(1)  # the supervisor has died meanwhile
+        raise SystemExit(1)  # the supervisor has died
     handover: dict[str, Any] = json.loads(line)
     return handover
 

@@ -1,4 +1,4 @@
-"""What commands print, how they say why they failed, and with what status they end; docs/operations.md has a table."""
+"""Output, error reports and exit statuses of commands; docs/operations.md lists the statuses."""
 
 import contextlib
 import os
@@ -31,33 +31,33 @@ from service.errors import (
 )
 from service.text import json_for_terminals, visible
 
-#: Width of a page that is not shown on a terminal; nothing is wrapped or cut at eighty columns in a pipe.
+#: Width of output that is not on a terminal, so that pipes do not wrap or cut at eighty columns.
 _PIPE_WIDTH = 200
-#: Seconds between two lines of progress where there is no terminal.
+#: Seconds between two lines of progress without a terminal.
 _LINES_S = 10.0
 
-#: Of every command that reports something, for `print_result`.
+#: Shared by every command with a result, for `print_result`.
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line; messages go to stderr.")]
 
 
 def stdout() -> Console:
-    """The console for results."""
+    """Return the console for results."""
     return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def stderr() -> Console:
-    """The console for progress, notes and errors."""
+    """Return the console for progress, notes and errors."""
     return Console(stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a file, or of stdin for `-`, without blanks at either end; empty ones are left out."""
+    """Return the non-empty lines of a file, or of stdin for `-`, without surrounding blanks."""
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def print_result(document: object, as_json: bool, *text: RenderableType) -> None:
-    """Print a result to stdout, at once: `document` as a line of JSON, or `text`, which is for people."""
+    """Print a result to stdout and flush it: `document` as a line of JSON, or `text` for people."""
     if as_json:
         sys.stdout.write(json_for_terminals(msgspec.json.encode(document)) + "\n")
         sys.stdout.flush()
@@ -68,10 +68,9 @@ def print_result(document: object, as_json: bool, *text: RenderableType) -> None
 
 @contextmanager
 def written(out: Path | None) -> Iterator[IO[bytes]]:
-    """A new file for its owner alone, or stdout for None.
+    """Open a new file that only its owner can access, or stdout for None.
 
-    Nobody else reads it before its owner has decided who may. Nothing is left of it where the block fails: half a
-    document looks like a whole one. Raises FileExistsError.
+    If the block fails, the file is removed, because half a document looks like a whole one. Raises FileExistsError.
     """
     if out is None:
         yield sys.stdout.buffer
@@ -85,7 +84,7 @@ def written(out: Path | None) -> Iterator[IO[bytes]]:
 
 
 def report(detail: str, remedy: str = "") -> None:
-    """Print an error and what to do about it, to stderr."""
+    """Print an error and its remedy to stderr."""
     console = stderr()
     console.print(Text.assemble(("error: ", "bold red"), visible(detail)))
     if remedy:
@@ -93,15 +92,15 @@ def report(detail: str, remedy: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print something worth knowing that is not the result, to stderr."""
+    """Print a note that is not the result to stderr."""
     stderr().print(Text(visible(text)))
 
 
 @contextmanager
 def show_progress(what: str, work: Work | None = None) -> Iterator[Work]:
-    """Show, for the time of the block, what is being done: `what` first, then the steps of the `work` yielded.
+    """Show progress during the block: `what` first, then the steps of the yielded `work`.
 
-    On a terminal with a bar, which pulses where the time left is not known; elsewhere in a line now and then.
+    On a terminal it is a bar, which pulses if the remaining time is unknown; elsewhere an occasional line.
     """
     work, console = work or Work(), stderr()
     work.begin(what)
@@ -127,7 +126,7 @@ def show_progress(what: str, work: Work | None = None) -> Iterator[Work]:
 
 @contextmanager
 def interrupted(left: Callable[[], str]) -> Iterator[None]:
-    """Where Ctrl-C ends the block, print what `left` says: what was done, how things are now, and what to do."""
+    """If Ctrl-C ends the block, print `left()`: what was done, the current state, and what to do."""
     try:
         yield
     except KeyboardInterrupt:
@@ -136,7 +135,7 @@ def interrupted(left: Callable[[], str]) -> Iterator[None]:
 
 
 class _Bar(Progress):
-    """Looks at how far `work` has come whenever it is drawn, so that the work itself waits for no terminal."""
+    """Polls the progress of `work` whenever it is drawn, so that the work never waits for a terminal."""
 
     def __init__(self, work: Work, console: Console) -> None:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn())
@@ -145,17 +144,17 @@ class _Bar(Progress):
         self.add_task("", total=None, pace="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The line as it is now."""
+        """Return the current line."""
         share, what = self._work.share, visible(f"{self._work.what} …")
         for task in self.tasks:
-            # Without a total the bar pulses; to `update`, None would mean that it stays as it is.
+            # Without a total the bar pulses. `update` cannot set None, which it takes as "unchanged".
             task.total = None if share is None else 1.0
             self.update(task.id, description=what, completed=share or 0.0, pace=self._work.pace)
         return super().get_renderables()
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A plain table of text cells; cells are not markup."""
+    """Return a plain table of text cells, which are not parsed as markup."""
     made = Table(
         title=Text(visible(title)),
         title_justify="left",
@@ -177,12 +176,12 @@ _UNANSWERED = (502, 503, 504)
 
 
 class ExitStatus(IntEnum):
-    """What a script learns of a command that has ended; each has its meaning in a sentence."""
+    """Exit status of a command, with its meaning in a sentence."""
 
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> "ExitStatus":
-        """The number with its meaning."""
+        """Create a status with its meaning."""
         made = int.__new__(cls, value)
         made._value_ = value
         made.meaning = meaning
@@ -199,12 +198,12 @@ class ExitStatus(IntEnum):
 
 _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
     ConfigurationError: ExitStatus.USAGE,
-    # An outage to a serving process; here, a wrong setting.
+    # An outage to a serving process, but a wrong setting for a command.
     DatabaseRefused: ExitStatus.USAGE,
     AlreadyRunning: ExitStatus.REFUSED,
     ImportUnderWay: ExitStatus.REFUSED,
     EmbeddedServerError: ExitStatus.UNREACHABLE,
-    # Outages over HTTP; here, files that must be restored.
+    # Outages over HTTP, but files to restore for a command.
     KeyMissing: ExitStatus.FAILED,
     DatabaseDamaged: ExitStatus.FAILED,
     DatasetNotFound: ExitStatus.NOT_FOUND,
@@ -216,7 +215,7 @@ _BY_KIND: Mapping[type[BaseException], ExitStatus] = {
 
 
 def status_of(error: BaseException) -> ExitStatus:
-    """The status of a command that an error ends."""
+    """Return the exit status for an error."""
     from lethe_client import InvalidAccess, ServerUnreachable
 
     for kind in type(error).__mro__:
@@ -226,7 +225,7 @@ def status_of(error: BaseException) -> ExitStatus:
         return ExitStatus.USAGE
     if isinstance(error, ServerUnreachable):
         return ExitStatus.UNREACHABLE
-    # Of a problem document, or of an error that would become one.
+    # The status of a problem document, or of an error that would become one.
     return _of_problem(getattr(error, "status", 500))
 
 
@@ -245,7 +244,7 @@ def report_error(error: ExplainedError) -> None:
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Print the errors whose text is for the user to stderr, and exit with the status of each."""
+    """Print errors with a text for users to stderr, and exit with the status of each."""
     try:
         yield
     except ExplainedError as error:

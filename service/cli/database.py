@@ -1,4 +1,4 @@
-"""A command's own way to the database, for what no key may ask a running Lethe for; and `lethe migrate`."""
+"""Direct database access for commands that no API key may request from a running Lethe, and `lethe migrate`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 @asynccontextmanager
 async def opened(url: str) -> "AsyncIterator[Engine]":
-    """Connections to a database, one at a time, until the block ends."""
+    """Open a database, with one connection at a time, until the block ends."""
     from service.db.engine import create_engine
 
     engine = create_engine(url, pool_size=1)
@@ -30,9 +30,9 @@ async def opened(url: str) -> "AsyncIterator[Engine]":
 
 
 def with_database(home: Path, work: "Callable[[Connection, Settings], Awaitable[_T]]") -> _T:
-    """Runs `work(connection, settings)` in one transaction on the database of `home`, which may still be empty.
+    """Run `work(connection, settings)` in one transaction on the database of `home`, which may be empty.
 
-    With the login of `DATABASE_URL`, that of the tables' owner.
+    Uses the login of `DATABASE_URL`, which owns the tables.
     """
     from service.db import migrate, schema
     from service.db.transactions import transaction

@@ -1,4 +1,4 @@
-"""`lethe delete`, `handle`, `extend`, `retry` and `drill`: deletion requests asked for and decided on."""
+"""`lethe delete`, `handle`, `extend`, `retry` and `drill`: send deletion requests and decide on failed or open ones."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ from service.domain.figures import FIGURES
 from service.domain.formats import number, plural
 from service.domain.kinds import Names, RequestKind, Rules
 
-#: More salts than this are not printed; they fill a terminal and nobody copies them.
+#: Longer lists of salts are not printed: they fill a terminal and nobody copies them.
 _PRINTED_SALTS = 10
 
 
@@ -73,11 +73,11 @@ def command(
     of_edges = kind.rules.names is Names.EDGES
     nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
     with connect(url, key, home) as client:
-        # Made before the request: salts are given once, and must not be lost for want of a place.
+        # Create the file before the request: salts are sent only once and must not be lost for lack of space.
         with nullcontext() if salts is None else written(salts) as file_of_salts:
             with interrupted(lambda: "It is unknown whether Lethe accepted the request: see `./lethe audit requests`."):
                 accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
-            # Before anything is printed, which may fail.
+            # Write before printing, which may fail.
             if file_of_salts is not None and accepted.salts is not None:
                 told = msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})
                 file_of_salts.write(msgspec.json.format(told))
@@ -108,7 +108,7 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json
     if file is not None:
         note(f"The salts are in {file}.")
     elif as_json:
-        # They are in what was printed.
+        # The printed JSON contains them.
         return
     elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
         note("Salts, shown only once (keep them to link the evidence to these ids later):")
@@ -121,7 +121,7 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """The two ends of an edge, apart by the first of tab, comma and blank that occurs at all."""
+    """Split an edge into its two ends at the first of tab, comma and space that occurs."""
     separator = next((mark for mark in "\t, " if mark in text), None)
     ends = [end.strip() for end in text.split(separator)] if separator else [text]
     if len(ends) != 2 or not all(ends):

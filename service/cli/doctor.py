@@ -1,4 +1,4 @@
-"""`lethe doctor`: looks whether everything that Lethe needs is in order, on this machine and by asking servers."""
+"""`lethe doctor`: check everything that Lethe needs, on this machine and on its servers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from service.processes.listening import ServerFacts
 from service.processes.unlearner_health import RunningUnlearner, running_unlearners
 from service.settings import Settings
 
-#: Seconds that an unlearner gets beyond those that it gives to its own checks.
+#: Extra seconds for an unlearner beyond the timeout of its own checks.
 _MARGIN_S = 3.0
 
 
 async def unlearners(home: Path, checks_s: float) -> Sequence[Finding]:
-    """Findings about the unlearners of `home` that run on this machine or in this container, or that none does.
+    """Return findings about the unlearners of `home` on this machine or in this container, or their absence.
 
     `checks_s` is LETHE_READINESS_TIMEOUT_S: the seconds that an unlearner gives to its checks.
     """

@@ -1,4 +1,4 @@
-"""What `lethe doctor` finds on this machine, without asking any server."""
+"""Checks by `lethe doctor` of this machine, without contacting a server."""
 
 import shutil
 import sys
@@ -10,27 +10,27 @@ from pathlib import Path
 from projector.errors import ExplainedError
 
 _OLDEST_PYTHON = (3, 11)
-#: Less free space than this is found wrong: a version of a large model and its write-ahead log may not fit (bytes).
+#: Minimum free space (bytes): less may not fit a version of a large model and its write-ahead log.
 _LEAST_FREE = 1 << 30
-#: So many differing packages are named.
+#: Most differing packages named.
 _NAMED = 4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
-    #: None: there was nothing to look at, and nothing is wrong with that.
+    #: None if there was nothing to check, which is fine.
     ok: bool | None
-    #: What was found.
+    #: The observation.
     found: str
-    #: What to do; empty unless something is wrong.
+    #: Remedy; empty unless something is wrong.
     remedy: str = ""
 
 
 def attempt(name: str, look: Callable[[], Finding]) -> Finding:
-    """What `look` finds, or the typed error it fails with as a finding of its own."""
+    """Return the finding of `look`, or its typed error as a finding."""
     try:
         return look()
     except ExplainedError as error:
@@ -40,7 +40,7 @@ def attempt(name: str, look: Callable[[], Finding]) -> Finding:
 
 
 def python_version() -> Finding:
-    """Whether this Python is recent enough."""
+    """Check that this Python is recent enough."""
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= _OLDEST_PYTHON:
         return Finding("python", True, found)
@@ -48,13 +48,13 @@ def python_version() -> Finding:
 
 
 def packages(root: Path) -> Finding:
-    """Whether the packages installed are the pinned ones; a local suffix such as `+cpu` does not count.
+    """Check that installed packages match the pins, ignoring local suffixes such as `+cpu`.
 
-    `root` is the folder that `service` was imported from: a checkout, or where Lethe's wheel was installed.
+    `root` is the folder that `service` was imported from: a checkout, or the installation of Lethe's wheel.
     """
     is_checkout = (root / "lethe").is_file()
     lines = _requirements_of_the_checkout(root) if is_checkout else _requirements_of_the_wheel()
-    # What an extra adds may be absent.
+    # Packages of extras may be absent.
     needed = [line.partition("#")[0].strip() for line in lines if "extra ==" not in line]
     pins = [line.partition("==")[::2] for line in needed if "==" in line]
     again = "Remove .venv; ./lethe recreates it." if is_checkout else "Install lethe-service in a new environment."
@@ -87,7 +87,7 @@ def _requirements_of_the_wheel() -> Sequence[str]:
 
 
 def device(name: str) -> Finding:
-    """Whether the device that the settings ask for is there."""
+    """Check that the configured device is available."""
     import torch
 
     from projector.device import torch_device
@@ -98,7 +98,7 @@ def device(name: str) -> Finding:
 
 
 def disk(home: Path) -> Finding:
-    """How much room there is where Lethe writes."""
+    """Check free space where Lethe writes."""
     existing = next(folder for folder in (home, *home.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     found = f"{free / (1 << 30):.1f} GiB free in {existing}"
@@ -108,7 +108,7 @@ def disk(home: Path) -> Finding:
 
 
 def keys(folder: Path) -> Finding:
-    """Whether the keys that only files hold are all there and closed to others."""
+    """Check that the keys stored only in files are complete and private."""
     from service.access.keyring import Keyring
     from service.log.signing_keys import are_there
     from service.processes.key_folder import SLOTS
@@ -116,7 +116,7 @@ def keys(folder: Path) -> Finding:
     if not folder.exists():
         return Finding("keys", None, f"none yet in {folder}; the first start creates them")
     Keyring.open(folder, create=False)
-    # A start makes the first key of the log, and then the file of the requests' keys.
+    # The first start creates the log's first key before the file of request keys.
     if are_there(folder) and not (folder / SLOTS).exists():
         return Finding(
             "keys",
@@ -129,7 +129,7 @@ def keys(folder: Path) -> Finding:
 
 
 def model(folder: Path) -> Finding:
-    """Whether there is a model to serve, as far as its own files tell."""
+    """Check that there is a model to serve, using only its files."""
     from model_store.store import Store
 
     if not folder.exists():

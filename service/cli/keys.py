@@ -1,4 +1,4 @@
-"""`lethe keys`: make, list and revoke API keys."""
+"""`lethe keys`: create, list and revoke API keys."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -11,7 +11,8 @@ import typer
 from service.cli.console import Json, note, print_result, table
 from service.cli.database import opened, with_database
 from service.cli.server import Home
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, NotFound
 from service.settings import Settings
 from service.text import fault_of
@@ -89,14 +90,14 @@ def revoke(
 
 
 def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], Awaitable[_T]]") -> _T:
-    """Runs `work(repository, settings)` in one transaction on the database of `home`, which may still be empty."""
+    """Run `work(repository, settings)` in one transaction on the database of `home`, which may be empty."""
     from service.access.api_keys import ApiKeyRepository
 
     return with_database(home, lambda connection, settings: work(ApiKeyRepository(connection), settings))
 
 
 def _facts(key: ApiKey) -> dict[str, object]:
-    """What JSON says of a key."""
+    """Return the JSON members of a key."""
     return asdict(key) | {"scopes": sorted(key.scopes)}
 
 

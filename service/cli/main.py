@@ -1,4 +1,4 @@
-"""The command line as a whole: which commands there are, what they refuse, and how they fail."""
+"""The command line as a whole: its commands, input checks and failures."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +32,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """Refuses repeated options, of which the parser would use the last, and empty values."""
+    """Refuses empty values and repeated options; the parser would use the last one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a usage error names the option."""
+        """Parse the arguments; usage errors name the option."""
         if not ctx.resilient_parsing:
             values, _, order = self.make_parser(ctx).parse_args(args=list(args))
             for option in order:
@@ -52,11 +52,11 @@ class CommandLine(typer.Typer):
     """A Typer application whose commands are all of class `Command`."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        """As `typer.Typer.command`."""
+        """Register a command, like `typer.Typer.command`."""
         return super().command(name, cls=Command, **settings)
 
 
-#: So many entries of a list in a refusal are printed.
+#: Most entries of a list printed from a refusal.
 _LISTED = 20
 
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _listed(problem: ProblemError) -> Iterator[str]:
-    """What a refusal lists, such as the ids it calls unknown: a line for each list, cut where it is long."""
+    """Yield one line for each list in a refusal, such as unknown ids, truncated if long."""
     for name, values in problem.extra.items():
         if isinstance(values, list) and values:
             more = f", and {len(values) - _LISTED} more" if len(values) > _LISTED else ""
@@ -82,14 +82,14 @@ def _listed(problem: ProblemError) -> Iterator[str]:
 
 
 def _told(value: object) -> str:
-    """One entry of a list: an id, the ends of an edge, or a fault with its place in what was sent."""
+    """Format one entry: an id, the ends of an edge, or a fault with its place in the request."""
     if isinstance(value, dict):
         return f"{'.'.join(map(str, value.get('loc', [])))}: {value.get('msg', '')}"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def build() -> typer.Typer:
-    """The application with every command."""
+    """Build the application with every command."""
     lethe = CommandLine(
         help="Makes a trained linear graph neural network forget nodes, and proves it.",
         no_args_is_help=True,
@@ -148,7 +148,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What all commands share."""
+    """Options and checks shared by all commands."""
     require_known_variables(os.environ)
 
 

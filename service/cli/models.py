@@ -1,4 +1,4 @@
-"""`lethe predict` and `lethe model import`: what the served model says, and another in its place."""
+"""`lethe predict` and `lethe model import`: query the served model, or replace it."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,14 +56,14 @@ def predict(
 
 
 def _row(one: NodePrediction) -> tuple[str, str, str]:
-    """What is shown of a node; of a regression all targets in one cell."""
+    """Return the cells for a node; a regression's targets share one cell."""
     if one.scores:
         return one.node, ", ".join(one.scores), ", ".join(f"{value:.4g}" for value in one.scores.values())
     return one.node, one.label, str(round(one.probabilities[one.label], 4))
 
 
 _UNTOUCHED = "Nothing was changed. Run the same command again; it also removes the incomplete copy."
-#: Seconds between looks at how far an import has come.
+#: Seconds between checks of an import's progress.
 _LOOK_S = 0.2
 
 
@@ -120,7 +120,7 @@ def import_(
 
 
 def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path], Store]":
-    """What writes the model to serve into a folder, in steps of `work`."""
+    """Return a function that writes the model to serve into a folder, reporting its steps to `work`."""
     from model_store.store import Store
     from model_store.untrusted_folder import copy_model
 
@@ -143,7 +143,7 @@ def _provider(folder: Path, weights: Path | None, work: Work) -> "Callable[[Path
 
 
 def _place(settings: Settings, provide: "Callable[[Path], Store]", work: Work) -> None:
-    """The first model: it gets its name only when it is whole and on disk."""
+    """Place the first model; it gets its name only when it is complete and on disk."""
     from uuid import uuid4
 
     from model_store.replacement import Replacement, copying_lock
@@ -163,7 +163,7 @@ def _replace(
     exclude_deleted: bool,
     as_json: bool,
 ) -> None:
-    """Asks for the import and, where a service runs, waits for what becomes of it."""
+    """Request the import and, if a service runs, wait for its result."""
     from service.processes.private_servers import open_servers
 
     running = read_facts(settings.home) is not None
@@ -221,7 +221,7 @@ async def _asked(
 
 
 async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImport | None":
-    """The import once it has ended; None when the service ends before it. `work` says what the service says."""
+    """Return the finished import, or None if the service stops first; `work` relays the service's progress."""
     from service.db import lease
     from service.db.transactions import transaction
     from service.unlearner.causes import ImportRepository
@@ -242,7 +242,7 @@ async def _ended(settings: Settings, import_id: "UUID", work: Work) -> "ModelImp
 
 
 def _print(manifest: "Manifest", version: "Version | None", what: str, as_json: bool) -> None:
-    """Tells of the model that was taken over, as which version where a service has done it."""
+    """Print the imported model, with its version if a service has taken it over."""
     document = {
         "model": manifest.name,
         "nodes": manifest.nodes,

@@ -1,4 +1,4 @@
-"""`lethe recover`: go on with a store and a database that are not of the same moment."""
+"""`lethe recover`: continue with a store and a database from different moments."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from service.domain.versions import Recovery
     from service.unlearner.recovery import Recovered
 
-#: Seconds between attempts to take the lease.
+#: Seconds between attempts to acquire the lease.
 _ASK_S = 0.2
 #: Most leases that one recovery may lose before it gives up.
 _MOST_LOSSES = 5
@@ -42,13 +42,13 @@ _SEND_AGAIN = "Send the failed requests again: `GET /deletions?status=failed` li
 
 @dataclass(frozen=True)
 class _GivenUp:
-    """What the operator goes on without."""
+    """Losses that the operator accepts."""
 
     #: Requests whose keys are lost.
     requests: "set[UUID]"
-    #: Whether that is what cannot be read of the store's own tombstones.
+    #: Whether unreadable tombstones of the store are given up.
     tombstones: bool
-    #: Whether the model is not served in another LETHE_HOME any more.
+    #: Whether the other LETHE_HOME has stopped serving the model for good.
     other_home: bool
 
 
@@ -126,8 +126,8 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
     keys = settings.home / "keys"
 
     async def belongs(connection: "Connection") -> None:
-        # Nothing changes in another Lethe's database, nor before noise is asked for where there was some; all else that
-        # `serve` would refuse is what is recovered from.
+        # Another Lethe's database must not change, nor may noise be dropped if it was promised. All other conditions
+        # that `serve` refuses are what recovery is for.
         await PointerRepository(connection).require_only(store.manifest.name)
         if settings.certify is None:
             await require_unpromised(connection, store)
@@ -162,7 +162,7 @@ async def _persistently(
     given_up: _GivenUp,
     executor: Executor,
 ) -> "Recovered":
-    """All of it, begun again when the lease was not renewed in time, as on a machine that is too busy."""
+    """Recover, starting over if the lease was not renewed in time, as on an overloaded machine."""
     from service.unlearner.lease_keeper import RenewalFailed
 
     losses = 0
@@ -216,9 +216,9 @@ async def _under_lease(
 
 
 async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_over: bool) -> "Lease":
-    """The lease, after that of a process that was killed has ended.
+    """Acquire the lease, waiting for a killed process's lease to expire.
 
-    Raises AlreadyRunning when it does not end, and AnotherHome unless it is to `take_over`.
+    Raises AlreadyRunning when it does not expire, and AnotherHome unless `take_over` is set.
     """
     from service.db import lease as leases
     from service.home_id import id_of

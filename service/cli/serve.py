@@ -1,4 +1,4 @@
-"""`lethe serve`: run the service, with a first model if there is none; every setting is a flag here."""
+"""`lethe serve`: run the service, and train a first model if there is none. Every setting is a flag here."""
 
 import inspect
 import os
@@ -19,11 +19,11 @@ from service.settings import Settings, load_settings, variable_name
 
 
 def train_first_model(settings: Settings) -> None:
-    """Train a model into the folder that is served, unless one is there; to be called with the home's lock held.
+    """Train a model into the served folder, unless it has one. Call it with the home's lock held.
 
     Raises:
-        ConfigurationError: a folder outside of LETHE_HOME was named in which there is no model, or the model that was
-            served is not there; or others are to reach a first start whose first key they could guess.
+        ConfigurationError: a named folder outside LETHE_HOME has no model, or the model served before is missing; or
+            other machines could reach a first start whose first key is guessable.
         DatasetNotFound: the dataset cannot be found.
     """
     from model_store.replacement import finish_move
@@ -31,7 +31,7 @@ def train_first_model(settings: Settings) -> None:
     from service.cli.train import TrainingOptions, train_and_report
 
     folder = settings.model_dir
-    # A crash in the middle of an import may have left the model beside its place.
+    # A crash during an import may have left the model beside its place.
     finish_move(folder)
     if not is_empty(folder):
         return
@@ -47,14 +47,14 @@ def train_first_model(settings: Settings) -> None:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a model may be written there. A damaged one, whatever it has lost, is never taken for none."""
+    """Return whether a model may be written to `folder`. A damaged model, however incomplete, counts as one."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def require_new_home(settings: Settings, found: str) -> None:
-    """Raises ConfigurationError where a model has been served that is not there: a first one meets no tombstone.
+    """Raise ConfigurationError if a model served before is missing: a first model would ignore its tombstones.
 
-    `found` names the model that can take its place, as in "copy …".
+    `found` names a possible replacement, as in "copy …".
     """
     from service.processes.key_folder import SLOTS
 
@@ -83,7 +83,7 @@ _ROLE = inspect.Parameter(
 
 
 def command() -> Callable[..., None]:
-    """The command, with one option per field of `Settings`."""
+    """Return the command, with one option per field of `Settings`."""
 
     def serve(role: Role | None = None, **flags: Any) -> None:
         role, flags = as_torchrun_says(role, flags, os.environ)
@@ -113,9 +113,9 @@ def command() -> Callable[..., None]:
 def as_torchrun_says(
     role: Role | None, flags: dict[str, Any], environment: Mapping[str, str]
 ) -> tuple[Role | None, dict[str, Any]]:
-    """The role and the flags of one of the processes that torchrun starts: all but the first of them are workers.
+    """Return role and flags for a process started by torchrun: all but the first are workers.
 
-    It says how many they are and at which address the first is, unless a flag does; elsewhere nothing changes.
+    torchrun provides their number and the first one's address, unless flags override them; elsewhere nothing changes.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return role, flags
@@ -123,20 +123,20 @@ def as_torchrun_says(
     given = {name: value for name, value in flags.items() if value is not None}
     if environment["RANK"] != "0":
         return "worker", told | given
-    # Those that follow are started already: the first starts none.
+    # The workers are already started, so the first process starts none.
     return role or "unlearner", told | given
 
 
 def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:
-    """See to a model in the folder that is served when nothing is there; what is there is for the service to judge.
+    """Train a model if the served folder is empty. If it is not, the service judges its content.
 
-    Raises what `train_first_model` raises, and AlreadyRunning when another process trains or serves in this LETHE_HOME.
+    Raises as `train_first_model`, and AlreadyRunning when another process trains or serves in this LETHE_HOME.
     """
     if not is_empty(settings.model_dir):
         return
     home = Home(settings.home)
     home.prepare()
-    # Two that start for the first time at once must not both train into one folder.
+    # Two concurrent first starts must not both train into one folder.
     lock = HomeLock(home)
     try:
         train(settings)
@@ -145,7 +145,7 @@ def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_f
 
 
 def setting_option(name: str) -> Any:
-    """The option of a field of `Settings`, for a parameter that is text or None and is given to `load_settings`."""
+    """Return the option for a field of `Settings`; its parameter is text or None and goes to `load_settings`."""
     field = Settings.model_fields[name]
     default = field.get_default()
     return typer.Option(
@@ -157,7 +157,7 @@ def setting_option(name: str) -> Any:
 
 
 def _option(name: str) -> inspect.Parameter:
-    # Text, not the field's type: the settings check flags and variables alike, and name both in their errors.
+    # Use text instead of the field's type: the settings check flags and variables alike, and name both in errors.
     annotation = Annotated[str | None, setting_option(name)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

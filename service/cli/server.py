@@ -1,4 +1,4 @@
-"""Where a running Lethe is, and the key to talk to it."""
+"""Address of a running Lethe, and the key for it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,31 +43,30 @@ Key = Annotated[
 
 
 def read_facts(home: Path) -> ServerFacts | None:
-    """The facts of a `serve` that runs in `home`; None when none runs there, or they may not be read."""
+    """Return the facts of a `serve` running in `home`; None if none runs there or they are unreadable."""
     return next(filter(None, (_read(path) for _, path in facts_paths(home))), None)
 
 
 def _read(path: Path) -> ServerFacts | None:
     try:
         facts = msgspec.json.decode(path.read_bytes(), type=ServerFacts)
-        # After a power cut another process may have its id: a stranger, who is not to be sent the key.
+        # After a power cut, another process may have its id; that stranger must not receive the key.
         return facts if was_there(psutil.Process(facts.pid), facts.started_at.timestamp()) else None
     except (OSError, ValueError, psutil.Error):
         return None
 
 
 def settings_of(home: Path, model: Path | None = None) -> Settings:
-    """Settings for a command that is about the model served in `home`.
+    """Return settings for a command about the model served in `home`.
 
-    Its folder is `model` or, unless that is given, the one that a running `serve` was given; else as `serve` would
-    choose it.
+    The model's folder is `model` if given, else that of a running `serve`, else the one `serve` would choose.
     """
     facts = read_facts(home)
     return load_settings(home=home, model=model or (Path(facts.model) if facts else None))
 
 
 def settings_of_used(home: Path, model: Path | None = None) -> Settings:
-    """As `settings_of`, for what can only be asked where a Lethe has run; raises Unavailable where none has."""
+    """Return `settings_of` for commands that need a home where Lethe has run; raises Unavailable otherwise."""
     settings = settings_of(home, model)
     if settings.database_url is None and not settings.home.exists():
         raise _none_runs(home)
@@ -75,12 +74,12 @@ def settings_of_used(home: Path, model: Path | None = None) -> Settings:
 
 
 def connect(url: str | None, key: str | None, home: Path) -> LetheClient:
-    """A client of the Lethe meant by --url, --key and LETHE_HOME.
+    """Return a client of the Lethe selected by --url, --key and LETHE_HOME.
 
-    The key of the Lethe in LETHE_HOME is for that one alone: whoever answers at another address is not sent it.
+    The key in LETHE_HOME is sent only to the Lethe that runs there, never to another address.
 
     Raises:
-        Unavailable: no address was given, and none runs in LETHE_HOME.
+        Unavailable: no address was given, and no Lethe runs in LETHE_HOME.
         ConfigurationError: no key was given and none can be read.
     """
     facts = read_facts(home)

@@ -1,4 +1,4 @@
-"""What `lethe doctor` finds by asking Postgres, Redis and a running Lethe."""
+"""Checks by `lethe doctor` of Postgres, Redis and a running Lethe."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,8 +28,9 @@ _LEASED = "SELECT name FROM leases WHERE expires_at > clock_timestamp() ORDER BY
 
 
 async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
-    """Whether Postgres answers, has this version's schema, agrees on the time and on the keys in `keys`, and who holds
-    the leases.
+    """Check that Postgres answers, has this version's schema, and agrees on the time and the keys in `keys`.
+
+    Also reports who holds the leases, and requests that need attention.
     """
     if url is None:
         return [Finding("postgres", None, "private, not running; `./lethe serve` starts it")]
@@ -50,7 +51,7 @@ async def postgres(url: str | None, keys: Path) -> Sequence[Finding]:
 
 
 async def login(url: str | None, role: str) -> Finding:
-    """Whether the process that works as `role` has a login that can do no more than that role."""
+    """Check that the process with `role` has a login without further rights."""
     name = f"login of {role}"
     if url is None:
         text = "none of its own: an attacker who controls that process has all rights of the login in DATABASE_URL"
@@ -73,7 +74,7 @@ async def login(url: str | None, role: str) -> Finding:
 
 
 async def redis(url: str | None) -> Finding:
-    """Whether Redis answers."""
+    """Check that Redis answers."""
     if url is None:
         return Finding("redis", None, "private, not running; `./lethe serve` starts it")
     try:
@@ -84,7 +85,7 @@ async def redis(url: str | None) -> Finding:
 
 
 def service(facts: ServerFacts | None) -> list[Finding]:
-    """What a running Lethe says of its own readiness."""
+    """Report a running Lethe's own readiness checks."""
     if facts is None:
         return [Finding("service", None, "not running in this LETHE_HOME")]
     try:
@@ -118,7 +119,7 @@ def _clock(apart: float) -> Finding:
 
 
 async def _keys(engine: Engine, folder: Path) -> Finding:
-    """Whether the keys are those that the database relies on; makes none."""
+    """Check that the keys are those that the database relies on; creates none."""
     async with transaction(engine) as connection:
         registered = await VaultKeyRepository(connection).registered()
         tombstones = await TombstoneRepository(connection).key_fingerprints()
@@ -136,7 +137,7 @@ async def _keys(engine: Engine, folder: Path) -> Finding:
 
 
 async def _requests(engine: Engine) -> Finding:
-    """Whether somebody has to see to a request."""
+    """Check whether requests need attention."""
     columns = ("open", "open_past_deadline", "open_failed")
     asked = f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in columns)} FROM audit_open"
     async with transaction(engine) as connection:

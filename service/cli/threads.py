@@ -1,4 +1,4 @@
-"""On how many threads torch computes, where nobody has said."""
+"""Default number of threads for torch."""
 
 import math
 import os
@@ -12,9 +12,9 @@ _MOST = 8
 
 
 def set_threads(environment: MutableMapping[str, str]) -> None:
-    """Say in `environment` what the launcher of a checkout says in it; what is set already stays.
+    """Set the variables that a checkout's launcher sets in `environment`; existing values stay.
 
-    To be called before torch is imported, which reads it once.
+    Call it before importing torch, which reads them once.
     """
     if not environment.get("OMP_NUM_THREADS"):
         environment["OMP_NUM_THREADS"] = str(cores())
@@ -23,14 +23,14 @@ def set_threads(environment: MutableMapping[str, str]) -> None:
 
 
 def cores() -> int:
-    """Cores that compute: no hyperthreads, no more than this process may use, and at most 8."""
+    """Return the number of cores to compute on: physical ones that this process may use, at most 8."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, allowed, _quota(), _MOST))
 
 
 def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Processors' worth of time that the control group gets, rounded up; `_MOST` where it is not limited."""
+    """Return the control group's CPU quota in processors, rounded up; `_MOST` if unlimited."""
     try:
         quota, period = file.read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""`lethe train`: from a dataset to a model folder."""
+"""`lethe train`: build a model folder from a dataset."""
 
 import os
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ Split = Literal["full", "public"]
 Device = Literal["auto", "cpu", "cuda"]
 
 _DEFAULTS = ModelSpec()
-#: Canaries of one cohort.
+#: Canaries per cohort.
 COHORT_NODES = 4
 
 
@@ -157,21 +157,21 @@ def command(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """What of a dataset a model is trained on, and where."""
+    """Selection from a dataset and the device for training."""
 
-    #: The model's; the dataset's if None.
+    #: Name of the model; None for the dataset's name.
     name: str | None = None
     split: Split = "full"
     dedupe: bool = False
     device: Device = "auto"
-    #: Ids of the nodes that get a binary feature of their own, for the feature injection test.
+    #: Ids of nodes that get a binary feature of their own, for the feature injection test.
     injected: Sequence[str] | None = None
-    #: Whether they get a class of their own too.
+    #: Whether they also get a class of their own.
     extra_class: bool = False
-    #: Canaries to add to the nodes of the dataset.
+    #: Number of canary cohorts added to the dataset.
     cohorts: int = 0
     cohort_nodes: int = COHORT_NODES
-    #: Ids of the nodes that an MLP is trained on.
+    #: Ids of nodes that an MLP is trained on.
     public: Sequence[str] = ()
 
 
@@ -184,7 +184,7 @@ def train_and_report(
     data_dir: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Train, saying how far it is, and print the summary; see `train_model`."""
+    """Train with progress output, and print the summary; see `train_model`."""
     from model_store.datasets.load import default_data_dirs
 
     folders = default_data_dirs(os.environ)
@@ -211,12 +211,12 @@ def train_model(
     data_dirs: Sequence[Path],
     work: Work | None = None,
 ) -> "Manifest":
-    """Train on a dataset and write the model to the new folder `out`, which appears only when it is whole.
+    """Train on a dataset and write the model to the new folder `out`, which appears only when complete.
 
-    What takes long are steps of `work`.
+    `work` reports the long steps.
 
     Raises:
-        ConfigurationError: there is something at `out`.
+        ConfigurationError: `out` exists and is not empty.
         ProjectorError: the dataset, the device or the training fails.
     """
     from model_store.build import build_model
@@ -225,7 +225,7 @@ def train_model(
     from projector.forgetting.canaries import new_tag
     from projector.forgetting.injection import add_canaries, inject_channel
 
-    # Looked at before the work as well as after it: training may take long.
+    # Check before training too, which may take long.
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove this one first.")
     work = work or Work()
@@ -255,7 +255,7 @@ def train_model(
     )
     work.begin("Writing the model")
     manifest = built.write(out).manifest
-    # A model holds ids and features of people.
+    # A model holds personal ids and features.
     ignore_in_git(out)
     return manifest
 
@@ -267,5 +267,5 @@ def _resolved(device: Device) -> str:
 
 
 def _name_of(dataset: str) -> str:
-    """`cora` of `cora` and of `data/cora.npz`; `synthetic` of `synthetic:…`."""
+    """Return `cora` for `cora` and `data/cora.npz`, and `synthetic` for `synthetic:…`."""
     return Path(dataset.partition(":")[0]).stem

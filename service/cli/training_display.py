@@ -1,4 +1,4 @@
-"""What training shows: how far it is while it runs, a table when it is done."""
+"""Output of training: progress while it runs, and a table at the end."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TrainingSteps:
-    """Tells a `Work` how far training is; to be called at each step of it."""
+    """Reports training progress to a `Work`; call it at each step."""
 
     def __init__(self, work: Work, spec: ModelSpec) -> None:
         self._work = work
@@ -27,7 +27,7 @@ class TrainingSteps:
         self._done = 0.0
 
     def __call__(self, step: "BuildProgress") -> None:
-        """One epoch of the MLP, or one step of the solver."""
+        """Report one epoch of the MLP, or one step of the solver."""
         from projector.training.mlp import MlpProgress
 
         if isinstance(step, MlpProgress):
@@ -48,7 +48,7 @@ class TrainingSteps:
 
 
 def _share_done(step: "TrainingProgress", tolerance: float) -> float:
-    """Epochs are counted; Newton's steps gain digits, so its share is that of the digits asked for."""
+    """Return the finished share: epochs are counted; Newton's steps gain digits, so digits are counted."""
     if step.iterations is not None:
         return step.iteration / step.iterations
     if not 0.0 < step.relative_gradient < 1.0:
@@ -57,7 +57,7 @@ def _share_done(step: "TrainingProgress", tolerance: float) -> float:
 
 
 def summary(manifest: "Manifest", out: Path) -> Table:
-    """What was trained, and how well."""
+    """Return a table of what was trained, and how well."""
     training = manifest.training
     channels = "".join(f", test column {one.column} on {one.nodes} nodes" for one in manifest.injected_channels)
     rows = [

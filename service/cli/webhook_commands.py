@@ -1,6 +1,6 @@
-"""`lethe webhooks`: where the events of requests are sent.
+"""`lethe webhooks`: receivers of request events.
 
-On the database itself, like keys: no key of the interface can have Lethe send anything anywhere.
+These commands use the database directly, like `keys`: no API key can make Lethe send anything anywhere.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = Fal
 
 
 def _facts(endpoint: "Endpoint") -> dict[str, object]:
-    """What JSON says of an endpoint: nothing of its secret."""
+    """Return the JSON members of an endpoint, without its secret."""
     names = ("id", "url", "created_at", "removed_at", "removal")
     return {name: getattr(endpoint, name) for name in names}
 

@@ -1,11 +1,11 @@
-"""Addresses: of this machine, of clients, and what stands for whoever has one."""
+"""Addresses of this machine and of clients."""
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that `host` is, of IPv4 also where it is written as one of IPv6; None when it is none."""
+    """Return the address that `host` spells, with IPv4-mapped IPv6 as IPv4; None if it is not an address."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -14,7 +14,7 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def subscriber(host: str) -> str:
-    """What stands for whoever has `host`: an address, or with IPv6 the smallest network that is given out (/64)."""
+    """Return what identifies a client at `host`: its IPv4 address, or its /64, the smallest IPv6 network assigned."""
     address = address_of(host)
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))
@@ -22,7 +22,7 @@ def subscriber(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on `host`; False also for a name without an address."""
+    """Return whether only this machine can reach a listener on `host`; False if the name has no address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(bound: socket.socket) -> str:
-    """The address under which a process on this machine reaches `bound`."""
+    """Return the URL by which processes on this machine reach `bound`."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"

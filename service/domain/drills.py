@@ -1,4 +1,4 @@
-"""Drills: deletions of canaries, which show that deleting works because the weights themselves can be read."""
+"""Drills: deletions of canaries. They show that deletion works, because the canaries' weights can be read directly."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,47 +6,47 @@ from uuid import UUID
 
 from service.domain.states import RequestStatus
 
-#: The most that may be left of a canary column's norm, as a share of what it was: exactly 0, or rounding.
+#: Largest remaining norm of a canary column, relative to the norm before: exactly 0, or rounding.
 MOST_LEFT = 1e-12
 
 
 @dataclass(frozen=True)
 class NewDrill:
-    """A drill to be recorded together with its request."""
+    """A drill to record together with its request."""
 
     cohort: int
-    #: The newest drill of the model when the cohort was chosen; if there is a newer one by now, nothing is recorded.
+    #: The model's newest drill when the cohort was chosen. If a newer one exists, nothing is recorded.
     after: UUID | None
 
 
 @dataclass(frozen=True)
 class Drill:
-    """The deletion of one cohort of canaries, and what was read from the weights."""
+    """The deletion of one cohort of canaries, and the weights read before and after."""
 
     request_id: UUID
     model: str
-    #: From 1, in the order of the model's canary columns.
+    #: Counted from 1, in the order of the model's canary columns.
     cohort: int
     requested_at: datetime
-    #: That of its request, with its times.
+    #: Status and times of its request.
     status: RequestStatus
     applied_at: datetime | None = None
     completed_at: datetime | None = None
     failed_at: datetime | None = None
-    #: Norm of the cohort's rows of W before and after; None before it is applied, or when it could not be read.
+    #: Norm of the cohort's rows of W before and after; None until applied, or if it could not be read.
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
-    #: When an import put another model in the place of the one it was a drill of; None while that one is served.
+    #: When an import replaced the drilled model; None while that model is served.
     model_replaced_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether its request is still under way."""
+        """Whether its request is still open."""
         return self.status in (RequestStatus.QUEUED, RequestStatus.APPLIED)
 
     @property
     def passed(self) -> bool | None:
-        """Whether the column had weight and has none left, on the disk as well; None while open and when cancelled."""
+        """Whether the column had weight and now has none, on disk too; None while open or if cancelled."""
         if self.status is RequestStatus.FAILED:
             return False
         if self.status is not RequestStatus.COMPLETED:
@@ -56,7 +56,7 @@ class Drill:
 
     @property
     def finding(self) -> str:
-        """The result in a sentence, for a reader without mathematics, and of which model if of an earlier one."""
+        """The result in a plain sentence, which also names an earlier model if the drill ran on one."""
         if self.model_replaced_at is None or self.passed is None:
             return self._result
         moment = self.model_replaced_at.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Field types that several request bodies share; every one is strict."""
+"""Field types shared by several request bodies; all are strict."""
 
 import re
 from datetime import UTC, date, datetime
@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from projector.graph.node_ids import MAX_CHARACTERS
 from service.text import UNSHOWN, fault_of
 
-#: Times beyond these are none of a request; a time zone cannot carry what is between them out of the calendar.
+#: Range of accepted times. Within it, no time zone can push a time out of the calendar.
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -59,7 +59,7 @@ Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: An external node id: any non-empty text of at most MAX_CHARACTERS characters.
 NodeId = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MAX_CHARACTERS)]
 
-#: External node ids. Looked through up to the first fault: each further one would cost time, and tell nothing new.
+#: External node ids. Validation stops at the first fault: more would cost time and add nothing.
 NodeIds = Annotated[list[NodeId], Field(min_length=1, fail_fast=True)]
 
 #: The two ends of an edge.
@@ -72,7 +72,7 @@ def _is_shown(text: str) -> str:
     return text
 
 
-#: Checks that text has no invisible characters, and documents the check in /docs.
+#: Refuse text with invisible characters, and document the check in /docs.
 IS_SHOWN, SHOWN = AfterValidator(_is_shown), Field(json_schema_extra={"pattern": f"^[^{UNSHOWN}]*$"})
 
 #: The caller's own reference: 1 to 200 characters, none invisible.
@@ -82,7 +82,7 @@ _REFERENCE = TypeAdapter(Reference)
 
 
 def is_reference(text: str) -> bool:
-    """Whether a request can have this reference."""
+    """Return whether `text` is a valid reference."""
     try:
         _REFERENCE.validate_python(text)
     except ValidationError:
@@ -91,7 +91,7 @@ def is_reference(text: str) -> bool:
 
 
 class Window(BaseModel):
-    """From `since` (included) to `until` (excluded), which subclasses declare; a missing one sets no limit."""
+    """A half-open interval from `since` to `until` (excluded), declared by subclasses. A missing end sets no limit."""
 
     @model_validator(mode="after")
     def _begins_before_it_ends(self) -> Self:
@@ -101,12 +101,12 @@ class Window(BaseModel):
         return self
 
 
-#: Longest part of a member's name that an error quotes.
+#: Most characters of a member's name that an error quotes.
 _LONGEST_NAME = 100
 
 
 class Known(BaseModel):
-    """Members or parameters, all of them known. An error for too many names the first unknown one."""
+    """Accepts only known members or parameters. An error for too many of them names the first unknown one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +115,7 @@ class Known(BaseModel):
     def _no_more_than_known(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
             unknown = next(str(name) for name in given if name not in cls.model_fields)
-            # Half a character, as JSON can name one, is no text.
+            # JSON can name half of a surrogate pair, which is not valid text.
             shown = unknown[:_LONGEST_NAME].encode(errors="backslashreplace").decode()
             raise PydanticCustomError(
                 "too_many_members",

@@ -1,7 +1,7 @@
-"""The figures of an audit: the records that hold them, and what each is called, means and is shown as.
+"""The figures of an audit: the records that hold them, with each figure's name, meaning and format.
 
-Columns of the database, fields of answers, columns of exports, rows of pages and of commands, and the table in the
-documents derive from here: `python -m docs.figures_table` writes the last; a test says when it is due.
+Database columns, response fields, export columns, rows on pages and in the terminal, and the table in the documentation
+derive from here. `python -m docs.figures_table` writes that table; a test reports when it is stale.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from typing import Any
 
 from service.domain.formats import number, percent
 
-#: Residuals, relative to |W|, above this are no rounding: the weights have left the span of the remaining nodes, or
-#: the coefficients no longer belong to the weights.
+#: Larger residuals, relative to |W|, are not rounding: the weights have left the span of the remaining nodes, or the
+#: coefficients no longer belong to the weights.
 MOST_RESIDUAL = 1e-8
-#: The same of the span residual between a batch and its repair: eps cond(X)^2 for a condition number of 1e5, the
-#: largest that the directions carried by the pseudo-inverse can have.
+#: The same limit for the span residual between a batch and its repair: eps cond(X)^2 for a condition number of 1e5, the
+#: largest possible for the directions that the pseudo-inverse keeps.
 MOST_UNREPAIRED = 2.3e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Bounds on |W - W_u|_F, W_u the optimum on the remaining graph; None without a certificate.
+    """Bounds on |W - W_u|_F, where W_u is the optimum on the remaining graph; None without a certificate.
 
-    Before the repair of the weights and after it, and relative to |W|_F, where it is not 0.
+    Given before and after the repair of the weights, and also relative to |W|_F where that is not 0.
     """
 
     distance_bound_before: float | None = None
@@ -35,13 +35,13 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationFigures:
-    """How a version is published, where it is with noise; all None where it is as it is."""
+    """The noise with which a version is published; all None if it is published without noise."""
 
     publication_epsilon: float | None = None
     publication_delta: float | None = None
     #: K.
     publications_planned: int | None = None
-    #: Of this version alone, for the sum over all.
+    #: Of this version alone; squares of mu add up over versions.
     publication_mu: float | None = None
     #: Hex.
     commitment_salt: str | None = None
@@ -49,29 +49,29 @@ class PublicationFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionFigures(Bounds, PublicationFigures):
-    """What is measured of every version, whatever made it: columns of `versions`."""
+    """Measurements of every version, whatever its cause: columns of `versions`."""
 
-    #: Directions of the weights that only what it lacks of what it was made from had supported.
+    #: Directions of the weights supported only by data that was removed in this version.
     directions_removed: int = 0
-    #: Recomputed from the rows on disk; None until then.
+    #: Recomputed from the rows on disk; None before that.
     span_residual: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairFigures:
-    """What is measured of a repair: columns of `versions`, of the one in which it ended; None in all others."""
+    """Measurements of a repair: columns of `versions`, set for the version in which it ended, else None."""
 
     #: Newton steps.
     repair_iterations: int | None = None
     #: |W - W_projected|_F / |W_projected|_F.
     repair_weight_change: float | None = None
-    #: The relative bound up to which it counted as converged.
+    #: Relative bound up to which the repair counts as converged.
     repair_tolerance: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchDetails:
-    """What is measured of a version whose cause is a batch, and of no other: columns of `batches`."""
+    """Measurements only of versions that a batch caused: columns of `batches`."""
 
     rank_before: int
     #: |W_after - W_before|_F / |W_before|_F.
@@ -80,21 +80,21 @@ class BatchDetails:
     coefficient_residual: float
     lost_direction_norm_before: float | None
     lost_direction_norm_after: float | None
-    #: How M+ was obtained: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
+    #: Method for M+: `downdate`, `decompose` or `refactorise`; `none` when no feature was deleted.
     factor_method: str
-    #: Relative, of the weights as they were when the batch began, to the optimum of the graph as it was.
+    #: Relative bound on the distance from the weights at the start of the batch to the optimum of the graph before it.
     distance_bound_start_relative: float | None = None
-    #: Seconds; None where nothing is repaired.
+    #: Seconds; None without repair.
     factor_age_s: float | None = None
 
 
 @dataclass(frozen=True)
 class RequestNorms:
-    """What a batch deleted for one request, and the norms measured for it: columns of `request_audits`."""
+    """The targets that a batch deleted for one request, and their norms: columns of `request_audits`."""
 
-    #: How many of the nodes or edges named this batch deleted for the request; the others were gone.
+    #: Number of the request's nodes or edges that this batch deleted for it; the others were already gone.
     deleted: int
-    #: None where a norm does not exist.
+    #: None where a norm is undefined.
     injected_norm_before: float | None
     injected_norm_after: float | None
     channel_norm_before: float | None
@@ -102,7 +102,7 @@ class RequestNorms:
 
 
 class Question(StrEnum):
-    """What a reader asks of an audit, in the order in which pages answer."""
+    """Questions that an audit answers, in the order of the pages."""
 
     LEFT = "Is anything of it left in the weights?"
     DISTANCE = "How far are the weights from retraining?"
@@ -110,56 +110,55 @@ class Question(StrEnum):
 
 
 class Form(StrEnum):
-    """How a value is written."""
+    """Format of a value."""
 
     NUMBER = "number"
-    #: A share, written per cent, or in ppm or ppb.
+    #: A share, written as per cent, ppm or ppb.
     PERCENT = "percent"
     DIGEST = "digest"
     TEXT = "text"
-    #: Several numbers, by name: no column of a file.
+    #: Several named numbers; not a column of a file.
     BY_STEP = "by step"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What one figure is called, means and is shown as."""
+    """Name, meaning and format of one figure."""
 
     label: str
     #: One or two plain sentences.
     meaning: str
-    #: A value, for the examples of the interface.
+    #: Example value for the API documentation.
     example: object = None
-    #: None where pages show it outside of their tables of figures.
+    #: None if pages show it outside their tables of figures.
     question: Question | None = None
     form: Form = Form.NUMBER
     unit: str = ""
-    #: The most that rounding explains; None where a figure has no such limit.
+    #: Largest value that rounding explains; None without such a limit.
     limit: float | None = None
-    #: Whether receipts and `audit show` have it among the figures; they have some in rows of their own.
+    #: Whether receipts and `audit show` list it among the figures; they show some in rows of their own.
     in_receipts: bool = True
-    #: Whether answers of the interface have it; exports and events have all.
+    #: Whether API responses contain it; exports and events contain all figures.
     in_answers: bool = True
-    #: Whether it is computed from the weights as they are, so that of versions published with noise the audit alone
-    #: has it.
+    #: Whether it is computed from the weights without noise. For versions published with noise, only the audit has it.
     is_exact: bool = False
-    #: When it is null; empty where it never is.
+    #: When it is null; empty if never.
     absent: str = ""
 
     @property
     def description(self) -> str:
-        """Its meaning, with when it is null."""
+        """The meaning, with the condition for null."""
         return f"{self.meaning} Null {self.absent}." if self.absent else self.meaning
 
     def written(self, value: Any) -> str:
-        """A value of it, as pages, papers and the terminal show it; a dash for None."""
+        """Return `value` as pages, papers and the terminal show it; a dash for None."""
         if self.form is Form.PERCENT:
             return percent(value)
         text = number(value) if value is None or self.form is Form.NUMBER else str(value)
         return f"{text} {self.unit}" if self.unit and value is not None else text
 
     def exact(self, value: Any) -> str:
-        """The share that `written` gives in ppm or ppb, as a power of ten; empty for every other value."""
+        """Return the power of ten for a share that `written` gives in ppm or ppb; empty otherwise."""
         is_small = self.form is Form.PERCENT and value and not percent(value).endswith("%")
         return number(value) if is_small and percent(value) != number(value) else ""
 
@@ -180,7 +179,7 @@ _version = partial(_model, in_receipts=False)
 _promise = partial(_distance, absent="for versions published as they are")
 _digest = partial(_version, form=Form.DIGEST)
 
-#: By name, in the order of answers and exports.
+#: By name, in the order of responses and exports.
 FIGURES: Mapping[str, Figure] = {
     "model_version_before": _version("Model version before", "Version before the batch.", 6),
     "model_version_after": _version(
@@ -336,7 +335,7 @@ FIGURES: Mapping[str, Figure] = {
     ),
     "device": Figure("Device", "What the batch was computed on.", "cpu", form=Form.TEXT),
 }
-#: Steps of a batch, in words and in their order, by their name in `durations_ms`.
+#: Labels of the steps of a batch, in order, by their name in `durations_ms`.
 _STEPS = {
     "project": "Computing the new weights",
     "repair": "Repairing them",
@@ -345,7 +344,7 @@ _STEPS = {
     "erase": "Erasing the disk",
     "verify": "Measuring what is on the disk",
 }
-#: What is told of all requests together, by name: the same on the first screen, at the terminal and on reports.
+#: Labels of the totals over all requests, by name; shared by the first screen, the terminal and reports.
 TOTALS: Mapping[str, str] = {
     "requests": "Received",
     "completed": "Completed",
@@ -365,16 +364,16 @@ TOTALS: Mapping[str, str] = {
     "rank": "Rank",
     "live_nodes": "Live nodes",
 }
-#: Those that receipts and `audit show` give as figures.
+#: Figures listed on receipts and by `audit show`.
 RECEIPT = {name: each for name, each in FIGURES.items() if each.question and each.in_receipts}
-#: Those that the audit alone has of versions published with noise.
+#: Figures that only the audit has for versions published with noise.
 EXACT = frozenset(name for name, each in FIGURES.items() if each.is_exact)
-#: Those of a request of its own; the others are those of its batch.
+#: Figures of the request itself; the others belong to its batch.
 OF_REQUEST = frozenset(each.name for each in fields(RequestNorms))
 
 
 def answers(known: Mapping[str, Any]) -> Mapping[Question, Sequence[tuple[Figure, Any]]]:
-    """The figures that are known, with their values, by the question they answer; no question without any."""
+    """Return the known figures with their values, grouped by question; questions without figures are left out."""
     found: dict[Question, list[tuple[Figure, Any]]] = {question: [] for question in Question}
     for name, figure in FIGURES.items():
         if figure.question is not None and known.get(name) is not None:
@@ -383,11 +382,11 @@ def answers(known: Mapping[str, Any]) -> Mapping[Question, Sequence[tuple[Figure
 
 
 def timed_steps(durations_ms: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Milliseconds by step, in words and in the order of the steps; one without words comes last, by its name."""
+    """Return milliseconds by step, labelled and in step order; unlabelled steps come last under their own names."""
     known = [(words, durations_ms[name]) for name, words in _STEPS.items() if name in durations_ms]
     return known + [(name, ms) for name, ms in durations_ms.items() if name not in _STEPS]
 
 
 def values_of(record: object, *kinds: type[Any]) -> dict[str, Any]:
-    """What `record` holds of the figures of `kinds`, which it is made of, by name."""
+    """Return the fields of `kinds` in `record` by name; `record` inherits from `kinds`."""
     return {each.name: getattr(record, each.name) for kind in kinds for each in fields(kind)}

@@ -1,16 +1,16 @@
-"""How figures, times and durations are written, on pages, papers and at the terminal."""
+"""Formats of figures, times and durations on pages, on papers and in the terminal."""
 
 import math
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 
 _DASH = "–"
-#: Smaller shares are not written per cent: 0.01%.
+#: Smallest share written as per cent: 0.01%.
 _LEAST_PERCENT = 1e-4
 
 
 def number(value: float | int | None) -> str:
-    """An integer with thousands marked, another number to four significant digits, a dash for None."""
+    """Format an integer with thousands separators, another number to four significant digits, and None as a dash."""
     if value is None:
         return _DASH
     if isinstance(value, int):
@@ -24,7 +24,7 @@ def number(value: float | int | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share: per cent, ppm or ppb, whichever is read most easily, or a power of ten below a thousandth of a ppb."""
+    """Format a share as per cent, ppm or ppb, whichever reads best; below a thousandth of a ppb, as a power of ten."""
     if value is None:
         return _DASH
     if value == 0.0 or abs(value) >= _LEAST_PERCENT:
@@ -34,7 +34,7 @@ def percent(value: float | None) -> str:
 
 
 def at_most(value: float) -> str:
-    """An upper limit on a share, in words and rounded up, with three digits of it beside where it is small."""
+    """Format an upper limit on a share in words, rounded up; small limits are followed by three digits."""
     if value == 0.0:
         return "0%"
     if value >= _LEAST_PERCENT:
@@ -45,20 +45,20 @@ def at_most(value: float) -> str:
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """A positive number to so many significant digits, never less than it is."""
+    """Round a positive number up to `digits` significant digits."""
     exact = Decimal(repr(value))
     return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_CEILING))
 
 
 def _part(value: float) -> tuple[float, str, str]:
-    """What a small share is counted in: its scale, unit and words."""
+    """Return scale, unit and words for a small share."""
     if abs(value) >= 1e-7:
         return 1e6, "ppm", "parts per million"
     return (1e9, "ppb", "parts per billion") if abs(value) >= 1e-12 else (1.0, "", "")
 
 
 def share(value: float) -> str:
-    """A share of things that are counted, never rounded up to all or down to none."""
+    """Format a share of counted things; never rounds up to all or down to none."""
     shown = f"{100.0 * value:.1f}"
     if shown in ("100.0", "0.0") and value not in (0.0, 1.0):
         return "more than 99.9%" if value > 0.5 else "less than 0.1%"
@@ -66,28 +66,28 @@ def share(value: float) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """A time to the second, in UTC."""
+    """Format a time to the second, in UTC."""
     return _DASH if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def day(value: datetime) -> str:
-    """The day of a time, in UTC, as people write it in a letter."""
+    """Format the day of a time, in UTC, as in a letter."""
     value = value.astimezone(UTC)
     return f"{value.day} {value:%B %Y}"
 
 
 def minute(value: datetime) -> str:
-    """The same with the time of day."""
+    """Format a time to the minute, in UTC, as in a letter."""
     return f"{day(value)}, {value.astimezone(UTC):%H:%M} UTC"
 
 
 def machine_time(value: datetime) -> str:
-    """The same for the attribute `datetime`."""
+    """Format a time for the HTML attribute `datetime`."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def duration(seconds: float | timedelta | None) -> str:
-    """A length of time in one or two units, as people say it."""
+    """Format a length of time in one or two units."""
     if seconds is None:
         return _DASH
     total = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
@@ -104,28 +104,28 @@ def duration(seconds: float | timedelta | None) -> str:
 
 
 def days(count: float) -> str:
-    """So many days, in words where they are whole."""
+    """Format a number of days, in words if whole."""
     return plural(int(count), "day") if count == int(count) else duration(86_400 * count)
 
 
 def coarse(time: timedelta) -> str:
-    """A length of time to the hour while there are days, else to the minute: a page at rest stays the same."""
+    """Format a length of time to the hour from two days on, else to the minute, so that idle pages stay unchanged."""
     unit = timedelta(hours=1) if time >= timedelta(days=2) else timedelta(minutes=1)
     return duration(time // unit * unit) if time >= unit else duration(time)
 
 
 def ago(time: timedelta) -> str:
-    """How long ago something was, as coarse."""
+    """Format how long ago something was, with the precision of `coarse`."""
     return f"{coarse(time)} ago" if time >= timedelta(minutes=1) else "just now"
 
 
 def plural(count: int, one: str, several: str | None = None) -> str:
-    """`count` with its noun."""
+    """Return `count` with its noun."""
     return f"{number(count)} {one if count == 1 else several or one + 's'}"
 
 
 def in_groups(digest: str) -> str:
-    """A digest in groups of eight, to be compared by eye."""
+    """Split a digest into groups of eight for comparison by eye."""
     return " ".join(digest[start : start + 8] for start in range(0, len(digest), 8))
 
 

@@ -1,7 +1,7 @@
-"""The kinds of request: what each names, what of it is taken away, and the words for it.
+"""The kinds of request: what each lists, what it removes, and how it is described.
 
-A new kind is a member of `RequestKind` with its `Rules`, beside a migration by which the database takes it and the
-client's `Literal`. One that takes away what no other does, or names what no other names, is a new `Part` or `Names`.
+A new kind needs a member of `RequestKind` with its `Rules`, a migration that makes the database accept it, and a value
+in the client's `Literal`. Add a `Part` if it removes something new, and a `Names` if it lists something new.
 """
 
 from collections.abc import Sequence
@@ -15,30 +15,30 @@ Target = str | tuple[str, str]
 
 
 def ends_of(target: Target) -> tuple[str, ...]:
-    """The node, or the two ends of the edge."""
+    """Return the node, or the two ends of the edge."""
     return (target,) if isinstance(target, str) else target
 
 
 def ordered(edge: Sequence[str]) -> tuple[str, str]:
-    """An undirected edge by its two ends, the same for both orders."""
+    """Return an undirected edge by its sorted ends, so that both orders compare equal."""
     first, second = sorted(edge)
     return first, second
 
 
 class Names(StrEnum):
-    """What a request lists, by the member of its body."""
+    """The items that a request lists, by the member of its body."""
 
     NODES = "nodes"
     EDGES = "edges"
 
     @property
     def one(self) -> str:
-        """The noun for one of them."""
+        """The singular noun."""
         return self.value.removesuffix("s")
 
 
 class Part(Enum):
-    """What of a graph is taken away, from the widest to the narrowest: with a node go its features and its edges."""
+    """Parts of a graph that requests remove, widest first: removing a node also removes its features and edges."""
 
     NODES = auto()
     FEATURES = auto()
@@ -54,61 +54,61 @@ class RequestKind(StrEnum):
 
     @property
     def rules(self) -> "Rules":
-        """All that makes it this kind."""
+        """The rules of this kind."""
         return RULES[self]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """One kind of request."""
+    """Rules and texts of one kind of request."""
 
     names: Names
     removes: Part
-    #: The kind in the model's own record of tombstones. It is on disk: it never changes, nor is it given to another.
+    #: Code of the kind in the model's own record of tombstones. It is on disk, so never change or reuse it.
     tombstone_code: int
-    #: What the request does, for the reader of the API.
+    #: What the request does, for API readers.
     purpose: str
-    #: The title of its example there.
+    #: Title of its example there.
     example: str
-    #: How it is shown in lists, and what that means.
+    #: Label in lists, and its explanation.
     label: str
     meaning: str
     #: What was done to the graph, for the request's explanation.
     explanation: str
-    #: What had left the model when it was applied, and what is erased from the disk for it.
+    #: What left the model when the request was applied, and what is erased from disk.
     applied: str
     erased: str
-    #: What one and several are to whoever has never seen a graph: on papers.
+    #: Singular and plural for readers who have never seen a graph, on papers.
     plain: tuple[str, str]
-    #: The one thing that goes of what is named; empty where all of it goes.
+    #: The part removed, if not all of a target; else empty.
     only: str = ""
 
     @property
     def changes_span(self) -> bool:
-        """Whether features leave, so that the projection has something to do."""
+        """Whether features leave, so that the projection has work to do."""
         return self.removes is not Part.EDGES
 
     def noun(self, count: int) -> str:
-        """What goes of `count` nodes or edges, such as "nodes' features"."""
+        """Return the noun for what `count` targets lose, such as "nodes' features"."""
         owner = self.names.one if count == 1 else self.names.value
         return f"{owner}'{'s' if count == 1 else ''} {self.only}" if self.only else owner
 
     def in_plain_words(self, count: int) -> str:
-        """What is to be forgotten, such as "2 records"."""
+        """Return the targets in plain words, such as "2 records"."""
         return self.plain[0] if count == 1 else self.plain[1].format(count=number(count))
 
     def asked(self, counted: str) -> str:
-        """What is asked of `counted`, such as "2 nodes"."""
+        """Return the request's object for `counted`, such as "2 nodes"."""
         return f"the {self.only} of {counted}" if self.only else counted
 
 
 def removing(part: Part) -> tuple[RequestKind, ...]:
-    """The kinds that take this part away."""
+    """Return the kinds that remove this part."""
     return tuple(kind for kind, rules in RULES.items() if rules.removes is part)
 
 
 def parts_of(names: Names) -> tuple[Part, ...]:
-    """What may be taken away of a node, or of an edge, by itself."""
+    """Return the parts of a node, or of an edge, that can be removed separately."""
     return tuple(part for part in Part if any(kind.rules.names is names for kind in removing(part)))
 
 

@@ -1,4 +1,4 @@
-"""What an unlearner says of itself, and how what must work is found to be."""
+"""Status that an unlearner reports, and the results of readiness checks."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from projector.forgetting.status import RepairProgress
 
 
 class Phase(StrEnum):
-    """What the unlearner is doing, for readiness."""
+    """The unlearner's current activity, for readiness."""
 
     WAITING_FOR_LEASE = "waiting for the lease"
     LOADING = "loading the model"
@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """The unlearner's phase and why it does not go on or, while it loads or imports, how far it has come."""
+    """The unlearner's phase, with the reason for a halt or, while it loads or imports, the progress."""
 
     phase: Phase = Phase.WAITING_FOR_LEASE
     reason: str | None = None
@@ -27,38 +27,38 @@ class Condition:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must work for Lethe to be ready."""
+    """Result of one readiness check."""
 
     name: str
     ok: bool
-    #: What was found; when not `ok`, what is wrong.
+    #: The finding; when not `ok`, what is wrong.
     detail: str
-    #: What to do about it; empty when `ok`.
+    #: Remedy; empty when `ok`.
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class LeaseReport:
-    """What the holder of a lease tells processes that do not share its memory."""
+    """Status that a lease holder publishes for processes without access to its memory."""
 
     condition: Condition
-    #: Of the repair of the committed version; None while there is none.
+    #: Progress of repairing the committed version; None without a repair.
     repair: RepairProgress | None = None
-    #: Where the model is; None until that is known.
+    #: Device of the model; None until known.
     device: str | None = None
-    #: What it alone can look at.
+    #: Checks that only the holder can make.
     checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What is known of a lease: what its last holder told, and whether it is held still."""
+    """Last known status of a lease holder, and whether it still holds the lease."""
 
     report: LeaseReport
     is_held: bool
-    #: Seconds since a holder last said that it serves; None when none ever has.
+    #: Seconds since a holder last reported serving; None if none ever has.
     served_s: float | None
-    #: Failures of holders since one last served steadily.
+    #: Holders' failures since one last served steadily.
     failures: int = 0
     #: Seconds since the first of these failures.
     failing_s: float = 0.0

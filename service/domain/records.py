@@ -1,32 +1,21 @@
-"""Records that travel between layers, and the scopes of API keys. All times are UTC, read from Postgres' clock."""
+"""Records passed between layers. All times are UTC, from Postgres' clock."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
 from service.domain.figures import EXACT, FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
+from service.domain.scopes import Scope
 from service.domain.states import Guarantee, RequestStatus
-
-
-class Scope(StrEnum):
-    """What an API key may do."""
-
-    DELETIONS_WRITE = "deletions:write"
-    DELETIONS_READ = "deletions:read"
-    PREDICTIONS_READ = "predictions:read"
-    #: Beside `PREDICTIONS_READ`, without which it opens nothing: probabilities in full.
-    PREDICTIONS_EXACT = "predictions:exact"
-    AUDIT_READ = "audit:read"
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What one request names, by external id. Encrypted at rest under a key of its own."""
+    """The targets of one request, by external id. Encrypted at rest under a key of their own."""
 
     #: The nodes of a `node` or `features` request, without duplicates, in the order asked.
     nodes: tuple[str, ...] = ()
@@ -39,32 +28,33 @@ class Targets:
 
     @property
     def named(self) -> tuple[Target, ...]:
-        """The nodes, or the edges with their ends in order."""
+        """The nodes, or the edges with sorted ends."""
         return self.nodes or tuple(map(ordered, self.edges))
 
     @property
     def count(self) -> int:
-        """How many nodes or edges the request names."""
+        """Number of nodes or edges in the request."""
         return len(self.nodes) or len(self.edges)
 
 
 @dataclass(frozen=True)
 class OldestRequest:
-    """The state of the request at the head of the queue: the oldest that is open and in no committed batch."""
+    """State of the request at the head of the queue: the oldest open one that is in no committed batch."""
 
-    #: Seconds for which it could have been taken up: since it was queued, one that came before it last went on, or the
-    #: unlearner began to serve, whichever was last; until the unlearner took up the batch that it has in hand.
+    #: Seconds for which it could have been started. They count from the latest of three moments: it was queued, an
+    #: earlier request last progressed, or the unlearner began to serve. They end when the unlearner took its current
+    #: batch.
     waits_s: float
-    #: Whether an unlearner serves; if none does, the check of the lease gives the reason.
+    #: Whether an unlearner serves; if not, the lease check gives the reason.
     is_served: bool
 
     def is_stuck(self, most_s: float) -> bool:
-        """Whether it has waited longer than `most_s` for an unlearner that serves."""
+        """Return whether it has waited longer than `most_s` for a serving unlearner."""
         return self.is_served and self.waits_s > most_s
 
 
 class KeySlot(NamedTuple):
-    """Where the key of a request's id list is kept: in which file of `keys/requests`, and at which place of it."""
+    """Location of a request's id-list key: the file in `keys/requests` and the place in it."""
 
     file: int
     place: int
@@ -78,16 +68,16 @@ class DeletionRequest:
     model: str
     kind: RequestKind
     status: RequestStatus
-    #: Number of nodes or edges asked for.
+    #: Number of nodes or edges requested.
     count: int
     #: The caller's own reference, such as the number of a data subject request.
     reference: str | None
-    #: The API key that asked.
+    #: The API key that sent the request.
     api_key_id: UUID
     received_at: datetime
-    #: By when it is to have ended: the deadline in force at receipt, or a later one that somebody gave it.
+    #: Deadline: the one in force at receipt, or a later one set by an extension.
     due_at: datetime
-    #: The batch that applies the request, from step 6 on.
+    #: Batch that applies the request, from step 6 on.
     batch_id: UUID | None = None
     applied_at: datetime | None = None
     completed_at: datetime | None = None
@@ -95,24 +85,24 @@ class DeletionRequest:
     cancelled_at: datetime | None = None
     guarantee: Guarantee | None = None
     repair: RepairStatus | None = None
-    #: When it was handled, if it had failed; and by which later request, if that deleted the same.
+    #: When a failed request was handled, and the later request that deleted the same, if any.
     handled_at: datetime | None = None
     handled_by: UUID | None = None
-    #: When it was completed, cancelled or handled; it is open until then.
+    #: When it was completed, cancelled or handled; open until then.
     ended_at: datetime | None = None
-    #: Whether it ended after its deadline, or is open past it; None while there is time, and when it was cancelled.
+    #: Whether it ended after its deadline or is open past it; None while time remains, or if cancelled.
     late: bool | None = None
-    #: One or two sentences for a reader without mathematics: what was done.
+    #: What was done, in one or two plain sentences.
     explanation: str | None = None
-    #: Why a `failed` request failed and what to do about it.
+    #: Why a `failed` request failed, and the remedy.
     failure: str | None = None
-    #: The earlier request that already deleted every target, when there was nothing left to do.
+    #: The earlier request that had already deleted every target.
     already_deleted_by: UUID | None = None
 
 
 @dataclass(frozen=True)
 class QueuedRequest:
-    """What the unlearner needs of a request: its kind, and its targets still encrypted."""
+    """The unlearner's view of a request: its kind, and its targets still encrypted."""
 
     id: UUID
     kind: RequestKind
@@ -127,17 +117,17 @@ class QueuedRequest:
 
     @property
     def key_slot(self) -> KeySlot | None:
-        """Where its key is kept; None once it is destroyed."""
+        """Slot of its key; None once the key is destroyed."""
         return None if self.key_file is None or self.key_place is None else KeySlot(self.key_file, self.key_place)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """Which version of a model is committed."""
+    """The committed version of a model."""
 
     model: str
     version: int
-    #: Fencing number of the lease under which the version was written.
+    #: Fencing number of the lease that wrote the version.
     fencing: int
     #: Folder below `versions/`, `<version>-<fencing>`.
     folder: str
@@ -156,18 +146,18 @@ class Lease:
     #: Grows with each acquisition; every write transaction checks it.
     fencing: int
     ttl_seconds: float
-    #: `boottime()` after which the holder must not start a write, nor answer a prediction (seconds).
+    #: `boottime()` after which the holder must neither start a write nor answer a prediction (seconds).
     give_up_at: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRecord(BatchDetails, VersionFigures, RepairFigures):
-    """What one update of the model did, as the audit keeps it; its repair may have ended in a later version."""
+    """Audit of one update of the model; its repair may have ended in a later version."""
 
     id: UUID
     model: str
     requests: int
-    #: Nodes deleted, nodes of which the features alone were deleted, and edges deleted by themselves.
+    #: Nodes deleted, nodes that lost only their features, and edges deleted by themselves.
     nodes: int
     features: int
     edges: int
@@ -176,33 +166,33 @@ class BatchRecord(BatchDetails, VersionFigures, RepairFigures):
     weights_sha256_before: str
     weights_sha256_after: str
     rank_after: int
-    #: Nodes that are left of the graph.
+    #: Nodes left in the graph.
     live_nodes: int = 0
     device: str
     #: Milliseconds by step of the batch.
     durations_ms: Mapping[str, float]
-    #: How far its repair has come.
+    #: Progress of its repair.
     repair: RepairStatus = RepairStatus.NONE
-    #: The version in which the repair ended, the batch's own or a later one, and the digest of its weights.
+    #: Version in which the repair ended (the batch's own or a later one), and the digest of its weights.
     repair_version: int | None = None
     repair_weights_sha256: str | None = None
 
 
 @dataclass(frozen=True)
 class RequestAudit:
-    """The audit of one request: its own norms, and the batch it was applied in."""
+    """Audit of one request: its own norms, and its batch."""
 
     batch: BatchRecord
     norms: RequestNorms
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The value of every figure, by name."""
+        """Every figure's value, by name."""
         return {name: getattr(self.norms if name in OF_REQUEST else self.batch, name) for name in FIGURES}
 
     @property
     def public_figures(self) -> dict[str, Any]:
-        """The same for those who may not read the audit: none computed from weights that are published with noise."""
+        """The figures for readers without audit access: none computed from weights that are published with noise."""
         if self.batch.commitment_salt is None:
             return self.figures
         hidden = dict.fromkeys(EXACT) | {"durations_ms": {}}
@@ -211,14 +201,14 @@ class RequestAudit:
 
 @dataclass(frozen=True)
 class Tombstone:
-    """The keyed hash by which Lethe still knows that an id was deleted."""
+    """The keyed hash by which Lethe recognises a deleted id."""
 
     kind: RequestKind
     #: HMAC-SHA-256 of the model's name, the kind and the external id(s).
     hash: bytes
-    #: Which tombstone key made `hash`.
+    #: Number of the tombstone key behind `hash`.
     key_number: int
-    #: The request that deleted it; None where a recovery has it from the store alone.
+    #: The request that deleted it; None if a recovery took it from the store alone.
     request_id: UUID | None
 
 

@@ -1,4 +1,4 @@
-"""What readers see of a model: the predictions of one version, and its edges."""
+"""A readers' view of a model: the predictions and edges of one version."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from projector.graph.edges import Edges
 class Snapshot:
     """The predictions of one model version on the graph of its live nodes.
 
-    The arrays belong to the snapshot: whoever makes one does not write to them afterwards.
+    The snapshot owns its arrays; do not write to them after construction.
     """
 
-    #: The model version that computed the predictions.
+    #: Model version that computed the predictions.
     version: int
-    #: Class probabilities, (n, C) float64; the rows of nodes no longer live are zero.
+    #: Class probabilities, (n, C) float64; rows of deleted nodes are zero.
     probabilities: NDArray[np.float64]
     #: Which nodes are live, (n,) bool.
     live: NDArray[np.bool_]
@@ -25,7 +25,7 @@ class Snapshot:
     edges: Edges
 
     def __post_init__(self) -> None:
-        """Raise ValueError when the arrays are not of one model."""
+        """Raise ValueError when the array shapes disagree."""
         nodes = self.edges.adjacency.shape[0]
         if self.probabilities.ndim != 2 or not (self.live.shape == self.probabilities.shape[:1] == (nodes,)):
             raise ValueError(

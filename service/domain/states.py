@@ -1,4 +1,4 @@
-"""The states of a deletion request and the moves between them, and what guarantees mean, in words."""
+"""States of a deletion request, the transitions between them, and descriptions of the guarantees."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RequestStatus(StrEnum):
-    """How far a request has come; see `TRANSITIONS`."""
+    """State of a request; see `TRANSITIONS`."""
 
     QUEUED = "queued"
     APPLIED = "applied"
@@ -17,7 +17,7 @@ class RequestStatus(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """What holds of the weights after a request."""
+    """What holds for the weights after a request."""
 
     #: The weights lie in the span of the remaining nodes' features (the paper's guarantee).
     SPAN = "span"
@@ -28,85 +28,85 @@ class Guarantee(StrEnum):
 
 
 class RepairPolicy(StrEnum):
-    """Whether Lethe repairs a model after each batch; the operator's choice, per model."""
+    """Whether Lethe repairs a model after each batch; set per model by the operator."""
 
-    #: The weights are brought to the optimum of the remaining graph, and a bound is stated.
+    #: Move the weights to the optimum of the remaining graph, and state a bound.
     ALWAYS = "always"
-    #: The projection alone.
+    #: Projection only.
     NEVER = "never"
 
 
 class EventType(StrEnum):
-    """What an audit event reports: of one request or, for those of `UNREQUESTED`, of the model or the log."""
+    """Types of audit events. Most belong to a request; those in `UNREQUESTED` belong to the model or the log."""
 
     APPLIED = "applied"
     REPAIRED = "repaired"
-    #: The repair that an applied request waited for ended short of retraining, or was given up.
+    #: The repair of an applied request ended short of retraining, or was given up.
     NOT_REPAIRED = "not_repaired"
     COMPLETED = "completed"
     FAILED = "failed"
-    #: A newly trained model has taken the served one's place.
+    #: A newly trained model replaced the served one.
     IMPORTED = "imported"
-    #: Store and database were not of the same moment, and `lethe recover` went on from what there was.
+    #: `lethe recover` continued from a store and a database of different moments.
     RECOVERED = "recovered"
-    #: Checkpoints are signed with another key from here on, beside those that signed before.
+    #: From here on, another key also signs checkpoints.
     LOG_KEY_ADDED = "log_key_added"
-    #: From this version on, what is published has noise: as promised now.
+    #: From this version on, published weights have noise, as promised.
     CERTIFIED = "certified"
-    #: A request that failed is settled: a later one deleted the same, or somebody settled it otherwise and says how.
+    #: A failed request is settled: a later one deleted the same, or somebody settled it and explained how.
     HANDLED = "handled"
-    #: A request is due later than it was, for a reason.
+    #: A request's deadline was extended, for a stated reason.
     EXTENDED = "extended"
 
 
 class Milestone(StrEnum):
-    """What the feed tells of a request; those that a move reaches are written by triggers."""
+    """Milestones of a request in the feed; triggers record those that a transition reaches."""
 
-    #: Also when one that failed is tried again.
+    #: Also recorded when a failed request is retried.
     ACCEPTED = "accepted"
     APPLIED = "applied"
     REPAIRED = "repaired"
     COMPLETED = "completed"
     FAILED = "failed"
-    #: It was open when its deadline passed.
+    #: The deadline passed while the request was open.
     LATE = "late"
 
 
 class Cause(StrEnum):
-    """What made a version of a model."""
+    """Cause of a model version."""
 
-    #: A newly trained model took the served one's place.
+    #: A newly trained model replaced the served one.
     IMPORT = "import"
     #: Requests were applied.
     BATCH = "batch"
     #: A repair ended after its batches were committed.
     REPAIR = "repair"
-    #: Weights became a version that is published with noise, as promised from then on.
+    #: From this version on, published weights have noise, as promised.
     CERTIFICATION = "certification"
-    #: `lethe recover` went on from a store and a database that were not of the same moment.
+    #: `lethe recover` continued from a store and a database of different moments.
     RECOVERY = "recovery"
 
 
 class ImportStatus(StrEnum):
-    """How far the import of a newly trained model has come."""
+    """Progress of a model import."""
 
     #: Its folder lies beside the served model's.
     PENDING = "pending"
-    #: It is the committed version; the replaced model may still be on the disk.
+    #: The model is committed; the replaced one may still be on disk.
     COMMITTED = "committed"
-    #: It is served, and the replaced model is gone from the disk.
+    #: The model is served, and the replaced one is erased from disk.
     COMPLETED = "completed"
-    #: It was not taken; nothing was changed.
+    #: The model was refused; nothing changed.
     REFUSED = "refused"
 
 
-#: Events that tell what no request asked for.
+#: Events without a request.
 UNREQUESTED = (EventType.IMPORTED, EventType.RECOVERED, EventType.CERTIFIED, EventType.LOG_KEY_ADDED)
 
-#: The states in which a request has an audit, unless an earlier request had left it nothing to do.
+#: States with an audit, unless an earlier request had left nothing to do.
 AUDITED = (RequestStatus.APPLIED, RequestStatus.COMPLETED)
 
-#: From each state, the states that may follow it. The database's own check forbids the rest.
+#: Allowed next states of each state. A check in the database forbids the rest.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
     RequestStatus.QUEUED: frozenset(
         {RequestStatus.APPLIED, RequestStatus.COMPLETED, RequestStatus.FAILED, RequestStatus.CANCELLED}
@@ -118,7 +118,7 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 }
 
 
-#: What holds of the weights, in a sentence.
+#: The guarantees in a sentence.
 GUARANTEES = {
     Guarantee.SPAN: (
         "The weights lie in the span of the remaining nodes' features. They are not those of a model retrained without "
@@ -132,7 +132,7 @@ GUARANTEES = {
         "are."
     ),
 }
-#: The same for whoever has never seen a model: on papers.
+#: The same on papers, for readers who have never seen a model.
 IN_PLAIN_WORDS = {
     Guarantee.SPAN: (
         "The model was not trained again. It is built from the remaining data, and may still carry some of what it had "
@@ -144,9 +144,9 @@ IN_PLAIN_WORDS = {
     ),
     Guarantee.GRAPH_ONLY: "The model itself was trained with this data, and stays as it was.",
 }
-#: The same of a request that found everything deleted already.
+#: The same for a request whose targets were all deleted already.
 NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."
-#: And where that is all that is known.
+#: The same if the earlier request is unknown.
 NOTHING_LEFT_UNKNOWN = (
     "Everything that this request names had already been deleted. Only a receipt of that time says what was done: the "
     "database was restored from an older backup."
@@ -154,10 +154,10 @@ NOTHING_LEFT_UNKNOWN = (
 
 
 def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str:
-    """What noise in published weights hides and what it does not: the one paragraph on it, wherever it is shown.
+    """Describe what noise in published weights hides and what it does not. The only text about it, used everywhere.
 
-    `mu` is that of one version. Of two equally likely cases an observer of all `planned` ones is right in at most a
-    share Phi(sqrt(planned) mu / 2); see `projector.certified.gaussian.success`.
+    `mu` belongs to one version. Between two equally likely cases, an observer of all `planned` versions is right with
+    probability at most Phi(sqrt(planned) mu / 2); see `projector.certified.gaussian.success`.
     """
     success = math.ceil(500 * (1 + math.erf(mu * math.sqrt(planned / 8)))) / 10
     return (
@@ -172,7 +172,7 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
 
 
 def noise_in_a_sentence(figures: Mapping[str, Any]) -> str | None:
-    """The same of a version by the figures of its audit; None where it is published as it is."""
+    """Return `noise_in_words` for a version's audit figures; None if it is published without noise."""
     if figures.get("publication_mu") is None:
         return None
     names = ("publication_epsilon", "publication_delta", "publications_planned", "publication_mu")

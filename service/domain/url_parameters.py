@@ -1,4 +1,4 @@
-"""Parsing shared by Postgres and Redis URLs. Every fault raises ValueError, which quotes no value."""
+"""Parsing shared by Postgres and Redis URLs. Errors are ValueErrors that never quote a value."""
 
 import re
 import ssl
@@ -11,7 +11,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def split(url: str) -> tuple[str, str, str]:
-    """The authority, the path without its first slash, and the query of a URL, none of them decoded."""
+    """Return authority, path (without its first slash) and query of a URL, none of them decoded."""
     before, _, parameters = url.partition("://")[2].partition("?")
     authority, _, path = before.partition("/")
     if "@" in path or "@" in parameters:
@@ -20,21 +20,21 @@ def split(url: str) -> tuple[str, str, str]:
 
 
 def credentials(authority: str) -> tuple[str | None, str | None, str]:
-    """User, password and the rest of an authority."""
+    """Split an authority into user, password and the rest."""
     login, _, rest = authority.rpartition("@")
     user, _, password = login.partition(":")
     return decoded(user) or None, decoded(password) or None, rest
 
 
 def decoded(text: str) -> str:
-    """`text` without its percent-encoding."""
+    """Return `text` without percent-encoding."""
     if _ESCAPE.search(text):
         raise ValueError("has a % that begins no escape: write %25")
     return unquote(text, errors="strict")
 
 
 def query(parameters: str, kind: str, known: Iterable[str]) -> dict[str, str]:
-    """The parameters of a URL by their names, each of them `known` and given once."""
+    """Return the parameters of a URL by name; each must be `known` and occur once."""
     found: dict[str, str] = {}
     for part in parameters.split("&") if parameters else ():
         encoded, _, value = part.partition("=")
@@ -52,7 +52,7 @@ def query(parameters: str, kind: str, known: Iterable[str]) -> dict[str, str]:
 
 
 def one_of(name: str, value: str, allowed: Iterable[str], why: str = "") -> str:
-    """`value` if it is allowed."""
+    """Return `value` if it is allowed."""
     allowed = tuple(allowed)
     if value not in allowed:
         raise ValueError(f"{name} must be {' or '.join(allowed)}{why and f': {why}'}")
@@ -60,7 +60,7 @@ def one_of(name: str, value: str, allowed: Iterable[str], why: str = "") -> str:
 
 
 def number(name: str, value: str, low: float, high: float, *, whole: bool = True) -> float:
-    """`value` as a number."""
+    """Parse `value` as a number."""
     kind = int if whole else float
     try:
         found = kind(value)
@@ -72,17 +72,17 @@ def number(name: str, value: str, low: float, high: float, *, whole: bool = True
 
 
 def truth(name: str, value: str) -> bool:
-    """`value` as a boolean."""
+    """Parse `value` as a boolean."""
     return one_of(name, value.lower(), (*_TRUE, *_FALSE)) in _TRUE
 
 
 def port(name: str, value: str) -> int:
-    """`value` as a TCP port."""
+    """Parse `value` as a TCP port."""
     return int(number(name, value, 1, 65_535))
 
 
 def host(name: str) -> str:
-    """`name` if it is a valid host name or address."""
+    """Return `name` if it is a valid host name or address."""
     try:
         name.encode("idna")
     except UnicodeError:
@@ -93,7 +93,7 @@ def host(name: str) -> str:
 
 
 def load_roots(context: ssl.SSLContext, name: str, file: str | None = None, folder: str | None = None) -> None:
-    """Trust the certificates in a file or folder, which was given as the parameter `name`."""
+    """Trust the certificates in a file or folder; `name` is the parameter that gave it."""
     try:
         context.load_verify_locations(file, folder)
     except OSError as error:
@@ -101,7 +101,7 @@ def load_roots(context: ssl.SSLContext, name: str, file: str | None = None, fold
 
 
 def load_own(context: ssl.SSLContext, names: tuple[str, str, str], given: Mapping[str, str]) -> None:
-    """Use a client certificate, given by the parameters `names`: certificate, key, and password of the key."""
+    """Load a client certificate from the parameters `names`: certificate, key, and password of the key."""
     certificate, key, password = names
     if certificate not in given:
         if key in given or password in given:

@@ -1,7 +1,7 @@
-"""Checkpoints of the log: its size and root, signed, as C2SP `tlog-checkpoint` in a C2SP `signed-note`.
+"""Checkpoints: size and root of the log, signed, as C2SP `tlog-checkpoint` in a C2SP `signed-note`.
 
-A note is text and a line per signature. While keys are changed it carries a signature of each, so that whoever knows
-one of them can go on verifying. <https://c2sp.org/tlog-checkpoint>, <https://c2sp.org/signed-note>
+A note is text followed by one line per signature. During a key change it carries a signature by each key, so that
+verifiers with either key can continue. <https://c2sp.org/tlog-checkpoint>, <https://c2sp.org/signed-note>
 """
 
 import base64
@@ -29,7 +29,7 @@ class NotVerified(LetheError):
 
 @dataclass(frozen=True)
 class VerifierKey:
-    """A public key with the name of the log it signs for; its text is `<name>+<id in hex>+<key in base64>`."""
+    """A public key with the name of its log; its text is `<name>+<id in hex>+<key in base64>`."""
 
     name: str
     #: Ed25519, 32 bytes.
@@ -37,7 +37,7 @@ class VerifierKey:
 
     @property
     def id(self) -> bytes:
-        """The four bytes by which a signature says which key made it."""
+        """Four bytes by which a signature identifies its key."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.key).digest()[:4]
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class VerifierKey:
 
     @classmethod
     def parse(cls, text: str) -> "VerifierKey":
-        """The key that `str` gives as `text`; raises ConfigurationError."""
+        """Parse the text that `str` writes. Raises ConfigurationError."""
         name, _, rest = text.strip().partition("+")
         key_id, _, encoded = rest.partition("+")
         raw = _bytes(encoded) or b""
@@ -58,7 +58,7 @@ class VerifierKey:
         return key
 
     def verifies(self, signature: bytes, text: bytes) -> bool:
-        """Whether `signature` (64 bytes) is this key's of `text`."""
+        """Return whether `signature` (64 bytes) is this key's signature of `text`."""
         try:
             Ed25519PublicKey.from_public_bytes(self.key).verify(signature, text)
         except (InvalidSignature, ValueError):
@@ -67,35 +67,35 @@ class VerifierKey:
 
 
 class Signer:
-    """A private key with the name of the log it signs for."""
+    """A private key with the name of its log."""
 
     def __init__(self, name: str, seed: bytes) -> None:
-        """`seed` is the private key of Ed25519 (RFC 8032), 32 bytes."""
+        """`seed` is the Ed25519 private key (RFC 8032), 32 bytes."""
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = VerifierKey(name, self._key.public_key().public_bytes_raw())
 
     def sign(self, text: bytes) -> bytes:
-        """The signature of `text`, 64 bytes."""
+        """Return the signature of `text`, 64 bytes."""
         return self._key.sign(text)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A tree at one size."""
+    """Size and root of a tree."""
 
-    #: Which log it is of.
+    #: Name of the log.
     origin: str
     size: int
     root: bytes
 
     @property
     def text(self) -> str:
-        """What is signed."""
+        """The signed text."""
         return f"{self.origin}\n{self.size}\n{_text(self.root)}\n"
 
 
 def sign(checkpoint: Checkpoint, signers: Sequence[Signer]) -> str:
-    """`checkpoint` as a note with the signature of each of `signers`."""
+    """Return `checkpoint` as a note with a signature by each of `signers`."""
     if not signers:
         raise ValueError("a checkpoint needs a signature")
     text = checkpoint.text
@@ -106,20 +106,20 @@ def sign(checkpoint: Checkpoint, signers: Sequence[Signer]) -> str:
 
 
 def read(note: str) -> Checkpoint:
-    """What a note says, whoever signed it; raises NotVerified when it is no checkpoint."""
+    """Parse a note without verifying signatures. Raises NotVerified if it is not a checkpoint."""
     return _read(_parts(note)[0])
 
 
 def signers_of(note: str) -> frozenset[bytes]:
-    """The ids of the keys that a note says it was signed with; raises NotVerified when it is no note."""
+    """Return the ids of the keys that a note claims as signers. Raises NotVerified if it is not a note."""
     return frozenset(signature[:4] for _, signature in _parts(note)[1])
 
 
 def verify(note: str, keys: Collection[VerifierKey]) -> Checkpoint:
-    """What a note says, once a signature of one of `keys` was found good.
+    """Return the checkpoint in a note after verifying a signature by one of `keys`.
 
-    Raises NotVerified when it is no checkpoint, when none of `keys` signed it, or when a signature that names one of
-    them is not good.
+    Raises NotVerified if it is not a checkpoint, if none of `keys` signed it, or if a signature in the name of one of
+    them is invalid.
     """
     text, signatures = _parts(note)
     checkpoint = _read(text)
@@ -145,7 +145,7 @@ def verify(note: str, keys: Collection[VerifierKey]) -> Checkpoint:
 
 
 def _parts(note: str) -> tuple[str, list[tuple[str, bytes]]]:
-    """The signed text, and the signatures with the names of their keys; a signature begins with its key's id."""
+    """Split a note into signed text and signatures with key names; each signature begins with its key's id."""
     text, blank, block = note.rpartition("\n\n")
     if not blank or not block.endswith("\n"):
         raise _malformed()
@@ -162,7 +162,7 @@ def _parts(note: str) -> tuple[str, list[tuple[str, bytes]]]:
 
 def _read(text: str) -> Checkpoint:
     lines = text.split("\n")
-    # A checkpoint may have extension lines after the root; ours has none, and none is taken for ours.
+    # A checkpoint may have extension lines after the root. Ours has none, so notes with extensions are refused.
     if len(lines) != 4 or not _NAME.fullmatch(lines[0]) or not _SIZE.fullmatch(lines[1]):
         raise _malformed()
     root = _bytes(lines[2])
@@ -180,7 +180,7 @@ def _text(raw: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes | None:
-    """What `text` is the base64 encoding of; None for any other text, one with stray bits at its end included."""
+    """Decode base64 strictly; None for invalid text, including stray bits at its end."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""What the log holds in place of ids and references, SHA-256(salt || text), and the salts for it."""
+"""Commitments that the log holds in place of ids and references, SHA-256(salt || text), and their salts."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,38 +10,38 @@ from service.domain.records import Targets
 from service.log.canonical import canonical
 
 _BYTES = 32
-#: Of each salt of a request.
+#: Length of each salt of a request.
 SALT_BYTES = 24
-#: The member of an event's content that commits to its figures, where they are not told.
+#: Member of an event that commits to its figures where they are hidden.
 FIGURES_COMMITMENT = "figures_sha256"
 
-#: The commitments of a leaf, in hex: one per node, or a pair per edge, its ends in the order of their ids.
+#: The commitments in a leaf, in hex: one per node, or a pair per edge, whose ends are sorted by id.
 CommitmentList = list[str] | list[list[str]]
 
 
 @dataclass(frozen=True)
 class Commitments:
-    """The commitments of one request, as its row keeps them until its events are logged."""
+    """The commitments of one request, kept in its row until its events are logged."""
 
-    #: 32 bytes for each node, or 64 for each edge, in the order of the request; None when there were no salts.
+    #: 32 bytes per node or 64 per edge, in the order of the request; None without salts.
     subjects: bytes | None
-    #: 32 bytes; None when the request has no reference.
+    #: 32 bytes; None without a reference.
     reference: bytes | None
 
 
 def commitment(salt: str, text: str) -> bytes:
-    """SHA-256(salt || text), 32 bytes; `salt` is hex, `text` is taken as UTF-8. Raises ValueError for another salt."""
+    """Return SHA-256(salt || text), 32 bytes; `salt` is hex, `text` is UTF-8. Raises ValueError for other salts."""
     return hashlib.sha256(bytes.fromhex(salt) + text.encode()).digest()
 
 
 def opens(details: Mapping[str, Any], opening: Mapping[str, Any]) -> bool:
-    """Whether `opening`, a version's salt and figures, is what the `details` of an event commit to."""
+    """Return whether the `details` of an event commit to `opening`, a version's salt and figures."""
     figures = commitment(opening["salt"], canonical(opening["figures"]).decode())
     return bool(details.get(FIGURES_COMMITMENT) == figures.hex())
 
 
 def commit(targets: Targets, reference: str | None) -> Commitments:
-    """The commitments to what a request names, under the salts that `targets` carry."""
+    """Return the commitments to a request's targets and reference, under the salts in `targets`."""
     salts = targets.node_salts
     subjects = None
     if salts is not None:
@@ -53,7 +53,7 @@ def commit(targets: Targets, reference: str | None) -> Commitments:
 
 
 def listed(kind: RequestKind, subjects: bytes) -> CommitmentList:
-    """The commitments that `Commitments.subjects` joins, as a leaf lists them."""
+    """Return the commitments joined in `Commitments.subjects` as a leaf lists them."""
     digests = [subjects[start : start + _BYTES].hex() for start in range(0, len(subjects), _BYTES)]
     if kind.rules.names is Names.NODES:
         return digests
@@ -61,7 +61,7 @@ def listed(kind: RequestKind, subjects: bytes) -> CommitmentList:
 
 
 def holds(subjects: Sequence[object], *digests: bytes) -> bool:
-    """Whether a leaf's list has this node's commitment, or the pair of this edge's, in either order."""
+    """Return whether a leaf's list has this node's commitment, or this edge's pair in either order."""
     if len(digests) == 1:
         return digests[0].hex() in subjects
     wanted = sorted(digest.hex() for digest in digests)
@@ -70,7 +70,7 @@ def holds(subjects: Sequence[object], *digests: bytes) -> bool:
 
 @dataclass(frozen=True)
 class GivenSalts:
-    """Salts that a caller has drawn itself, in hex."""
+    """Salts drawn by the caller, in hex."""
 
     #: By external id.
     nodes: Mapping[str, str]
@@ -85,7 +85,7 @@ class GivenSalts:
 def salted(
     subjects: Sequence[Target], reference: str | None, draw: Callable[[], str], given: GivenSalts | None = None
 ) -> Targets:
-    """What a request names, with the salts under which the log commits to it: those given, else drawn with `draw`."""
+    """Return a request's targets with the salts of their commitments: those given, else drawn with `draw`."""
     nodes = tuple(subject for subject in subjects if isinstance(subject, str))
     edges = tuple(subject for subject in subjects if not isinstance(subject, str))
     ends = nodes_of(subjects)
@@ -95,5 +95,5 @@ def salted(
 
 
 def nodes_of(subjects: Sequence[Target]) -> list[str]:
-    """The nodes that each have a salt: those named, and the ends of edges, each once."""
+    """Return the nodes that each get a salt: named nodes and the ends of edges, each once."""
     return list(dict.fromkeys(node for subject in subjects for node in ends_of(subject)))

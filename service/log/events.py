@@ -1,4 +1,4 @@
-"""The transparency log: what happened to requests, model and log, and for every event a leaf and its hashes."""
+"""The transparency log: events of requests, model and log, each with a leaf and its hashes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ from service.log.merkle import (
     subtrees,
 )
 
-#: Notified by every transaction that appends.
+#: Every transaction that appends notifies this channel.
 LOG_CHANNEL = "lethe_log"
-#: Under another name, because every row has a method `index`.
+#: Renamed, because every row has a method `index`.
 _PLACE = LeafRow.index.label("place")
 _OF_EVENTS = select(_PLACE, LeafRow.data, LeafRow.hash).join(EventRow, EventRow.id == LeafRow.event_id)
 _EVENT_COLUMNS = (
@@ -43,7 +43,7 @@ _EVENT_COLUMNS = (
 
 
 class LogDamaged(LetheError):
-    """The stored tree lacks a hash that it must have: rows were removed past the database's own guards."""
+    """The stored tree lacks a required hash: rows were removed despite the database's guards."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class LogRepository:
         self._conn = conn
 
     async def take_turn(self) -> None:
-        """Wait for others that append, and keep them out until the caller's transaction ends.
+        """Wait for other appenders, and exclude them until the caller's transaction ends.
 
-        For before `append`. A transaction that locks rows which another appender may want calls this before that.
+        Call it before `append`, and before locking rows that another appender may want.
         """
         await locks.take(self._conn, Lock.LOG)
 
     async def append(self, event_ids: Collection[int]) -> None:
-        """Add a leaf for each of these events, inserted since the caller took its turn, in their numbers' order."""
+        """Add a leaf for each event, in the order of their numbers. The events must be inserted after `take_turn`."""
         tree = await self._frontier(await self.size())
         leaves: list[tuple[int, int, str, bytes, bytes]] = []
         nodes: list[tuple[Subtree, bytes]] = []
@@ -83,26 +83,26 @@ class LogRepository:
         await self._insert(leaves, nodes)
 
     async def size(self) -> int:
-        """Return how many leaves there are."""
+        """Return the number of leaves."""
         last = await self._conn.scalar(select(func.max(LeafRow.index)))
         return 0 if last is None else int(last) + 1
 
     async def root(self, size: int) -> bytes:
-        """Return the root of the tree of the first `size` leaves; raises `LogDamaged`."""
+        """Return the root of the tree of the first `size` leaves. Raises `LogDamaged`."""
         return (await self._frontier(size)).root
 
     async def inclusion(self, index: int, size: int) -> list[bytes]:
-        """Return the inclusion proof of a leaf in the tree of the first `size`; raises `LogDamaged`, `ValueError`."""
+        """Return the inclusion proof of a leaf among the first `size`. Raises `LogDamaged`, `ValueError`."""
         ranges = inclusion_ranges(index, size)
         return proof(ranges, await self._hashes(needed(ranges)))
 
     async def consistency(self, old: int, new: int) -> list[bytes]:
-        """Return the proof that the first `old` leaves are unchanged in the first `new`; raises as `inclusion`."""
+        """Return the proof that the first `old` leaves are unchanged in the first `new`. Raises as `inclusion`."""
         ranges = consistency_ranges(old, new)
         return proof(ranges, await self._hashes(needed(ranges)))
 
     async def leaf_hash(self, index: int) -> bytes | None:
-        """Return the hash of a leaf, None when there is no such leaf."""
+        """Return the hash of a leaf; None if it does not exist."""
         digest: bytes | None = await self._conn.scalar(select(LeafRow.hash).where(LeafRow.index == index))
         return digest
 
@@ -112,7 +112,7 @@ class LogRepository:
         return await self._stored(_OF_EVENTS.where(of_request).order_by(LeafRow.index))
 
     async def unrequested(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
-        """Return up to `limit` leaves of events that no request asked for, after the leaf `after`, newest first."""
+        """Return up to `limit` leaves after the leaf `after` whose events belong to no request, newest first."""
         asked_by_none = _OF_EVENTS.where(EventRow.request_id.is_(None), LeafRow.index > after)
         return await self._stored(asked_by_none.order_by(EventRow.id.desc()).limit(limit))
 
@@ -125,7 +125,7 @@ class LogRepository:
         return Frontier(size, [hashes[subtree] for subtree in edge])
 
     async def _hashes(self, wanted: Iterable[Subtree]) -> Mapping[Subtree, bytes]:
-        """The hashes of complete subtrees, single leaves among them."""
+        """Return the hashes of complete subtrees, including single leaves."""
         wanted = set(wanted)
         found: dict[Subtree, bytes] = {}
         positions = [subtree.position for subtree in wanted if subtree.level == 0]
@@ -184,7 +184,7 @@ class LogRepository:
             root=(LargeBinary(), roots),
         )
         added = insert(LeafRow).from_select(["index", "event_id", "data", "hash", "root"], select(*rows.c))
-        # As often as there are rows, of which Postgres makes one.
+        # One call per row; Postgres merges them into one notification.
         await self._conn.execute(added.returning(func.pg_notify(LOG_CHANNEL, "")))
         if not nodes:
             return
@@ -215,9 +215,10 @@ class EventRepository:
         self._conn = conn
 
     async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
-        """Add an event of one type, and its leaf, to each of several requests; return their numbers, in that order.
+        """Add an event of one type, with its leaf, to each request; return the event numbers in that order.
 
-        The requests are as the event leaves them. Raises `NotCanonical` for a content that cannot be logged.
+        The requests must already be in the state after the event. Raises `NotCanonical` for content that cannot be
+        logged.
         """
         return await self._append(event_type, contents.items()) if contents else []
 
@@ -228,7 +229,7 @@ class EventRepository:
 
     async def _append(self, event_type: EventType, contents: Collection[tuple[UUID | None, Content]]) -> list[int]:
         log = LogRepository(self._conn)
-        # First, so that events are numbered in the order of their leaves.
+        # Take the turn first, so that event numbers follow the order of leaves.
         await log.take_turn()
         documents = [redact(content.document()) for _, content in contents]
         rows = unnested(
@@ -253,7 +254,7 @@ class EventRepository:
         ]
 
     async def latest_figures(self, model: str) -> ServedFigures | None:
-        """Return what the newest event that has figures of a model's weights says of them, None when none has."""
+        """Return the figures of a model's weights from the newest event that has any; None if there is none."""
         of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
         of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
         query = (

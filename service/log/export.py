@@ -1,4 +1,4 @@
-"""The export of the log, one JSON document a line, and its verification with the public key alone. No I/O."""
+"""Export of the log, one JSON document per line, and its verification with the public key alone. No I/O."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,39 +10,39 @@ from service.log.commitments import FIGURES_COMMITMENT, opens
 from service.log.merkle import Frontier, leaf_hash
 from service.log.verification import Report, WeightsChains, in_words, overstated
 
-#: The first member of the first line.
+#: First member of the first line.
 FORMAT = "lethe-export/1"
 
 
 @dataclass(frozen=True)
 class ExportedLeaf:
-    """A leaf as the database has it."""
+    """A leaf as stored in the database."""
 
     index: int
     text: str
     hash: bytes
     root: bytes
-    #: `leaf.event_members` of its event; None when there is none.
+    #: `leaf.event_members` of its event; None without an event.
     event: Document | None
-    #: What opens the figures that the leaf commits to; None where it tells them, or has none.
+    #: Opening of the figures that the leaf commits to; None if it states them, or has none.
     opening: Document | None = None
 
 
 @dataclass(frozen=True)
 class ExportedCheckpoint:
-    """A checkpoint as the database has it."""
+    """A checkpoint as stored in the database."""
 
     size: int
     note: str
 
 
 def head(origin: str | None, exported_at: str) -> Document:
-    """The first line."""
+    """Return the first line."""
     return {"format": FORMAT, "log": origin, "exported_at": exported_at}
 
 
 def lines(leaves: Iterable[ExportedLeaf], checkpoints: Iterable[ExportedCheckpoint]) -> Iterator[Document]:
-    """A part of the export: `leaves` and `checkpoints`, each in order, every checkpoint after the leaves it covers."""
+    """Yield part of an export: `leaves` and `checkpoints` in order, each checkpoint after the leaves it covers."""
     waiting = iter(checkpoints)
     checkpoint = next(waiting, None)
     for leaf in leaves:
@@ -63,16 +63,16 @@ def lines(leaves: Iterable[ExportedLeaf], checkpoints: Iterable[ExportedCheckpoi
 
 
 def unlogged(event: Document) -> Document:
-    """The line of an event that has no leaf."""
+    """Return the line of an event without a leaf."""
     return {"event": event}
 
 
 def end(leaves: int, checkpoints: int) -> Document:
-    """The last line."""
+    """Return the last line."""
     return {"end": True, "leaves": leaves, "checkpoints": checkpoints}
 
 
-#: Members of a leaf that its row of `events` has as well.
+#: Members that a leaf shares with its row of `events`.
 _EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
 
 #: Members of the lines of an export.
@@ -85,11 +85,11 @@ _MEMBERS = frozenset(
 def verify_export(
     records: Iterable[Mapping[str, Any]], keys: Collection[VerifierKey], against: Checkpoint | None = None
 ) -> Report:
-    """Whether an export is the log that one of `keys` signed, leaf by leaf; what is not is named by its index.
+    """Verify, leaf by leaf, that an export is the log signed by one of `keys`; findings name leaves by index.
 
-    `records` are the lines of the export. `against` is a checkpoint known from elsewhere, whose signature the caller
-    has verified: a log that was truncated, rolled back or built anew since is found by it. Of a log in which nothing
-    was changed since it was signed, the weights must follow from one another as well.
+    `records` are the lines of the export. `against` is a checkpoint from another source, whose signature the caller has
+    verified: it reveals a log that was truncated, rolled back or rebuilt since. If nothing was changed since signing,
+    the weights must also follow from one another.
     """
     verification = _Verification(keys, against)
     for record in records:
@@ -102,23 +102,23 @@ def verify_export(
 
 
 class _Verification:
-    """What is known after the lines taken so far."""
+    """State of the verification after the lines taken so far."""
 
     def __init__(self, keys: Collection[VerifierKey], against: Checkpoint | None) -> None:
         self.report = Report()
         self._keys = keys
         self._against = against
         self._tree = Frontier()
-        #: The size up to which leaves and recorded roots are known to agree, once they do not beyond it.
+        #: Size up to which leaves and recorded roots agree, once they disagree beyond it.
         self._sound: int | None = None
-        #: The next index; not the tree's size once a leaf is missing.
+        #: The next index; differs from the tree's size once a leaf is missing.
         self.size = 0
-        #: The size of the newest checkpoint that agreed with the leaves.
+        #: Size of the newest checkpoint that agreed with the leaves.
         self._agreed = 0
         self._begun = self._ended = False
         self._checkpoints = 0
         self._chains = WeightsChains()
-        #: How many of the findings are of what leaves say, and not of what became of them.
+        #: Number of findings about the content of leaves, as opposed to later changes of them.
         self._breaks = 0
         self._compare()
 
@@ -142,14 +142,14 @@ class _Verification:
         elif record.get("end") is True:
             self._ended = True
             for name, found in (("leaves", self.report.leaves), ("checkpoints", self._checkpoints)):
-                # True equals 1.
+                # In Python, True equals 1.
                 if type(record[name]) is not int or record[name] != found:
                     self.report.find(None, f"the export had {record[name]} {name}, {found} are left")
         else:
             self.report.find(None, f"a line after leaf {self.size - 1} is not a line of an export")
 
     def finish(self) -> Report:
-        """The report, once every line was taken."""
+        """Return the report after the last line."""
         report, against = self.report, self._against
         if not self._ended:
             report.find(None, "the export is cut off: its last line is missing")
@@ -189,7 +189,7 @@ class _Verification:
         self._compare()
 
     def _check_text(self, index: int, record: Mapping[str, Any]) -> Document | None:
-        """The leaf by itself, and against its event; None where there is not enough of it."""
+        """Check the leaf by itself and against its event; None if too little of it is left."""
         try:
             leaf = parse_canonical(record["leaf"].encode())
         except (NotCanonical, UnicodeEncodeError):
@@ -211,7 +211,7 @@ class _Verification:
         return leaf
 
     def _follow(self, index: int, leaf: Document, opening: Document | None) -> None:
-        """The weights that the leaf tells of, unless something was changed that would be found here once more."""
+        """Check that the leaf's weights follow from earlier ones, unless an earlier finding would be repeated."""
         if len(self.report.findings) > self._breaks:
             return
         details = leaf["details"]
@@ -229,13 +229,13 @@ class _Verification:
             self._breaks += 1
 
     def _grow(self, index: int, record: Mapping[str, Any]) -> None:
-        """The tree with this leaf, which must be the one that was recorded when the leaf was added."""
+        """Add the leaf to the tree, and compare the root with the one recorded at its addition."""
         digest, recorded = leaf_hash(record["leaf"].encode("utf-8", "surrogatepass")), bytes.fromhex(record["hash"])
         if digest != recorded:
             self.report.find(index, "its text does not match the recorded hash: one of them was changed")
         if self._sound is not None:
             return
-        # By the recorded hash, the leaves after one whose text was changed can still be told to be right.
+        # Appending the recorded hash lets leaves after one with a changed text still verify.
         self._tree.append(recorded)
         if self._tree.root.hex() != record["root"]:
             self.report.find(
@@ -265,12 +265,12 @@ class _Verification:
                 self._disagree(checkpoint)
 
     def _compare(self) -> None:
-        """Compare with the checkpoint known from elsewhere, when the tree has come to its size."""
+        """Compare with the checkpoint from another source once the tree has its size."""
         against = self._against
         if against is None or against.size != self.size or self._sound is not None:
             return
         if against.root != self._tree.root:
-            # Its own checkpoints may fit it, so they do not tell where it began to differ.
+            # The log's own checkpoints may match it, so they do not show where it began to differ.
             self.report.find(
                 None,
                 f"its first {against.size} leaves differ from the earlier checkpoint: the log was rewritten, or "
@@ -279,7 +279,7 @@ class _Verification:
             self._break(self._agreed)
 
     def _disagree(self, checkpoint: Checkpoint) -> None:
-        """Leaves, hashes and roots agree with each other and not with what was signed: all were changed together."""
+        """Leaves, hashes and roots agree with each other but not with the signed root: all were changed together."""
         last = checkpoint.size - 1
         upto = "" if last <= self._agreed else f", or one after it up to {last},"
         self.report.find(
@@ -294,7 +294,7 @@ class _Verification:
 
 
 def _same(logged: object, found: object) -> bool:
-    """Whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
     try:
         return canonical(logged) == canonical(found)
     except NotCanonical:

@@ -1,4 +1,4 @@
-"""The whole log, page by page: rows that exist never change, so pages need no common transaction."""
+"""The whole log in pages. Existing rows never change, so pages need no common transaction."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -20,7 +20,7 @@ _EVENT_COLUMNS = (EventRow.id, EventRow.request_id, EventRow.type, EventRow.payl
 
 
 async def export_lines(engine: AsyncEngine) -> AsyncIterator[Sequence[Document]]:
-    """Yield the lines of an export of the log as it stands, a page at a time. Raises `Unavailable`."""
+    """Yield the lines of an export of the current log, a page at a time. Raises `Unavailable`."""
     async with transaction(engine) as conn:
         keys = await CheckpointRepository(conn).keys()
         now: datetime = (await conn.execute(select(func.now()))).scalar_one()
@@ -34,7 +34,7 @@ async def export_lines(engine: AsyncEngine) -> AsyncIterator[Sequence[Document]]
         stop = min(start + _PAGE, size)
         async with transaction(engine) as conn:
             page = await _leaves(conn, start, stop)
-            # All that are left with the last page, whatever size they claim.
+            # The last page takes all remaining checkpoints, whatever size they claim.
             limit = stop if stop < size else None
             signed, seen = await _checkpoints(conn, seen, last_checkpoint or 0, limit)
         leaves += len(page)
@@ -62,7 +62,7 @@ async def _leaves(conn: AsyncConnection, start: int, stop: int) -> list[Exported
 async def _checkpoints(
     conn: AsyncConnection, after: int, last: int, size: int | None
 ) -> tuple[list[ExportedCheckpoint], int]:
-    """Those numbered above `after` up to `last` and, if given, up to `size`; and the number of the last of them."""
+    """Return checkpoints with ids above `after` up to `last`, and sizes up to any `size`; and the last one's id."""
     query = select(CheckpointRow.id, CheckpointRow.size, CheckpointRow.note)
     query = query.where(CheckpointRow.id > after, CheckpointRow.id <= last).order_by(CheckpointRow.id)
     found: list[ExportedCheckpoint] = []

@@ -1,4 +1,4 @@
-"""What a leaf of the log says: one event in canonical JSON, and a record for the content of each kind of event."""
+"""Leaves of the log: one event each in canonical JSON, with a record type for each kind of event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,32 +15,32 @@ from service.log.canonical import Document, canonical
 from service.log.commitments import FIGURES_COMMITMENT, Commitments, commitment, listed
 from service.version import VERSION
 
-#: The first member of every leaf; another number means another meaning of the members.
+#: First member of every leaf; a new number means that members changed meaning.
 FORMAT = "lethe-leaf/1"
-#: Events that tell what was deleted, and so carry the commitments; the others name the request that has them.
+#: Events that report a deletion, and so carry the commitments; the others name their request.
 _NAMING = (EventType.APPLIED, EventType.FAILED)
 
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """One row of `events`, and what its leaf takes from the request."""
+    """One row of `events`, with the parts of its request that its leaf needs."""
 
     id: int
     type: EventType
     payload: Mapping[str, object]
     created_at: datetime
-    #: The request after the move that the event reports; None for an event of no request.
+    #: The request after the transition that the event reports; None for an event without a request.
     request: DeletionRequest | None
     commitments: Commitments
 
 
 def leaf_data(index: int, event: LoggedEvent) -> bytes:
-    """The leaf at `index`, canonical JSON. Raises NotCanonical for a payload that has no such form."""
+    """Return the leaf at `index` as canonical JSON. Raises NotCanonical for a payload without such a form."""
     return canonical(leaf_document(index, event))
 
 
 def leaf_document(index: int, event: LoggedEvent) -> Document:
-    """The members of a leaf; no id and no reference is among them."""
+    """Return the members of a leaf; they include no id and no reference."""
     request, commitments = event.request, event.commitments
     if request is None:
         members = event_members(event.id, None, event.type, event.payload, event.created_at)
@@ -52,7 +52,7 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
             "subjects": None,
             "reference": None,
         }
-    # A request with nothing left to do is never applied: its one event tells.
+    # A request with nothing left to do is never applied, so its only event carries the commitments.
     naming = event.type in _NAMING or request.guarantee is None
     subjects = commitments.subjects if naming else None
     reference = commitments.reference if naming else None
@@ -79,7 +79,7 @@ def leaf_document(index: int, event: LoggedEvent) -> Document:
 def event_members(
     event_id: int, request_id: UUID | None, event_type: str, payload: Mapping[str, object], created_at: datetime
 ) -> Document:
-    """The members of a leaf that repeat its row of `events`; an export has them again, and they must be the same."""
+    """Return the members that a leaf repeats from its row of `events`. An export has both; they must match."""
     return {
         "event": event_id,
         "request_id": None if request_id is None else str(request_id),
@@ -90,11 +90,11 @@ def event_members(
 
 
 def timestamp(moment: datetime) -> str:
-    """`moment` in UTC as RFC 3339 with microseconds."""
+    """Return `moment` in UTC as RFC 3339 with microseconds."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-#: The content of an event as its row has it: JSON values.
+#: JSON content of an event, as in its row.
 Payload = Mapping[str, Any]
 
 _OF_PUBLICATION = frozenset(each.name for each in fields(PublicationFigures))
@@ -105,23 +105,22 @@ _OF_IMPORT = (
 
 
 class Content(Protocol):
-    """What an event says."""
+    """Content of an event."""
 
     def document(self) -> Payload:
-        """It as the log has it."""
+        """The content as the log stores it."""
 
 
 @dataclass(frozen=True)
 class AuditFigures:
-    """Of a request that a batch did something for: `applied`, `repaired`, `not_repaired` and `completed`."""
+    """Content of `applied`, `repaired`, `not_repaired` and `completed`: figures of a request that a batch worked on."""
 
     kind: RequestKind
     audit: RequestAudit
 
     def document(self) -> Payload:
         """The figures of the batch and of the request."""
-        # Not `asdict`: its deep copies cost more than all else that is done for a request of a batch of one-node
-        # requests.
+        # Avoid `asdict`: in batches of one-node requests its deep copies cost more than all other work per request.
         found: dict[str, Any] = vars(self.audit.batch) | vars(self.audit.norms)
         found["software"] = f"lethe {VERSION}"
         found["batch"] = str(found.pop("id"))
@@ -132,7 +131,7 @@ class AuditFigures:
 
 @dataclass(frozen=True)
 class AlreadyDeleted:
-    """Of a request that is `completed` without work, by the requests that deleted what it names, if they are known."""
+    """Content of `completed` for a request without work: the requests that had deleted its targets, where known."""
 
     kind: RequestKind
     by: tuple[UUID, ...]
@@ -144,16 +143,16 @@ class AlreadyDeleted:
 
 @dataclass(frozen=True)
 class Failed:
-    """Of a request that `failed`: the reason is a member of the request."""
+    """Content of `failed`: empty, because the request holds the reason."""
 
     def document(self) -> Payload:
-        """Nothing."""
+        """Return an empty document."""
         return {}
 
 
 @dataclass(frozen=True)
 class HandledByDeletion:
-    """Of a failed request that is `handled`: by the requests that deleted what it names, if they are known."""
+    """Content of `handled` after a later deletion: the requests that deleted the targets, where known."""
 
     by: tuple[UUID, ...]
 
@@ -164,16 +163,16 @@ class HandledByDeletion:
 
 @dataclass(frozen=True)
 class Decided:
-    """Of a request that somebody says is `handled`, or has `extended`: why, when, and with which API key."""
+    """Content of `handled` or `extended` by an operator's decision: reason, time and API key."""
 
     reason: str
     api_key_id: UUID
     decided_at: datetime
-    #: The new deadline; None of one that is handled.
+    #: The new deadline; None for `handled`.
     due_at: datetime | None = None
 
     def document(self) -> Payload:
-        """The same."""
+        """The decision."""
         said = {
             "reason": self.reason,
             "api_key": str(self.api_key_id),
@@ -186,16 +185,16 @@ class Decided:
 
 @dataclass(frozen=True)
 class ModelImported:
-    """Of a model that was `imported`, as a version."""
+    """Content of `imported`: the model as a version."""
 
     version: Version
 
     def document(self) -> Payload:
-        """What was excluded, the figures of the version, and the model."""
+        """What was excluded, the version's figures, and the model."""
         version = self.version
         return {
             "import": str(version.id),
-            # Those excluded among them.
+            # Includes the excluded nodes.
             "nodes": version.live_nodes + version.deleted_nodes,
             "excluded_nodes": version.deleted_nodes,
             "excluded_features": version.deleted_features,
@@ -209,7 +208,7 @@ class ModelImported:
 
 @dataclass(frozen=True)
 class ModelCertified:
-    """Of a model that was `certified`: what is promised of its versions from this one on."""
+    """Content of `certified`: the promise for versions from this one on."""
 
     version: Version
 
@@ -220,7 +219,7 @@ class ModelCertified:
 
 @dataclass(frozen=True)
 class ModelRecovered:
-    """Of a model that was `recovered`."""
+    """Content of `recovered`."""
 
     recovery: Recovery
 
@@ -241,21 +240,21 @@ class ModelRecovered:
 
 @dataclass(frozen=True)
 class LogKeyAdded:
-    """Of a key that signs checkpoints from here on: its number, and its verifier key."""
+    """Content of `log_key_added`: number and verifier key of a new signing key."""
 
     number: int
     public_key: str
 
     def document(self) -> Payload:
-        """The same."""
+        """Number and verifier key."""
         return {"number": self.number, "public_key": self.public_key}
 
 
 @dataclass(frozen=True)
 class ServedFigures:
-    """What the newest event with figures of a model's weights says of them; None for what it does not have."""
+    """Figures of a model's weights in the newest event that has any; None where it lacks one."""
 
-    #: The version that it was made for, and the one in which its repair ended.
+    #: The version of the event, and the version in which its repair ended.
     versions: tuple[int | None, int | None]
     rank: int | None
     span_residual: float | None
@@ -263,7 +262,7 @@ class ServedFigures:
 
     @classmethod
     def read(cls, payload: Payload, opening: Payload | None = None) -> "ServedFigures":
-        """Out of the content of that event."""
+        """Read the content of that event."""
         payload = {**payload, **(opening or {}).get("figures", {})}
         return cls(
             versions=(payload.get("model_version_after"), payload.get("repair_version")),
@@ -287,10 +286,10 @@ def _of_the_model(version: Version) -> Payload:
 
 
 def redact(document: Payload) -> tuple[Payload, Payload | None]:
-    """`document` as the log has it, and what opens it for those who may read the audit: None where nothing is hidden.
+    """Return `document` as the log stores it, and its opening for audit readers; None if nothing is hidden.
 
-    Of a version published with noise the log has no figure that is computed from the weights as they are, but a
-    commitment to all of them, SHA-256 of the version's salt and their canonical JSON.
+    For a version published with noise, the log holds no figure computed from the weights without noise. It holds a
+    commitment to all of them: SHA-256 of the version's salt and their canonical JSON.
     """
     document = dict(document)
     salt = document.pop("commitment_salt", None)

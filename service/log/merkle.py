@@ -1,8 +1,8 @@
-"""The Merkle tree of RFC 6962: hashes of ranges of leaves, proofs, and their verification. No I/O.
+"""The Merkle tree of RFC 6962: hashes of leaf ranges, proofs, and their verification. No I/O.
 
-A *subtree* is a complete one: `Subtree(level, position)` covers the 2^level leaves from position * 2^level on. Only
-such subtrees are ever stored: they never change again, a leaf completes at most log2(n) of them, and the hash of any
-range that a proof needs is folded from at most log2(n) of them.
+A *subtree* is complete: `Subtree(level, position)` covers the 2^level leaves from position * 2^level on. Only such
+subtrees are stored. They never change, a leaf completes at most log2(n) of them, and the hash of any range that a proof
+needs is folded from at most log2(n) of them.
 """
 
 import hashlib
@@ -10,34 +10,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 HASH_BYTES = 32
-#: The root of a tree without leaves (RFC 6962, 2.1).
+#: Root of the empty tree (RFC 6962, 2.1).
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 
 
 @dataclass(frozen=True, order=True)
 class Subtree:
-    """The complete subtree over leaves position * 2^level up to, exclusively, (position + 1) * 2^level."""
+    """The complete subtree over leaves position * 2^level to (position + 1) * 2^level, exclusive."""
 
     level: int
     position: int
 
 
-#: A range of leaves, the end exclusive.
+#: A range of leaves with an exclusive end.
 Range = tuple[int, int]
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """The hash of a leaf: SHA-256(0x00 || data)."""
+    """Return the hash of a leaf: SHA-256(0x00 || data)."""
     return hashlib.sha256(b"\x00" + data).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """The hash of an inner node: SHA-256(0x01 || left || right)."""
+    """Return the hash of an inner node: SHA-256(0x01 || left || right)."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
 def subtrees(span: Range) -> tuple[Subtree, ...]:
-    """The largest complete subtrees that make up a range, from the left; the first one's size divides the start."""
+    """Split a range into its largest complete subtrees, from the left; the first one's size must divide the start."""
     start, end = span
     found = []
     while start < end:
@@ -48,7 +48,7 @@ def subtrees(span: Range) -> tuple[Subtree, ...]:
 
 
 def fold(hashes: Sequence[bytes]) -> bytes:
-    """The hash of a range from those of its `subtrees`; the empty tree's root for none."""
+    """Return the hash of a range from those of its `subtrees`; the empty tree's root for none."""
     if not hashes:
         return EMPTY_ROOT
     result = hashes[-1]
@@ -58,7 +58,7 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 
 def root(leaf_hashes: Iterable[bytes]) -> bytes:
-    """The root over `leaf_hashes`, in memory that grows with log2 of their number."""
+    """Return the root over `leaf_hashes`; memory grows with log2 of their number."""
     tree = Frontier()
     for digest in leaf_hashes:
         tree.append(digest)
@@ -66,7 +66,7 @@ def root(leaf_hashes: Iterable[bytes]) -> bytes:
 
 
 class Frontier:
-    """The right edge of a tree that grows: the hashes of `subtrees((0, size))`, which is all an append needs."""
+    """The right edge of a growing tree: the hashes of `subtrees((0, size))`, all that an append needs."""
 
     def __init__(self, size: int = 0, hashes: Sequence[bytes] = ()) -> None:
         """Continue a tree of `size` leaves; `hashes` are those of its `subtrees`, from the left."""
@@ -77,11 +77,11 @@ class Frontier:
 
     @property
     def root(self) -> bytes:
-        """The root as the tree stands."""
+        """The current root."""
         return fold(self._hashes)
 
     def append(self, digest: bytes) -> list[tuple[Subtree, bytes]]:
-        """Add a leaf's hash; returns the subtrees above the leaves that it completes, the lowest first."""
+        """Add a leaf's hash; return the subtrees that it completes above the leaves, lowest first."""
         completed = []
         level, position = 0, self.size
         while position & 1:
@@ -94,7 +94,7 @@ class Frontier:
 
 
 def inclusion_ranges(index: int, size: int) -> tuple[Range, ...]:
-    """The ranges whose hashes are PATH(index, D[size]), the inclusion proof (RFC 6962, 2.1.1), lowest first.
+    """Return the ranges whose hashes are PATH(index, D[size]), the inclusion proof (RFC 6962, 2.1.1), lowest first.
 
     Raises ValueError unless 0 <= index < size.
     """
@@ -114,9 +114,9 @@ def inclusion_ranges(index: int, size: int) -> tuple[Range, ...]:
 
 
 def consistency_ranges(old: int, new: int) -> tuple[Range, ...]:
-    """The ranges whose hashes are PROOF(old, D[new]), the consistency proof (RFC 6962, 2.1.2).
+    """Return the ranges whose hashes are PROOF(old, D[new]), the consistency proof (RFC 6962, 2.1.2).
 
-    Raises ValueError unless 0 < old <= new. Equal sizes need no proof: it is empty.
+    Raises ValueError unless 0 < old <= new. For equal sizes the proof is empty.
     """
     if not 0 < old <= new:
         raise ValueError("a consistency proof needs a non-empty tree and one that is at least as large")
@@ -130,26 +130,26 @@ def consistency_ranges(old: int, new: int) -> tuple[Range, ...]:
         else:
             found.append((start, middle))
             start = middle
-    # Whoever asks has the hash of the old tree itself.
+    # The verifier already has the hash of the old tree.
     if start > 0:
         found.append((start, end))
     return tuple(reversed(found))
 
 
 def needed(ranges: Iterable[Range]) -> set[Subtree]:
-    """The subtrees whose hashes `proof` takes for `ranges`."""
+    """Return the subtrees whose hashes `proof` needs for `ranges`."""
     return {subtree for span in ranges for subtree in subtrees(span)}
 
 
 def proof(ranges: Iterable[Range], hashes: Mapping[Subtree, bytes]) -> list[bytes]:
-    """The proof that consists of the hashes of `ranges`; `hashes` has those of all subtrees `needed`."""
+    """Return the proof made of the hashes of `ranges`; `hashes` must contain all subtrees `needed`."""
     return [fold([hashes[subtree] for subtree in subtrees(span)]) for span in ranges]
 
 
 def root_by_inclusion(index: int, size: int, digest: bytes, path: Sequence[bytes]) -> bytes | None:
-    """The root of the tree of `size` leaves that has a leaf of hash `digest` at `index`, by its inclusion proof.
+    """Return the root of the tree of `size` leaves with a leaf of hash `digest` at `index`, from its inclusion proof.
 
-    None when a proof for this place has another length (RFC 9162, 2.1.3.2).
+    None if a proof for this place has another length (RFC 9162, 2.1.3.2).
     """
     if not 0 <= index < size:
         return None
@@ -168,9 +168,9 @@ def root_by_inclusion(index: int, size: int, digest: bytes, path: Sequence[bytes
 
 
 def is_consistent(old: int, new: int, old_root: bytes, new_root: bytes, path: Sequence[bytes]) -> bool:
-    """Whether `path` proves that the tree of `new` leaves began as that of `old` leaves (RFC 9162, 2.1.4.2).
+    """Return whether `path` proves that the tree of `new` leaves extends that of `old` leaves (RFC 9162, 2.1.4.2).
 
-    Every tree is consistent with the empty one, and with itself, by an empty proof.
+    Every tree is consistent with the empty one and with itself, by an empty proof.
     """
     if old == new:
         return not path and old_root == new_root
@@ -197,5 +197,5 @@ def is_consistent(old: int, new: int, old_root: bytes, new_root: bytes, path: Se
 
 
 def _split(width: int) -> int:
-    """The largest power of two below `width`, which is at least 2."""
+    """Return the largest power of two below `width`, which is at least 2."""
     return 1 << ((width - 1).bit_length() - 1)

@@ -1,4 +1,4 @@
-"""The receipt of one deletion: what it says, and its verification with the log's public key alone. No I/O."""
+"""The receipt of one deletion: its content, and its verification with the log's public key alone. No I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from service.log.leaves import FORMAT as LEAF_FORMAT
 from service.log.merkle import leaf_hash, root_by_inclusion
 from service.log.verification import Report, in_words, overstated
 
-#: The first member of every receipt.
+#: First member of every receipt.
 FORMAT = "lethe-receipt/1"
-#: Only leaves are signed. An unknown member would look signed: verifiers refuse it.
+#: Only leaves are signed. An unknown member would look signed, so verifiers refuse it.
 MEMBERS = frozenset({"format", "request_id", "summary", "entries", "since", "checkpoint", "public_keys"})
 ENTRY_MEMBERS = frozenset({"leaf", "inclusion_proof"})
-#: Events that end a request, or its way through the model.
+#: Events that end a request or apply it to the model.
 _ENDS = frozenset({EventType.APPLIED, EventType.COMPLETED, EventType.FAILED})
 
 
@@ -41,9 +41,9 @@ class Entry:
 def receipt(
     entries: Sequence[Entry], checkpoint: str, keys: Sequence[VerifierKey], since: Sequence[Entry] = ()
 ) -> Document:
-    """The receipt over the leaves of one request, in order; `checkpoint` is the signed note that the proofs lead to.
+    """Return the receipt over the leaves of one request, in order; the proofs lead to the signed note `checkpoint`.
 
-    `since` are the leaves, in order, of what befell the request's model after its first one and no request asked for.
+    `since` are the leaves, in order, of the model's events without a request after the request's first leaf.
     """
     leaves = [entry.leaf for entry in entries]
     return {
@@ -62,18 +62,18 @@ def _entry(entry: Entry) -> Document:
 
 
 def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Document:
-    """What the leaves of one request say together: what was asked, what was done, what holds since.
+    """Summarise the leaves of one request: what was requested, what was done, and events since.
 
-    Raises KeyError or TypeError for what are no leaves of Lethe.
+    Raises KeyError or TypeError for documents that are not leaves of Lethe.
     """
     last = leaves[-1]["request"]
     times: dict[str, str] = {}
     figures: dict[str, Any] = {}
     for leaf in leaves:
         times[leaf["type"]] = leaf["time"]
-        # A later event repeats earlier figures, or has none: null says nothing new.
+        # A later event repeats earlier figures or lacks them: null adds nothing.
         figures |= {name: value for name, value in leaf["details"].items() if value is not None or name not in figures}
-    # A repair may end before or after the erasure, and is no status of a request.
+    # A repair may end before or after the erasure, and is not a status of a request.
     told = [EventType(leaf["type"]) for leaf in reversed(leaves)]
     done = next((event for event in told if event in _ENDS), told[0])
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
@@ -111,7 +111,7 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
 
 
 def _failed(leaves: Sequence[Document], last: Document) -> Document:
-    """When and why a request failed, and what has become of it since."""
+    """Return when and why a request failed, and how it was handled since."""
     [failed_at] = [leaf["time"] for leaf in leaves if leaf["type"] == EventType.FAILED][-1:]
     told = {"failed_at": failed_at, "failure": last["failure"], "handled_at": None, "handled_by": None, "note": None}
     for leaf in leaves:
@@ -122,23 +122,23 @@ def _failed(leaves: Sequence[Document], last: Document) -> Document:
 
 
 def fingerprint(leaves: Sequence[Document]) -> str:
-    """The hash, in hex, by which the log knows the newest leaf of a request, and so all that a receipt says of it."""
+    """Return the hash, in hex, of a request's newest leaf; it identifies the content of a receipt in the log."""
     return leaf_hash(canonical(leaves[-1])).hex()
 
 
 def verify_receipt(
     document: Mapping[str, Any], keys: Collection[VerifierKey], against: Checkpoint | None = None
 ) -> Report:
-    """Whether every leaf of a receipt is in a log that one of `keys` signed, and the receipt says what they say.
+    """Verify that a log signed by one of `keys` contains every leaf of a receipt, and that its summary matches them.
 
-    `against` is a checkpoint known from elsewhere, of the same size: a receipt has no proof about any other. Raises
-    ConfigurationError for one of another size.
+    `against` is a checkpoint from another source with the same size: a receipt proves nothing about other sizes. Raises
+    ConfigurationError if the sizes differ.
     """
     report = Report()
     try:
         _verify(document, keys, report)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotCanonical):
-        # Whoever wrote it, it does not have the members of a receipt.
+        # Whoever wrote the file, it lacks the members of a receipt.
         report.find(None, "the file is not a receipt of Lethe, or was changed")
     checkpoint = report.checkpoint
     if against is not None and checkpoint is not None:
@@ -183,7 +183,7 @@ def _verify(document: Mapping[str, Any], keys: Collection[VerifierKey], report: 
     if any(leaf["details"]["model"] != leaves[0]["request"]["model"] for leaf in since):
         report.find(None, "it is about another model")
     report.unrequested = [(leaf["index"], in_words(leaf["type"], leaf["details"])) for leaf in since]
-    # As JSON: to Python, true is 1.
+    # Compare as JSON: in Python, true equals 1.
     if canonical(document["summary"]) != canonical(summary(leaves, since)):
         report.find(None, "the summary contradicts the leaves")
 
@@ -216,10 +216,10 @@ def _verify_entry(entry: Mapping[str, Any], request_id: str | None, checkpoint: 
 def linked(
     document: Mapping[str, Any], salts: Mapping[str, Any], reference: str | None
 ) -> tuple[dict[str, bool], bool | None]:
-    """Which ids, and whether the reference, a receipt is about, by the `salts` member of the 202 answer.
+    """Return whether a receipt is about each id, and about the reference, using the `salts` of the 202 response.
 
-    Returns each id of `salts` with whether a leaf commits to it, and the same of `reference`, None when it is not
-    asked for. Says nothing of whether the receipt is genuine. Raises ValueError for what are no salts or receipt.
+    Maps each id of `salts` to whether a leaf commits to it. The second value says the same of the reference; None if it
+    is None. This does not prove the receipt genuine. Raises ValueError for invalid salts or receipts.
     """
     try:
         leaves: list[Document] = [entry["leaf"] for entry in document["entries"]]
@@ -234,7 +234,7 @@ def linked(
 
 
 def _committed(salt: str, text: str) -> str:
-    """The commitment in hex. Raises ValueError for a salt of another length, which another id could be a part of."""
+    """Return the commitment in hex. Raises ValueError for a wrong salt length, which could absorb part of an id."""
     if len(bytes.fromhex(salt)) != SALT_BYTES:
         raise ValueError(f"a salt has {SALT_BYTES} bytes")
     return commitment(salt, text).hex()

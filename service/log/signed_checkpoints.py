@@ -1,4 +1,4 @@
-"""Signed checkpoints of the log: signing them whenever it has grown, keeping them, and who has checked them."""
+"""Signed checkpoints of the log: signing whenever it grows, storing them, and recording who has checked them."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ from service.queue.outage import Outage, run_until
 
 
 class LogForked(LetheError):
-    """The log in the database is not what was signed before, so it is not signed again."""
+    """The log in the database contradicts what was signed before, so it is not signed again."""
 
 
 class CheckpointRepository:
@@ -36,13 +36,13 @@ class CheckpointRepository:
         self._conn = conn
 
     async def latest(self) -> str | None:
-        """Return the newest checkpoint as a signed note, None when nothing was signed yet."""
+        """Return the newest checkpoint as a signed note; None before the first."""
         query = select(CheckpointRow.note).order_by(CheckpointRow.id.desc()).limit(1)
         note: str | None = await self._conn.scalar(query)
         return note
 
     async def require(self) -> str:
-        """As `latest`; raises `Unavailable` before the first, which the unlearner's start makes."""
+        """Return `latest`. Raises `Unavailable` before the first, which the unlearner makes when it starts."""
         note = await self.latest()
         if note is None:
             raise Unavailable("The log is not signed yet.", "Try again in a moment.")
@@ -54,15 +54,15 @@ class CheckpointRepository:
         return {row.number: VerifierKey.parse(row.public_key) for row in await self._conn.execute(query)}
 
     async def is_due(self) -> bool:
-        """Return whether there are leaves that no checkpoint covers, or no checkpoint at all."""
+        """Return whether leaves lack a checkpoint, or there is no checkpoint at all."""
         note = await self.latest()
         return note is None or read(note).size < await LogRepository(self._conn).size()
 
     async def sign(self, keys: LogKeys) -> Checkpoint:
-        """Sign the log as it stands, unless these very keys have; return the newest checkpoint.
+        """Sign the current log, unless these keys already have; return the newest checkpoint.
 
-        Raises `KeyMissing` when `keys` are not those of this log, `LogForked` when the log does not begin with what was
-        signed last, `LogDamaged` when it lacks hashes. Nothing is signed then.
+        Signs nothing and raises `KeyMissing` if `keys` are not this log's, `LogForked` if the log does not extend the
+        last signed one, or `LogDamaged` if it lacks hashes.
         """
         log = LogRepository(self._conn)
         await log.take_turn()
@@ -86,7 +86,7 @@ class CheckpointRepository:
         return checkpoint
 
     async def _register(self, signers: Mapping[int, Signer], known: Collection[int]) -> None:
-        """Note the keys that sign for the first time; a log that others signed before tells of each of them."""
+        """Register keys that sign for the first time. If others signed before, log each new one."""
         rows = [{"number": number, "public_key": str(signer.public)} for number, signer in signers.items()]
         await self._conn.execute(insert(LogKeyRow).values(rows).on_conflict_do_nothing())
         for number, signer in signers.items() if known else ():
@@ -117,13 +117,13 @@ class Extent:
 
 @dataclass(frozen=True)
 class LogCheck:
-    """The newest check of the log that somebody has reported."""
+    """The newest reported check of the log."""
 
     #: Name of the API key.
     by: str
     #: Number of leaves.
     size: int
-    #: How many the earlier log had that it was compared with.
+    #: Number of leaves of the earlier log in the comparison.
     against_size: int
     at: datetime
 
@@ -157,19 +157,19 @@ class LogCheckRepository:
         await self._conn.execute(added.on_conflict_do_update(index_elements=["api_key_id"], set_=newer))
 
     async def newest(self) -> LogCheck | None:
-        """Return the newest check, None when nobody has reported one."""
+        """Return the newest check; None if nobody reported one."""
         query = select(ApiKeyRow.name, LogCheckRow.size, LogCheckRow.against_size, LogCheckRow.checked_at)
         query = query.join(ApiKeyRow, ApiKeyRow.id == LogCheckRow.api_key_id)
         row = (await self._conn.execute(query.order_by(LogCheckRow.checked_at.desc()).limit(1))).one_or_none()
         return None if row is None else LogCheck(*row)
 
 
-#: Longest time a leaf waits for its checkpoint should a notification get lost (seconds).
+#: Longest wait of a leaf for its checkpoint if a notification gets lost (seconds).
 _POLL_S = 1.0
 
 
 class LogSigner:
-    """Makes a checkpoint after every append, woken by Postgres' NOTIFY and by a poll in case one got lost."""
+    """Makes a checkpoint after every append, woken by NOTIFY, or by polling if a notification got lost."""
 
     def __init__(self, engine: Engine, keys: LogKeys, metrics: UnlearningMetrics) -> None:
         self._engine = engine
@@ -181,30 +181,30 @@ class LogSigner:
     async def run(self, stop: asyncio.Event) -> None:
         """Sign until `stop` is set, through any outage of Postgres.
 
-        Raises KeyMissing, LogForked or LogDamaged when the log cannot be signed in good faith.
+        Raises KeyMissing, LogForked or LogDamaged if the log cannot be signed in good faith.
         """
         await run_until(stop, self._run())
 
     async def sign_pending(self) -> int:
-        """Sign what no checkpoint covers yet; returns the size that is signed. Raises as `run`, and Unavailable."""
+        """Sign leaves that lack a checkpoint; return the signed size. Raises as `run`, and Unavailable."""
         async with transaction(self._engine) as connection:
             checkpoint = await CheckpointRepository(connection).sign(self._keys)
         self._metrics.log_signed(checkpoint.size)
         return checkpoint.size
 
     async def _run(self) -> None:
-        # Once whether it is due or not: the keys may be newer than the last checkpoint.
+        # Sign once unconditionally, because the keys may be newer than the last checkpoint.
         is_due = True
         while True:
             try:
-                # Listening comes first: what is appended after the signing below still wakes the wait.
+                # Listen first, so that leaves appended after the signing below still wake the wait.
                 async with listen(self._engine, LOG_CHANNEL) as wakeup:
                     while True:
                         if is_due:
                             size = await self.sign_pending()
                             self._log.debug("log.signed", size=size)
                         self._outage.over()
-                        # Told of leaves, it need not look whether there are any.
+                        # A notification means new leaves, so no query is needed.
                         is_due = await wakeup.wait(_POLL_S) or await self._is_due()
             except Unavailable as error:
                 await self._outage.pause(error)

@@ -1,7 +1,7 @@
 """The private keys that sign the log's checkpoints: `log-<number>.key` in the key folder, outside the database.
 
-A new key is a new number. While an older one lies beside it, checkpoints carry the signatures of both; once its file
-is removed, the newer signs alone.
+A new key gets a new number. While an older key lies beside it, checkpoints carry both signatures. Once the older file
+is removed, the newer key signs alone.
 """
 
 import hashlib
@@ -14,25 +14,25 @@ from service import private_files
 from service.errors import ConfigurationError, KeyMissing
 from service.log.checkpoints import Signer, VerifierKey
 
-#: Of the key folder, what the unlearner alone reads: hide it from processes that answer callers where you can.
+#: The part of the key folder that only the unlearner reads; hide it from processes that answer callers where you can.
 UNLEARNER_PART = "unlearner"
 _FILE = re.compile(r"log-([1-9][0-9]*)\.key")
 _NAME = "log.name"
 
 
 class LogKeys:
-    """The keys of one installation, by number."""
+    """The log keys of one installation, by number."""
 
     def __init__(self, origin: str, seeds: Mapping[int, bytes]) -> None:
-        #: The name of the log that the keys sign, made of the first one and kept when that is gone.
+        #: Name of the signed log. It derives from the first key and outlives that key.
         self.origin = origin
         self._seeds = dict(sorted(seeds.items()))
 
     @classmethod
     def open(cls, folder: Path, *, create: bool = True) -> "LogKeys":
-        """Read the keys in `folder`, first making one when there is none and `create` is true.
+        """Read the keys in `folder`; if there is none and `create` is true, first create one.
 
-        Raises `KeyMissing` naming an absent or damaged file, `ConfigurationError` when others may read one.
+        Raises `KeyMissing` naming an absent or damaged file, and `ConfigurationError` when other users may read one.
         """
         own = _part(folder, create=create)
         if create and not _numbers(own):
@@ -42,9 +42,9 @@ class LogKeys:
 
     @classmethod
     def add(cls, folder: Path, number: int | None = None) -> "LogKeys":
-        """Make a key of `number`, by default the next, in `folder`, beside those there are; raises as `open`.
+        """Create key `number` in `folder`, by default the next number, beside existing keys. Raises as `open`.
 
-        Raises `ConfigurationError` when there is a key of this number or a greater one.
+        Raises `ConfigurationError` if a key with this or a greater number exists.
         """
         own = _part(folder, create=True)
         if not (own / "log.name").is_file() and 1 in _numbers(own):
@@ -57,13 +57,13 @@ class LogKeys:
         return cls.open(folder, create=False)
 
     def signers(self) -> dict[int, Signer]:
-        """The keys by number."""
+        """Return the signers by key number."""
         return {number: Signer(self.origin, seed) for number, seed in self._seeds.items()}
 
     def check(self, registered: Mapping[int, VerifierKey]) -> None:
-        """Raise `KeyMissing` unless these keys can go on with the log that `registered` have signed.
+        """Raise `KeyMissing` unless these keys can continue the log that `registered` signed.
 
-        A number that was used before must be the same key, and the newest key used must not be newer than all of these.
+        A number used before must have the same key, and the newest key used must not be newer than all of these.
         """
         for number, key in registered.items():
             if key.name != self.origin:
@@ -87,7 +87,7 @@ class LogKeys:
             )
 
     def check_files(self, folder: Path) -> None:
-        """Raise `KeyMissing` unless `folder` still holds the newest of these keys and the name; reads the disk."""
+        """Read the disk and raise `KeyMissing` unless `folder` still holds the newest of these keys and the name."""
         newest, own = max(self._seeds), folder / UNLEARNER_PART
         if not hmac.compare_digest(private_files.read_key(_path(own, newest)), self._seeds[newest]):
             raise _changed(_path(own, newest))
@@ -96,18 +96,18 @@ class LogKeys:
 
 
 def are_there(folder: Path) -> bool:
-    """Whether the key folder `folder` holds any key of the log."""
+    """Return whether the key folder `folder` holds any log key."""
     return any((folder / UNLEARNER_PART).glob("log-*.key"))
 
 
 def name_of(folder: Path) -> str | None:
-    """The name of the log that the keys in `folder` sign; None before it has one. Raises OSError."""
+    """Return the name of the log that the keys in `folder` sign; None before it has one. Raises OSError."""
     path = folder / UNLEARNER_PART / _NAME
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
 def _part(folder: Path, *, create: bool) -> Path:
-    """The unlearner's part of a key folder, once it is there and closed to others."""
+    """Return the unlearner's part of a key folder, ensuring that it exists and is private."""
     private_files.secure_folder(folder, create=create)
     private_files.secure_folder(folder / UNLEARNER_PART, create=create)
     return folder / UNLEARNER_PART
@@ -120,7 +120,7 @@ def _changed(path: Path) -> KeyMissing:
 
 
 def _origin(folder: Path, seeds: Mapping[int, bytes]) -> str:
-    """The log's name, made of the first key when it has none yet; raises `KeyMissing` when it is lost with that key."""
+    """Return the log's name, derived from the first key if missing. Raises `KeyMissing` if that key is gone too."""
     path = folder / _NAME
     if not path.is_file():
         if 1 not in seeds:

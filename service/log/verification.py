@@ -1,4 +1,4 @@
-"""What a verification finds: its report, events that no request asked for, and whether weights follow from weights."""
+"""Results of a verification: its report, events without a request, and whether successive weights fit together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from service.log.commitments import FIGURES_COMMITMENT
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is not as it was logged and signed."""
+    """One deviation from what was logged and signed."""
 
-    #: The leaf concerned, counted from 0; None when it is no single one.
+    #: Index of the leaf, counted from 0; None if no single leaf is concerned.
     index: int | None
     what: str
 
@@ -25,23 +25,23 @@ class Fault:
 
 @dataclass
 class Report:
-    """The outcome of one verification; nothing was found wrong when `findings` is empty."""
+    """Result of one verification; an empty `findings` means that nothing is wrong."""
 
     findings: list[Fault] = field(default_factory=list)
-    #: Leaves that were checked.
+    #: Leaves checked.
     leaves: int = 0
-    #: Checkpoints whose signature is a trusted key's and good.
+    #: Checkpoints with a valid signature by a trusted key.
     signed: int = 0
-    #: What the leaves tell that no request asked for: index, and a sentence.
+    #: Events without a request: leaf index, and a sentence.
     unrequested: list[tuple[int, str]] = field(default_factory=list)
-    #: Of a receipt, as it is on paper; None for an export.
+    #: Fingerprint of a receipt, as printed on paper; None for an export.
     fingerprint: str | None = None
     #: The newest trusted checkpoint.
     checkpoint: Checkpoint | None = None
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     def find(self, index: int | None, what: str) -> None:
@@ -49,27 +49,27 @@ class Report:
         self.findings.append(Fault(index, what))
 
 
-#: Events after which the weights are others than a request before them left.
+#: Events that change the weights without a request.
 OF_THE_MODEL = (EventType.IMPORTED, EventType.RECOVERED, EventType.CERTIFIED)
 
 
 @dataclass(frozen=True)
 class UnrequestedEvent:
-    """An event of no request, for people."""
+    """An event without a request, for people."""
 
-    #: Of its leaf.
+    #: Index of its leaf.
     index: int
     at: datetime
     what: str
 
     @classmethod
     def of(cls, leaf: Mapping[str, Any]) -> "UnrequestedEvent":
-        """What a leaf tells."""
+        """Read a leaf."""
         return cls(leaf["index"], datetime.fromisoformat(leaf["time"]), in_words(leaf["type"], leaf["details"]))
 
 
 def in_words(event_type: str, details: Mapping[str, Any]) -> str:
-    """A sentence for an event of `UNREQUESTED`; of what is no such event, its type and content as they are."""
+    """Describe an event of `UNREQUESTED` in a sentence; for other events, return type and content unchanged."""
     said = dict(details)
     if event_type == EventType.IMPORTED:
         return (
@@ -102,10 +102,10 @@ def _counts(details: Mapping[str, Any], prefix: str) -> str:
 
 
 def overstated(details: Mapping[str, Any]) -> str | None:
-    """What is wrong with the bound of weights that the `details` of an event say are those of retraining.
+    """Return what is wrong with the bound of an event whose `details` claim retrained weights.
 
-    None where it is right, or they say no such thing: they commit to their figures, or tell of no such weights. Raises
-    TypeError for what are no numbers.
+    None if the bound is right or nothing is claimed: the figures are only committed to, or the weights are not called
+    retrained. Raises TypeError if they are not numbers.
     """
     if details.get("repair") != RepairStatus.CONVERGED or (
         FIGURES_COMMITMENT in details and "distance_bound_after_relative" not in details
@@ -121,22 +121,22 @@ def overstated(details: Mapping[str, Any]) -> str | None:
     return None
 
 
-#: Events with the figures of a batch; the first of a request is `applied`.
+#: Events with the figures of a batch; a request's first is `applied`.
 _OF_BATCH = (EventType.APPLIED, EventType.REPAIRED, EventType.NOT_REPAIRED, EventType.COMPLETED)
-#: Members that tell a version and the digest of its weights.
+#: Members that name a version and the digest of its weights.
 _BEFORE = ("model_version_before", "weights_sha256_before")
 _AFTER = ("model_version_after", "weights_sha256_after")
 _REPAIRED = ("repair_version", "repair_weights_sha256")
 
 
 class WeightsChains:
-    """The versions of every model of a log, as the leaves taken so far tell them; it grows with their number."""
+    """The versions of every model in a log, collected from the leaves taken so far; memory grows with their number."""
 
     def __init__(self) -> None:
         self._chains: dict[str, _Chain] = {}
 
     def take(self, index: int, leaf: Mapping[str, Any]) -> Iterator[str]:
-        """What does not fit in the next leaf; nothing for one that tells of no weights."""
+        """Yield contradictions between the next leaf and earlier ones; nothing for a leaf without weights."""
         event, details = leaf.get("type"), leaf.get("details")
         if not isinstance(details, Mapping) or not isinstance(details.get("model"), str):
             return
@@ -152,7 +152,7 @@ class WeightsChains:
 
 @dataclass(frozen=True)
 class _Version:
-    """A version that an event speaks of."""
+    """A version named by an event."""
 
     number: int
     #: SHA-256 of its weights.
@@ -160,7 +160,7 @@ class _Version:
 
     @classmethod
     def read(cls, details: Mapping[str, Any], members: tuple[str, str]) -> "_Version | None":
-        """None where the event does not speak of it; raises ValueError."""
+        """Return None if the event does not name it. Raises ValueError."""
         number, digest = (details.get(member) for member in members)
         if number is None and digest is None:
             return None
@@ -174,25 +174,25 @@ class _Version:
 
 @dataclass(frozen=True)
 class _Reported:
-    """What one event tells of versions."""
+    """Versions reported by one event."""
 
     event: EventType
-    #: None for a recovery, which may go on from a version that this log knows nothing of.
+    #: None for a recovery, which may continue from a version unknown to this log.
     before: _Version | None
     after: _Version
-    #: In which a repair ended.
+    #: Version in which a repair ended.
     repaired: _Version | None
 
     @classmethod
     def read(cls, event: EventType, details: Mapping[str, Any]) -> "_Reported | None":
-        """None for an event that tells of no version; raises ValueError."""
+        """Return None for an event without a version. Raises ValueError."""
         after = _Version.read(details, _AFTER)
         if after is None:
             return None
         if event is EventType.RECOVERED:
             return cls(event, None, after, None)
         before = _Version.read(details, _BEFORE)
-        # One with noise may pass over numbers that a restored log does not know.
+        # A certification may skip numbers unknown to a restored log.
         follows = before is not None and after.number == before.number + 1
         if not follows and (before is None or event is not EventType.CERTIFIED or after.number <= before.number):
             raise ValueError(f"it names version {after.number} but not the one before it")
@@ -204,23 +204,24 @@ class _Chain:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        #: Digest of every version that was told of, and the leaf that told it first.
+        #: Digest of every reported version, and the first leaf that reported it.
         self._digests: dict[int, tuple[bytes, int]] = {}
         #: The newest version; every model begins with 0.
         self._newest = 0
-        #: The newest one before the recoveries that came last; a batch after it may still have to be applied.
+        #: The newest version before the latest recoveries; a batch after it may still be waiting for its `applied`
+        #: event.
         self._before_recovery: int | None = None
         self._contradicted: set[int] = set()
 
     def take(self, index: int, reported: _Reported) -> Iterator[str]:
-        """What does not fit in the next event."""
+        """Yield contradictions between the next event and earlier ones."""
         yield from self._place(reported)
         for version in (reported.before, reported.after, reported.repaired):
             if version is not None:
                 yield from self._compare(index, version)
 
     def _place(self, reported: _Reported) -> Iterator[str]:
-        """Whether the event comes where its version was made, or after it."""
+        """Check that the event comes where its version was made, or after it."""
         number = reported.after.number
         if reported.event is EventType.RECOVERED:
             yield from self._recover(number)
@@ -247,7 +248,7 @@ class _Chain:
         self._newest = number
 
     def _make(self, before: int, number: int, *, late: bool) -> Iterator[str]:
-        """Version `number` is made from `before`; `late` if its event may follow a recovery's."""
+        """Check that version `number` follows from `before`; `late` if its event may come after a recovery's."""
         if number > self._newest:
             if before > self._newest:
                 yield (

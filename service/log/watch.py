@@ -1,4 +1,4 @@
-"""Watching a log from outside: every new checkpoint must extend the last, and sampled leaves must be in it."""
+"""Watch a log from outside: each checkpoint must extend the last and contain the sampled leaves."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from service.log.merkle import is_consistent, root_by_inclusion
 
 
 class ConsistencyProof(Protocol):
-    """What a server answers to `GET /log/consistency`."""
+    """Response of `GET /log/consistency`."""
 
     @property
     def proof(self) -> Sequence[str]:
@@ -18,7 +18,7 @@ class ConsistencyProof(Protocol):
 
 
 class InclusionProof(Protocol):
-    """What a server answers to `GET /log/proof/{index}`."""
+    """Response of `GET /log/proof/{index}`."""
 
     @property
     def leaf_hash(self) -> str:
@@ -30,31 +30,31 @@ class InclusionProof(Protocol):
 
 
 class Log(Protocol):
-    """A server's log; `lethe_client.LetheClient` is one."""
+    """A server's log; `lethe_client.LetheClient` implements it."""
 
     def log_checkpoint(self) -> str:
-        """The newest checkpoint, a signed note."""
+        """Return the newest checkpoint, a signed note."""
 
     def log_consistency(self, old: int, new: int) -> ConsistencyProof:
-        """The proof that the first `old` leaves are unchanged in the first `new`."""
+        """Return the proof that the first `old` leaves are unchanged in the first `new`."""
 
     def log_proof(self, index: int, size: int) -> InclusionProof:
-        """The proof that a leaf is in the first `size`."""
+        """Return the proof that the first `size` leaves contain a leaf."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A checkpoint that was found to be in order."""
+    """A checkpoint that passed all checks."""
 
     checkpoint: Checkpoint
-    #: As it was signed; keep it.
+    #: The signed note; keep it.
     note: str
-    #: The newest earlier checkpoint, with fewer leaves, that it was compared with; None if there was none.
+    #: The newest earlier, smaller checkpoint that it was compared with; None without one.
     against: Checkpoint | None = None
 
 
 class Contradiction(Exception):
-    """The server's log is not the one that it signed before; `note` is the checkpoint it answered, the evidence."""
+    """The server's log contradicts what it signed before; `note` is the returned checkpoint, the evidence."""
 
     def __init__(self, what: str, note: str) -> None:
         super().__init__(what)
@@ -68,20 +68,20 @@ class Watcher:
     def __init__(
         self, log: Log, keys: Collection[VerifierKey], last: Seen | None, *, samples: int, rng: random.Random
     ) -> None:
-        """`samples` leaves of each new checkpoint are asked for, at random and among the new ones."""
+        """`samples` random leaves of each checkpoint are verified, besides the newest new leaf."""
         self._log = log
         self._keys = keys
         self._samples = samples
         self._rng = rng
-        #: None before the first round of a watcher that begins without a checkpoint.
+        #: None before the first round of a watcher that starts without a checkpoint.
         self.last = last
-        #: The checkpoint that the newest round is about; None before it was answered.
+        #: Checkpoint of the current round; None before the server returned it.
         self.answered: str | None = None
 
     def look(self) -> Seen:
-        """Take one round; returns the newest checkpoint, which is `last` from then on.
+        """Run one round; return the newest checkpoint, which becomes `last`.
 
-        Raises Contradiction, and whatever the log raises when it does not answer.
+        Raises Contradiction, and any error of the log's own when it does not answer.
         """
         self.answered = None
         self.answered = note = self._log.log_checkpoint()
@@ -126,7 +126,7 @@ class Watcher:
             raise Contradiction(f"Leaf {index} is not in the log of {checkpoint.size} signed leaves.", note)
 
     def _places(self, size: int) -> list[int]:
-        """Leaves to sample: the newest, and as many as wanted of all."""
+        """Return the leaves to sample: the newest if new, and the wanted number among all."""
         known = 0 if self.last is None else self.last.checkpoint.size
         places = {size - 1} if size > known else set()
         places.update(self._rng.sample(range(size), min(self._samples, size)))

@@ -1,8 +1,8 @@
-"""What Prometheus is shown: one process' metrics and those of its siblings, each under the label `process`.
+"""Prometheus output: metrics of one process and its siblings, each under the label `process`.
 
-Siblings are all processes of a home that answer requests or unlearn. They ask each other at the moment somebody looks,
-over sockets: what is counted costs nothing but the counting, and a full disk, which ends a process that writes to a
-mapped file, ends none here.
+Siblings are all processes of a home that answer requests or unlearn. They query each other over sockets when somebody
+scrapes. So counting costs nothing else, and a full disk, which kills processes that write to a mapped file, kills none
+here.
 """
 
 import asyncio
@@ -17,28 +17,28 @@ from prometheus_client.samples import Sample
 
 from service.observability.sockets import answering, connected
 
-#: Longest wait for a sibling: one that is stopped is left out (seconds).
+#: Longest wait for a sibling; a stopped one is left out (seconds).
 _SIBLING_S = 1.0
 _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 
 
 class Exposition:
-    """The metrics of a process, and of those that share a folder with it."""
+    """The metrics of a process, and of those that share its folder."""
 
     def __init__(self, registry: CollectorRegistry, process: str, folder: Path | None = None) -> None:
-        """`process` is its name among its siblings, such as `api-0`; without a `folder` it has none."""
+        """`process` is its name among its siblings, such as `api-0`; without a `folder` it has no siblings."""
         self.registry = registry
         self._process = process
         self._folder = folder
 
     async def __call__(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         shown = await asyncio.gather(self._own(), *(_ask(path) for path in self._siblings()))
         return _merged(shown).encode()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        """Answer siblings inside the block. What a dead process of this name has left is replaced."""
+        """Answer siblings inside the block. A socket left by a dead process of this name is replaced."""
         if self._folder is None:
             yield
             return
@@ -46,7 +46,7 @@ class Exposition:
             yield
 
     async def _own(self) -> bytes:
-        # In a thread: hundreds of lines are some milliseconds, in which requests would wait.
+        # Run in a thread: rendering hundreds of lines takes milliseconds and would block requests.
         return await asyncio.to_thread(generate_latest, _Named(self.registry, self._process))
 
     def _siblings(self) -> list[Path]:
@@ -56,7 +56,7 @@ class Exposition:
 
 
 class _Named(Collector):
-    """What a registry collects, with the name of its process."""
+    """The metrics of a registry, labelled with the process name."""
 
     def __init__(self, registry: CollectorRegistry, process: str) -> None:
         self._registry = registry
@@ -73,7 +73,7 @@ class _Named(Collector):
 
 
 async def _ask(path: Path) -> bytes:
-    """What a sibling shows; nothing of one that is dead or does not answer."""
+    """Return a sibling's metrics; empty if it is dead or does not answer."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_SIBLING_S), connected(path) as (answer, _):
             return await answer.read()
@@ -81,7 +81,7 @@ async def _ask(path: Path) -> bytes:
 
 
 def _merged(shown: Iterable[bytes]) -> str:
-    """Each family once, with the samples of all."""
+    """Merge pages so that each family occurs once, with the samples of all."""
     families: dict[str, list[str]] = {}
     for page in shown:
         for family in _FAMILY.split(page.decode()):

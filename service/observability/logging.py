@@ -1,4 +1,4 @@
-"""Log lines on standard error, in one form for Lethe's own and its libraries', and never with a person's id in them."""
+"""Log lines on standard error, in one format for Lethe and its libraries, and without personal ids."""
 
 import logging
 import math
@@ -26,7 +26,7 @@ from service.errors import (
 
 LogFormat = Literal["console", "json"]
 
-#: Names under which an id, or something with an id in it, could stand.
+#: Names whose values could be or contain an id.
 _PERSONAL = frozenset(
     {"node", "nodes", "edge", "edges", "external_id", "ids", "unknown", "deleted", "reference", "targets", "body"}
     | {"path", "query", "url", "headers", "client"}
@@ -36,19 +36,19 @@ _WITHHELD = "[withheld]"
 _OF_OUTAGES = frozenset(
     {"outage", "lease.renewal_failed", "limits.local", "stream.unacknowledged", "webhook.not_recorded"}
 )
-#: Seconds between two lines of the log on the same outage.
+#: Seconds between two log lines about the same outage.
 _REPEAT_AFTER_S = 60.0
-#: Errors about the operation of the service, whose text is ours and names no person.
+#: Errors about operating the service. We write their texts, which identify no person.
 _OPERATIONAL = (ConfigurationError, EmbeddedServerError, KeyMissing, LeaseLost, StateMismatch, Unavailable)
 
 
 def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None, *, process: str) -> None:
     """Send every log line of the process, structlog's and the standard library's, to `stream` (standard error).
 
-    Each says under `process` which process wrote it, by its name in `ps` and in metrics.
+    Each line has a field `process`: the process name as in `ps` and in metrics.
 
-    Start uvicorn with `log_config=None, access_log=False`: its own lines then come here, and its access log, which
-    has paths in it, is replaced by `log_answer`.
+    Start uvicorn with `log_config=None, access_log=False`: its own lines then arrive here, and `AccessLog` replaces
+    its access log, which contains paths.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -94,24 +94,24 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     logging.getLogger("uvicorn.access").disabled = True
     for name in ("sqlalchemy", "alembic", "httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    # Below `debug`, which no setting asks for, uvicorn logs whole requests and who sent them.
+    # Below `debug`, which no setting selects, uvicorn logs whole requests and their senders.
     logging.disable(logging.DEBUG - 1)
     logging.captureWarnings(capture=True)
 
 
 class OutageThrottle:
-    """Drops lines on an outage that was logged within the last minute; the next line counts them.
+    """Drops lines about an outage that was logged within the last minute; the next line counts them.
 
-    Every activity of the process logs the same outage at each attempt, so lines are grouped by their reason.
+    Every activity of the process logs the same outage at each attempt, so lines are grouped by reason.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: Reason -> when it was logged last, and how many lines were dropped since.
+        #: Reason -> time of its last line, and number of lines dropped since.
         self._logged: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-        """Raises DropEvent."""
+        """Pass a line on, or raise DropEvent."""
         if line["event"] not in _OF_OUTAGES or "reason" not in line:
             return line
         reason, now = str(line["reason"]), self._clock()
@@ -119,7 +119,7 @@ class OutageThrottle:
         if now - logged_at < _REPEAT_AFTER_S:
             self._logged[reason] = (logged_at, dropped + 1)
             raise structlog.DropEvent
-        # Reasons of outages that are over are forgotten.
+        # Forget reasons of outages that are over.
         self._logged = {each: last for each, last in self._logged.items() if now - last[0] < 2 * _REPEAT_AFTER_S}
         self._logged[reason] = (now, 0)
         if dropped:
@@ -140,7 +140,7 @@ def _to_json(line: MutableMapping[str, Any], **_: object) -> str:
 
 
 def _of(process: str) -> Processor:
-    # Not from a context: threads of an executor have one of their own.
+    # A closure instead of a context variable, because executor threads have contexts of their own.
     def name(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
         line["process"] = process
         return line
@@ -161,13 +161,13 @@ def _drop_color_message(_logger: WrappedLogger, _method: str, line: EventDict) -
 
 
 def _first_line(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-    """Keep the first line of a library's message: asyncio, for one, quotes an exception's message on the next.
+    """Keep the first line of a library's message; asyncio, for example, quotes an exception's message on the next.
 
-    Of a traceback that a library rendered itself, as uvicorn does of a failed start, the type of the error is kept.
+    If a library rendered a traceback itself, as uvicorn does for a failed start, keep the type of the error.
     """
     first, *others = str(line["event"]).strip().split("\n")
     if first.startswith("Traceback "):
-        # Frames are indented; what follows them is `type: message`.
+        # Frames are indented; `type: message` follows them.
         error = next((other for other in others if not other.startswith(" ")), "an error")
         first = f"Failed with {error.partition(':')[0]}."
     line["event"] = first
@@ -190,7 +190,7 @@ def _exception(exc_info: bool | BaseException | ExcInfo | None) -> BaseException
 
 
 def _describe(error: BaseException, depth: int = 0) -> Iterator[str]:
-    """Yield types and places of `error`, of what caused it and of what it groups; texts only where they are ours."""
+    """Yield types and places of `error`, its causes and its grouped errors; texts only if we wrote them."""
     operational = isinstance(error, LetheError) and type(error) in _OPERATIONAL
     yield f"{type(error).__module__}.{type(error).__qualname__}" + (f": {error}" if operational else "")
     yield from _frames(error.__traceback__)
@@ -211,30 +211,31 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
         yield f"  {frame.filename}:{frame.lineno} in {frame.name}"
 
 
-#: Routes that monitoring asks every few seconds; their answers are logged at `debug`.
+#: Routes that monitoring polls every few seconds; their responses are logged at `debug`.
 _PROBES = frozenset({"/healthz", "/readyz", "/readyz/predictions", "/metrics"})
 
 
 class AccessLog:
-    """Writes lines of the form that `configure_logging` gives all others, without going through it.
+    """Writes access lines in the format of `configure_logging`, but bypasses it.
 
-    A line through structlog and the standard library costs as much as the rest of a prediction (37 of 65 us); this, 4.
+    A line through structlog and the standard library costs as much as the rest of a prediction (37 of 65 us); this one
+    costs 4.
     """
 
     def __init__(self, log_format: LogFormat, level: str, stream: TextIO | None = None, *, process: str) -> None:
-        """Lines of `process` below `level` are left out; `stream` is standard error by default."""
+        """Lines of `process` below `level` are dropped; `stream` defaults to standard error."""
         self._process = process
         self._json = log_format == "json"
         self._level = logging.getLevelNamesMapping()[level.upper()]
         self._stream = sys.stderr if stream is None else stream
-        #: Lines that the stream did not take since the last one that it took.
+        #: Lines that the stream refused since the last successful one.
         self._lost = 0
 
     def answered(self, *, request_id: str, method: str, route: str, status: int, seconds: float) -> None:
-        """Log one answer. `route` is the template (`/predict/{node}`), never the path; the caller is not named.
+        """Log one response. `route` is the template (`/predict/{node}`), never the path; the caller is not named.
 
-        A log that cannot be written, as on a full disk, keeps nobody from their answer; the next line that can be says
-        how many are missing before it.
+        A log that cannot be written, as on a full disk, never blocks a response. The next line that succeeds counts the
+        missing ones before it.
         """
         level = logging.DEBUG if route in _PROBES and status < 500 else logging.INFO
         if level < self._level:

@@ -42,12 +42,12 @@ def new_registry(restarts: int = 0) -> CollectorRegistry:
 
 
 def most_span_residual(repair: RepairStatus) -> float:
-    """Most of the span residual that rounding explains in weights of which `repair` holds."""
+    """Return the largest span residual that rounding explains, for weights with this repair status."""
     return MOST_RESIDUAL if repair is RepairStatus.CONVERGED else MOST_UNREPAIRED
 
 
 class IntakeMetrics:
-    """What is asked for, by whoever takes it in."""
+    """Metrics of incoming requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._received = Counter(
@@ -61,20 +61,20 @@ class IntakeMetrics:
         )
 
     def received(self, kind: RequestKind) -> None:
-        """Count a request that was accepted."""
+        """Count an accepted request."""
         self._received.labels(kind.value).inc()
 
     def refused(self, kind: RequestKind) -> None:
-        """Count a request that was refused for what it names."""
+        """Count a request refused for the targets that it names."""
         self._refused.labels(kind.value).inc()
 
 
 class UnlearningMetrics:
-    """What happens to deletion requests and to the model.
+    """Metrics of deletion requests and the model.
 
-    Anybody on this machine may read it, and every key that may predict. It has no figure of the weights or the graph,
-    because a reader with the data could test with it what was deleted. So it reports only whether a residual is too
-    large. If the weights are published with noise, it has no durations of steps either.
+    Anybody on this machine can read them, and every key that may predict. They contain no figure of weights or graph,
+    because a reader with the data could use it to test what was deleted. So they report only whether a residual is too
+    large. If the weights are published with noise, they omit step durations too.
     """
 
     def __init__(self, registry: CollectorRegistry, *, with_noise: bool = False) -> None:
@@ -212,24 +212,24 @@ class UnlearningMetrics:
         )
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
-        """Note that a request came to `status` this long (seconds, by Postgres' clock) after its receipt."""
+        """Record that a request reached `status` this long (seconds, by Postgres' clock) after its receipt."""
         self._age.labels(status.value).observe(age_seconds)
         if status not in (RequestStatus.QUEUED, RequestStatus.APPLIED):
             self._ended.labels(status.value).inc()
 
     def team(self, count: Callable[[], int], wanted: int) -> None:
-        """Tell how many compute together, as asked for at each look, and how many are to."""
+        """Report the number of computing processes, read from `count` at each scrape, and the configured number."""
         self._workers.set_function(count)
         self._workers_wanted.set(wanted)
 
     def queued(self, nodes: int) -> None:
-        """Set how many nodes wait."""
+        """Set the number of queued nodes."""
         self._queued_nodes.set(nodes)
 
     def open_requests(
         self, *, open: int, past_deadline: int, near_deadline: int, failed: int, oldest_seconds: float
     ) -> None:
-        """Set how many requests have not ended, how many of them somebody has to see to, and the age of the oldest."""
+        """Set the number of open requests, how many of them need attention, and the age of the oldest."""
         self._open[""].set(open)
         self._open["_past_deadline"].set(past_deadline)
         self._open["_near_deadline"].set(near_deadline)
@@ -237,49 +237,49 @@ class UnlearningMetrics:
         self._oldest_open.set(oldest_seconds)
 
     def room(self, disk_bytes: float, memory_bytes: float) -> None:
-        """Set what is left of disk and memory; NaN for what is not known."""
+        """Set free disk and available memory; NaN if unknown."""
         self._disk_free.set(disk_bytes)
         self._memory_free.set(memory_bytes)
 
     def unclaimed(self, seconds: float) -> None:
-        """Set how long the oldest request has waited although it could be taken up."""
+        """Set how long the oldest request has waited although it could be processed."""
         self._unclaimed.set(seconds)
 
     def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:
-        """Set how many events receivers of webhooks lack, since when, and how many they will not get."""
+        """Set the number of undelivered webhook events, the age of the oldest, and the number given up."""
         self._webhooks_waiting.set(waiting)
         self._webhooks_oldest.set(oldest_s)
         self._webhooks_given_up.set(given_up)
 
     def log_grown(self, size: int) -> None:
-        """Set how many leaves the log has."""
+        """Set the number of leaves in the log."""
         self._log_size.set(size)
 
     def log_signed(self, size: int) -> None:
-        """Set how many leaves of the log the newest checkpoint covers."""
+        """Set the number of leaves that the newest checkpoint covers."""
         self._log_signed.set(size)
 
     def drilled(self, completed: Drill | None, ended: Drill | None) -> None:
-        """Describe the served model's last drill that was completed, and its last that has a result, failed or not."""
+        """Report the served model's last completed drill, and its last drill with a result, passed or failed."""
         at = None if completed is None else completed.completed_at
         self._drill_completed.set(0.0 if at is None else at.timestamp())
         self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))
 
     def drills_left(self, cohorts: int) -> None:
-        """Set how many cohorts of canaries are left."""
+        """Set the number of remaining canary cohorts."""
         self._drill_cohorts.set(cohorts)
 
     def measured(self, span_residual: float, repair: RepairStatus) -> None:
-        """Count a span residual that was measured just now, of weights of which `repair` holds, if it is too large."""
+        """Count a newly measured span residual if it is too large for weights with this repair status."""
         if span_residual > most_span_residual(repair):
             self._exceeded.labels("span").inc()
 
     def pending(self, requests: int) -> None:
-        """Set how many requests wait for a repair."""
+        """Set the number of requests that wait for a repair."""
         self._pending.set(requests)
 
     def repaired(self, status: RepairStatus, seconds: float | None) -> None:
-        """Count a repair that ended, CONVERGED or NOT_CONVERGED, after so much work; None when that is not known."""
+        """Count a repair that ended, CONVERGED or NOT_CONVERGED, and its working time; None if unknown."""
         self._repairs.labels(status.value).inc()
         if status is RepairStatus.NOT_CONVERGED:
             self._not_converged.inc()
@@ -294,19 +294,19 @@ class UnlearningMetrics:
         residuals_too_large: bool,
         promise_used: float | None = None,
     ) -> None:
-        """Describe the model that is served."""
+        """Report the served model."""
         self._promise_used.set(math.nan if promise_used is None else promise_used)
         self._version.set(version)
         self._live_nodes.set(live_nodes)
         self._residuals_too_large.set(residuals_too_large)
 
     def no_model(self) -> None:
-        """Tell of no model: none is loaded, or another process serves it. NaN, because 0 would be a figure."""
+        """Report no model: none is loaded, or another process serves it. NaN, because 0 would be a value."""
         for gauge in (self._version, self._live_nodes, self._residuals_too_large, self._drill_cohorts):
             gauge.set(math.nan)
 
     def completed(self, batch: BatchRecord) -> None:
-        """Count a batch, once, when it is complete."""
+        """Count a batch, once, on completion."""
         self._batches.labels(batch.factor_method).inc()
         self._batch_nodes.observe(batch.nodes)
         if batch.coefficient_residual > MOST_RESIDUAL:

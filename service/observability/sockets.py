@@ -1,6 +1,6 @@
-"""Sockets with a path, over which a process reports to others that share its home, also in other containers.
+"""Path-based sockets, over which processes that share a home report to each other, also across containers.
 
-A process that connects gets one answer, then the end. A full disk does not affect a socket that exists.
+A client that connects receives one response, then the end. A full disk does not affect an existing socket.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-#: Process id, user and group, as the kernel gives them.
+#: Process id, user and group, in the kernel's format.
 _CREDENTIALS = struct.Struct("3i")
 
 
 @asynccontextmanager
 async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
-    """Answer whoever connects to `path`, inside the block. What a dead process left there is replaced."""
+    """Answer clients that connect to `path`, inside the block. A dead process's socket is replaced."""
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             writer.write(await answer())
             await writer.drain()
         except OSError:
-            # Whoever asked has gone.
+            # The client has gone.
             return
         finally:
             writer.close()
@@ -39,9 +39,9 @@ async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> Async
 
 @asynccontextmanager
 async def connected(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """The answer of the process at `path`, to be read to its end, and the id of that process.
+    """Yield the response of the process at `path`, to be read to its end, and that process's id.
 
-    The id is 0 if the process runs in another container. Raises OSError if none listens there.
+    The id is 0 if the process runs in another container. Raises OSError if no process listens there.
     """
     with _reachable(path) as address:
         reader, writer = await asyncio.open_unix_connection(address)
@@ -69,7 +69,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _reachable(path: Path) -> Iterator[str]:
-    """An address for a socket: its path may have any length, an address has at most 107 bytes."""
+    """Yield an address for a socket: its path may have any length, but an address has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

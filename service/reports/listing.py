@@ -1,4 +1,4 @@
-"""Deletion requests found: a page of those that filters keep, or those that deleted given nodes."""
+"""Lists of deletion requests: a page that matches filters, or the requests that deleted given nodes."""
 
 import hmac
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from uuid import UUID
 from service.access.cursors import decode, encode
 from service.db.transactions import transaction
 from service.domain.kinds import Names, Target, parts_of
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import BodyTooLarge
 from service.predictions.reader import offload
 from service.reports.queries import AuditEntry, AuditFilters
@@ -19,17 +20,17 @@ from service.requests.deletable import Deletions
 
 
 def visible_to(caller: ApiKey) -> UUID | None:
-    """The key whose requests `caller` may see; None for those of every key."""
+    """Return the key whose requests `caller` may see; None if it may see every key's."""
     return None if reads_audit(caller) else caller.id
 
 
 def reads_audit(caller: ApiKey) -> bool:
-    """Whether `caller` is shown the references of completed requests, and figures of weights published with noise."""
+    """Return whether `caller` may see references of completed requests, and figures of weights published with noise."""
     return Scope.AUDIT_READ in caller.scopes
 
 
 def audit_filters(filters: RecordFilters, caller: ApiKey) -> AuditFilters:
-    """What is asked for, among the requests that `caller` may see."""
+    """Return the filters, limited to the requests that `caller` may see."""
     return AuditFilters(
         status=filters.status,
         kind=filters.kind,
@@ -47,8 +48,8 @@ def audit_filters(filters: RecordFilters, caller: ApiKey) -> AuditFilters:
 async def found_page(
     deletions: Deletions, asked: PagedFilters, filters: AuditFilters, caller: ApiKey
 ) -> tuple[list[AuditEntry], str | None]:
-    """One page and the cursor of the next. Raises MalformedCursor, Unavailable."""
-    # A key that only this query of this caller has: a cursor of another does not decode.
+    """Return one page and the cursor of the next. Raises MalformedCursor, Unavailable."""
+    # Derived from the caller and the query, so that cursors of other queries do not decode.
     query = asked.model_dump_json(exclude={"cursor", "limit"})
     key = hmac.digest(deletions.keyring.cursor_key, f"{visible_to(caller)} {query}".encode(), "sha256")
     cursor = None if asked.cursor is None else decode(asked.cursor, key)
@@ -60,9 +61,9 @@ async def found_page(
 async def found_by_node(
     deletions: Deletions, named: Sequence[str], filters: AuditFilters, caller: ApiKey
 ) -> SearchAnswer:
-    """The requests that deleted the nodes named, or their features. Raises BodyTooLarge, Unavailable.
+    """Return the requests that deleted the given nodes or their features. Raises BodyTooLarge, Unavailable.
 
-    A deletion whose request the database, restored from an older backup, does not have is told without one.
+    If a restored older database lacks the request of a deletion, the deletion is reported without one.
     """
     limit = deletions.most_targets
     if len(named) > limit:
@@ -89,8 +90,8 @@ def _answer(
         for entry in entries
     }
     nodes = list(dict.fromkeys(named))
-    # Whose requests they were that the database does not have, nobody knows any more: they are told to those who may
-    # see everybody's.
+    # Nobody knows who sent requests that are missing from the database. Only callers who may see every key's requests
+    # learn of them.
     shown = answers if visible_to(caller) else {**answers, None: None}
     found = [
         FoundDeletion(node=node, deletion=shown[by_node[node]])

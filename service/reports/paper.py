@@ -1,4 +1,4 @@
-"""Papers: pages to read and to print, which load nothing, and the code by which a reader finds where to check them."""
+"""Papers: self-contained pages to read and print, with a QR code that leads to their verification."""
 
 import base64
 import functools
@@ -21,14 +21,14 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Paper:
-    """A page as HTML, and the Content-Security-Policy under which it is shown."""
+    """An HTML page with its Content-Security-Policy."""
 
     html: str
     policy: str
 
 
 def paper(template: str, settings: Settings, /, *, check: str, **values: object) -> Paper:
-    """The template filled in; its code leads to `check`, a path of the dashboard, at the address that is set."""
+    """Fill in a template. Its QR code leads to the dashboard path `check` at the configured address."""
     style = _style()
     place = f"{(settings.public_url or '').rstrip('/')}{check}"
     html = (
@@ -45,7 +45,7 @@ def paper(template: str, settings: Settings, /, *, check: str, **values: object)
 
 
 def environment(templates: Path) -> jinja2.Environment:
-    """What fills in the templates of a folder, with what pages and papers have in common."""
+    """Return a template environment with the settings shared by pages and papers."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),
         autoescape=True,
@@ -61,7 +61,7 @@ def environment(templates: Path) -> jinja2.Environment:
 
 
 def _code(text: str) -> Markup:
-    """`text` as a QR code."""
+    """Return `text` as a QR code."""
     return Markup(segno.make(text, error="m", micro=False).svg_inline(omitsize=True, border=0))
 
 
@@ -79,7 +79,7 @@ def _environment() -> jinja2.Environment:
 
 
 def moment(at: datetime | str) -> datetime:
-    """A time, or one as leaves have it."""
+    """Parse a time as leaves store it; return datetimes unchanged."""
     return datetime.fromisoformat(at) if isinstance(at, str) else at
 
 

@@ -1,4 +1,4 @@
-"""The report of a month or quarter on paper: how many requests, in time or not, how that is proved, what went wrong."""
+"""The printed report of a month or quarter: number of requests, punctuality, proof and failures."""
 
 import re
 from collections import Counter
@@ -31,23 +31,23 @@ from service.reports.summary import summary
 from service.requests.drill_rows import DrillRepository, DrillRow
 from service.settings import Settings
 
-#: Most of each that are named.
+#: Most entries per list.
 MOST_NAMED = 20
 _NO_DRILL = RequestRow.id.not_in(select(DrillRow.request_id))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A request that failed, with what has become of it since."""
+    """A failed request in its current state."""
 
     request: DeletionRequest
-    #: When it failed first, in the time asked for or since.
+    #: First failure in the requested time or since.
     failed_at: datetime
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A request that was given more time."""
+    """A request whose deadline was extended."""
 
     request: DeletionRequest
     reason: str
@@ -56,10 +56,11 @@ class Extension:
 
 @dataclass(frozen=True)
 class Failures:
-    """How many requests failed, and how many of them have ended how."""
+    """Number of failed requests, by how they ended."""
 
     all: int
-    #: A later request deleted the same; somebody marked it as handled; it was retried, and completed or cancelled.
+    #: Superseded: a later request deleted the same. Marked: somebody marked it as handled. Retried: retried, then
+    #: completed. Cancelled: retried, then cancelled.
     superseded: int
     marked: int
     retried: int
@@ -69,20 +70,20 @@ class Failures:
 
 @dataclass(frozen=True)
 class Notable:
-    """Up to `MOST_NAMED` of each, open ones first, then the newest."""
+    """Up to `MOST_NAMED` requests per list, open ones first, then the newest."""
 
     failures: Failures
     failed: Sequence[Failure]
     late: Sequence[DeletionRequest]
-    #: How many of those that are late have not ended.
+    #: Late requests that are still open.
     late_open: int
     extended: Sequence[Extension]
-    #: How often somebody gave more time.
+    #: Number of extensions.
     extensions: int
 
 
 async def notable(conn: AsyncConnection, model: str, since: datetime, until: datetime) -> Notable:
-    """What was received from `since` on and before `until` and is late, or failed; what failed or was extended then.
+    """Return late or failed requests received from `since` to before `until`, and failures and extensions in that time.
 
     Drills are left out.
     """
@@ -93,7 +94,7 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
         .join(RequestRow, RequestRow.id == EventRow.request_id)
         .where(EventRow.type == EventType.FAILED, EventRow.created_at >= since, RequestRow.model == model)
         .where(_NO_DRILL)
-        # Those too that were received then and failed later: they are counted as failed among those received.
+        # Include requests received in that time that failed later: they count as failed among those received.
         .where(or_(EventRow.created_at < until, received_then))
         .group_by(EventRow.request_id)
         .subquery()
@@ -133,7 +134,7 @@ async def notable(conn: AsyncConnection, model: str, since: datetime, until: dat
 async def _late(
     conn: AsyncConnection, model: str, since: datetime, until: datetime
 ) -> tuple[int, list[DeletionRequest]]:
-    """How many that were received then are open and late, and the first of all that are late."""
+    """Return the number of open late requests received then, and the first of all late ones."""
     is_open = (
         select(func.count())
         .select_from(RequestRow)
@@ -159,16 +160,16 @@ _ORDINALS = ("first", "second", "third", "fourth")
 class Span:
     """A month or a quarter, in UTC."""
 
-    #: Such as 2026-10 or 2026-Q4.
+    #: For example 2026-10 or 2026-Q4.
     name: str
     words: str
     since: date
-    #: The day after its last.
+    #: The day after the last.
     until: date
 
     @classmethod
     def parse(cls, name: str) -> "Span":
-        """The span of that name. Raises InvalidRequest."""
+        """Return the span with this name. Raises InvalidRequest."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise InvalidRequest("That is neither a month nor a quarter.", "Give one such as 2026-10 or 2026-Q4.")
@@ -182,7 +183,7 @@ class Span:
 
     @classmethod
     def up_to(cls, today: date, months: int) -> "list[Span]":
-        """So many months up to the one of `today`, newest first, each quarter after its last month."""
+        """Return the last `months` months up to that of `today`, newest first, each quarter after its last month."""
         found = []
         for back in range(months):
             year, month = divmod(today.year * 12 + today.month - 1 - back, 12)
@@ -193,45 +194,45 @@ class Span:
 
     @classmethod
     def newest(cls, received: Sequence[date], today: date) -> "Span":
-        """The newest of the months in which requests were `received`, each by its first day; else that of `today`."""
+        """Return the newest month of `received` (first days of months with requests), else the month of `today`."""
         month = received[-1] if received else today
         return cls.parse(f"{month:%Y-%m}")
 
     def has_any(self, received: Sequence[date]) -> bool:
-        """Whether it has one of the months in which requests were `received`."""
+        """Return whether requests were `received` in one of its months."""
         return any(self.since <= month < self.until for month in received)
 
 
 def _first(year: int, month: int) -> date:
-    """The first day of a month; the 13th is next year's first."""
+    """Return the first day of a month; month 13 is next January."""
     return date(year + 1, 1, 1) if month > 12 else date(year, month, 1)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says, as of `at`."""
+    """Content of a report, as of `at`."""
 
     span: Span
     at: datetime
     summary: Summary
     notable: Notable
     drills: Sequence[Drill]
-    #: What changed the model in the span, and no request asked for.
+    #: Model changes in the span that no request caused.
     unrequested: Sequence[UnrequestedEvent]
     last_check: LogCheck | None
-    #: How many events the log has.
+    #: Number of events in the log.
     size: int
     note: str
     keys: Sequence[str]
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What the note says."""
+        """The checkpoint in the note."""
         return read(self.note)
 
 
 async def read_report(connection: Connection, model: str, span: Span) -> Report:
-    """Look up what the report of a span says. Raises Unavailable before the log is signed for the first time."""
+    """Read the content of a span's report. Raises Unavailable before the log is first signed."""
     since, until = (datetime.combine(day, time(), UTC) for day in (span.since, span.until))
     checkpoints = CheckpointRepository(connection)
     note = await checkpoints.require()
@@ -252,7 +253,7 @@ async def read_report(connection: Connection, model: str, span: Span) -> Report:
 
 
 def report_paper(report: Report, settings: Settings) -> Paper:
-    """A report as a page to read and to print, which loads nothing."""
+    """Return a report as a self-contained page to read and print."""
     root = report.checkpoint.root.hex()
     months = report.summary.months
     on_time, late = sum(month.on_time for month in months), sum(month.late for month in months)
@@ -280,7 +281,7 @@ def report_paper(report: Report, settings: Settings) -> Paper:
 
 
 def became(request: DeletionRequest) -> str:
-    """What has become of a request that had failed, in a few words."""
+    """Describe in a few words how a failed request ended."""
     if request.handled_by is not None:
         return f"Settled by request {str(request.handled_by)[:8]}…"
     if request.handled_at is not None:

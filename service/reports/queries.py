@@ -1,4 +1,4 @@
-"""What audit queries take and give, and the audit as a file: a line for every request, as CSV or as JSON. No I/O."""
+"""Input and output of audit queries, and the audit as a CSV or JSON file with one line per request. No I/O."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from service.domain.states import Guarantee, RequestStatus
 
 @dataclass(frozen=True)
 class OpenCounts:
-    """How many requests of a model have not ended, and how many of them somebody has to see to."""
+    """Number of a model's open requests, and how many of them need attention."""
 
     open: int
     past_deadline: int
@@ -33,7 +33,7 @@ class OpenCounts:
 
 @dataclass(frozen=True)
 class Norms:
-    """What a model had learned from the nodes of one request alone, before and after their deletion."""
+    """What a model had learned from one request's nodes alone, before and after their deletion."""
 
     id: UUID
     before: float
@@ -42,19 +42,19 @@ class Norms:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Keeps figures from `at_least` up to `at_most`, both included; a figure that does not exist is not kept."""
+    """Matches figures from `at_least` to `at_most`, both included; missing figures never match."""
 
     at_least: float | None = None
     at_most: float | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether no value can meet it."""
+        """Whether no value can match."""
         return self.at_least is not None and self.at_most is not None and self.at_least > self.at_most
 
 
 class Searched(StrEnum):
-    """The figures that a search may have thresholds on."""
+    """Figures with thresholds in searches."""
 
     INJECTED_NORM_BEFORE = "injected_norm_before"
     INJECTED_NORM_AFTER = "injected_norm_after"
@@ -64,18 +64,18 @@ class Searched(StrEnum):
 
 
 class Order(StrEnum):
-    """In which order requests are listed."""
+    """Order of listed requests."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
-    #: Those that are due first at the top.
+    #: Earliest deadline first.
     DUE = "due"
-    #: Those that are due last at the top.
+    #: Latest deadline first.
     DUE_LAST = "due_last"
 
     @property
     def by(self) -> str:
-        """The column."""
+        """The column to sort by."""
         return "received_at" if self in (Order.NEWEST, Order.OLDEST) else "due_at"
 
     @property
@@ -86,15 +86,15 @@ class Order(StrEnum):
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Which requests are found; None means any."""
+    """Filters for requests; None matches all."""
 
     status: RequestStatus | None = None
     kind: RequestKind | None = None
     guarantee: Guarantee | None = None
     repair: RepairStatus | None = None
-    #: Whether it has not ended.
+    #: Whether it is still open.
     open: bool | None = None
-    #: Whether it ended late or is open past its deadline; False: it ended in time.
+    #: Whether it ended late or is open past its deadline; False: it ended on time.
     late: bool | None = None
     #: Whether it is a drill.
     drills: bool | None = None
@@ -104,14 +104,14 @@ class AuditFilters:
     since: datetime | None = None
     #: Received before this time.
     until: datetime | None = None
-    #: Exactly this one. Those of completed requests are found only when no `api_key_id` is given.
+    #: Exact match. With an `api_key_id`, completed requests are not found by reference.
     reference: str | None = None
-    #: Some of it, in capitals or not; for whoever may see all.
+    #: Case-insensitive part of the reference; only for callers who may see all requests.
     part_of_reference: str | None = None
     thresholds: Mapping[Searched, Threshold] = field(default_factory=dict)
-    #: Asked for with this API key.
+    #: Sent with this API key.
     api_key_id: UUID | None = None
-    #: Among these.
+    #: One of these.
     ids: Collection[UUID] | None = None
 
 
@@ -129,18 +129,18 @@ _REQUEST = (
     *("cancelled_at", "due_at", "ended_at", "late", "handled_at", "handled_by", "guarantee", "repair", "explanation"),
     *("failure", "already_deleted_by"),
 )
-#: Those of the batch first.
+#: Batch figures first.
 _FIGURES = sorted(
     (name for name, each in FIGURES.items() if each.form is not Form.BY_STEP), key=OF_REQUEST.__contains__
 )
 COLUMNS = (*_REQUEST, "batch_id", *_FIGURES)
-#: Where a spreadsheet may read text as a formula: at its start, and after any separator at which it can be set to split
-#: cells, because quotation marks do not prevent that. Full-width signs count, too.
+#: Places where a spreadsheet may read text as a formula: at its start, and after any separator that it can be set to
+#: split cells at, because quotation marks do not prevent that. Full-width signs count, too.
 _FORMULA = re.compile('(^|[;|\t\r\n])(?=["\\s]*[=+\\-@\t\r\n＝＋－＠﹦﹢﹣﹫])')
 
 
 class ExportFormat(StrEnum):
-    """How the file is written."""
+    """Format of the file."""
 
     CSV = "csv"
     NDJSON = "ndjson"
@@ -150,7 +150,7 @@ MEDIA_TYPES = {ExportFormat.CSV: "text/csv", ExportFormat.NDJSON: "application/x
 
 
 async def written(pages: AsyncIterator[Iterable[AuditEntry]], form: ExportFormat) -> AsyncIterator[bytes]:
-    """The file, a page of requests at a time; raises what `pages` raises."""
+    """Yield the file, a page of requests at a time. Raises what `pages` raises."""
     head = _table([COLUMNS]) if form is ExportFormat.CSV else b""
     async for page in pages:
         yield head + _lines(page, form)
@@ -162,14 +162,14 @@ def _lines(entries: Iterable[AuditEntry], form: ExportFormat) -> bytes:
     if form is ExportFormat.CSV:
         return _table([[_cell(value) for value in record] for record in records])
     return b"".join(
-        # The driver's UUIDs are of a class of their own.
+        # The driver has a UUID class of its own.
         orjson.dumps(dict(zip(COLUMNS, record, strict=True)), str, orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
         for record in records
     )
 
 
 def _record(entry: AuditEntry) -> list[Any]:
-    """The values of `COLUMNS`; None where there is none."""
+    """Return the values of `COLUMNS`; None where missing."""
     request = [getattr(entry.request, name) for name in _REQUEST]
     if entry.audit is None:
         return request + [None] * (len(COLUMNS) - len(request))

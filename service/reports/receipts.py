@@ -1,4 +1,4 @@
-"""The receipt of a deletion: evidence that can be checked without trusting Lethe, as a document and on paper."""
+"""The receipt of a deletion, as a document and on paper: evidence that can be checked without trusting Lethe."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -24,27 +24,27 @@ from service.reports.paper import Paper, moment, paper
 from service.requests.lookup import RequestRepository
 from service.settings import Settings
 
-#: Seconds between looks for the signature of a new event, which is made at once.
+#: Seconds between checks for a new event's signature, which normally follows immediately.
 _WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.0)
-#: The states in which a request has a receipt.
+#: States with a receipt.
 WITH_RECEIPT = (RequestStatus.APPLIED, RequestStatus.COMPLETED, RequestStatus.FAILED)
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A receipt, and what of its request the caller may see beside it."""
+    """A receipt, and the parts of its request that the caller may see."""
 
     document: Document
-    #: Without its reference where that is not for the caller's eyes.
+    #: Without its reference if the caller may not see it.
     request: DeletionRequest
     reference_is_hidden: bool
 
 
 async def receipt_of(engine: Engine, request_id: UUID, caller: ApiKey) -> Receipt:
-    """The receipt of a request that `caller` may see.
+    """Return the receipt of a request that `caller` may see.
 
     Raises:
-        NotFound: there is no such request, as far as the caller may know.
+        NotFound: the request does not exist, or the caller may not see it.
         Conflict: it is not applied, or was cancelled.
         Unavailable: its newest event is not signed yet, or the database does not answer.
     """
@@ -72,7 +72,7 @@ async def _ready(connection: Connection, request_id: UUID, caller: ApiKey) -> De
 
 
 async def _document(connection: Connection, request_id: UUID) -> Document | None:
-    """The receipt; None while the newest event of the request is not signed yet."""
+    """Return the receipt; None until the request's newest event is signed."""
     log, checkpoints = LogRepository(connection), CheckpointRepository(connection)
     note = await checkpoints.require()
     size = read(note).size
@@ -91,7 +91,7 @@ async def _document(connection: Connection, request_id: UUID) -> Document | None
 
 
 async def model_events_after(log: LogRepository, model: str, after: int) -> list[StoredLeaf]:
-    """The leaves, in order, of what befell a model after the leaf `after` and no request asked for."""
+    """Return the leaves, in order, of a model's events without a request after the leaf `after`."""
     return [leaf for leaf in reversed(await log.unrequested(after=after)) if _is_of(model, leaf)]
 
 
@@ -100,7 +100,7 @@ def _is_of(model: str, leaf: StoredLeaf) -> bool:
     return event["type"] in OF_THE_MODEL and event["details"]["model"] == model
 
 
-#: What each event of a request is called.
+#: Labels of a request's events.
 _HAPPENED = {
     EventType.APPLIED: "Applied",
     EventType.REPAIRED: "Repaired",
@@ -113,13 +113,13 @@ _HAPPENED = {
 
 
 def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
-    """A receipt as a page to read and to print, which loads nothing."""
+    """Return a receipt as a self-contained page to read and print."""
     document = receipt.document
     mark = fingerprint([entry["leaf"] for entry in document["entries"]])
     return paper(
         "receipt.html",
         settings,
-        # A browser sends to no server what stands behind the hash sign.
+        # Browsers send the part after the hash sign to no server.
         check=f"/dashboard/verify#{mark}",
         receipt=document,
         request=receipt.request,
@@ -133,7 +133,7 @@ def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
 
 
 def sentences(summary: Document, organisation: str | None) -> list[str]:
-    """What was asked, what was done and what holds since, for whoever has never seen a model."""
+    """Describe what was requested, what was done and what holds since, for readers who have never seen a model."""
     what = RequestKind(summary["kind"]).rules.in_plain_words(summary["count"])
     asked = (
         f"On {day(moment(summary['received_at']))}, {organisation or 'the operator of this service'} was asked to "
@@ -158,7 +158,7 @@ def _done(summary: Document) -> list[str]:
     if summary["repair"] == RepairStatus.PENDING:
         return [gone, "The model is still being corrected; a later copy of this receipt will state the result."]
     holds = IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]
-    # Of weights published with noise, the log has no more than a commitment to it.
+    # For weights published with noise, the log holds only a commitment to the bound.
     bound = summary["figures"].get("distance_bound_after_relative")
     if bound is not None and summary["guarantee"] == Guarantee.RETRAINED:
         holds = f"{holds} The difference is at most {at_most(bound)} of the size of its weights."
@@ -167,7 +167,7 @@ def _done(summary: Document) -> list[str]:
 
 def _not_done(summary: Document) -> list[str]:
     failed = f"This could not be done on {minute(moment(summary['failed_at']))}: nothing was deleted for this request."
-    # What operators can do about it stands behind it, and in the annex.
+    # The rest is advice to operators, which the annex repeats.
     reason, _, _ = summary["failure"].partition(". ")
     told = [failed, f"The reason: {reason.rstrip('.')}."]
     if summary["handled_at"] is None:

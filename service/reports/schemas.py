@@ -1,4 +1,4 @@
-"""The audit in figures: as it is read from the database, and as the routes give it."""
+"""The audit in figures, as read from the database and as returned by the routes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus
 from service.reports.queries import Searched, Threshold
 
-#: Of the example.
+#: Used in the example.
 _PERCENTILES: dict[str, JsonValue] = {"p50": 0.61, "p95": 1.7, "p99": 2.4}
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Seconds, each within one per cent; null when there was nothing to measure."""
+    """Seconds, each within one per cent; null without measurements."""
 
     p50: float | None
     p95: float | None
@@ -36,7 +36,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request that has not ended: it is queued or applied, or failed and is not handled."""
+    """An open request: queued or applied, or failed and not handled."""
 
     id: UUID
     received_at: datetime
@@ -44,7 +44,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class Month:
-    """How many requests received in one month (UTC) ended in time."""
+    """Requests received in one month (UTC), by whether they ended on time."""
 
     month: Annotated[date, Field(description="Its first day.")]
     on_time: int
@@ -56,8 +56,8 @@ class Month:
 class Summary:
     """The audit of the served model in figures.
 
-    Drills are in none of the figures. Counts are of requests received in the window, percentiles and the share of
-    applications and completions in it. What is open and what is served is so now, whatever the window.
+    All figures exclude drills. Counts cover requests received in the window; percentiles and the share cover
+    applications and completions in it. Open requests and the served model are current, whatever the window.
     """
 
     model: str
@@ -136,7 +136,7 @@ class Summary:
 
 
 class SeriesStep(StrEnum):
-    """How much time one point of a series covers."""
+    """Time covered by one point of a series."""
 
     HOUR = "hour"
     DAY = "day"
@@ -144,7 +144,7 @@ class SeriesStep(StrEnum):
 
 @dataclass(frozen=True)
 class SeriesPoint:
-    """What happened within one hour or day (UTC)."""
+    """Events within one hour or day (UTC)."""
 
     start: datetime
     received: int
@@ -164,7 +164,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True)
 class Series:
-    """The audit over time, oldest first; hours and days without events are there too."""
+    """The audit over time, oldest first, including hours and days without events."""
 
     step: SeriesStep
     points: Sequence[SeriesPoint]
@@ -194,12 +194,12 @@ class Series:
     )
 
 
-#: A body's enum members are text.
+#: JSON bodies give enum members as text.
 _AS_TEXT = Field(strict=False)
 
 
 class RecordFilters(Window):
-    """Which requests are meant; what is left out filters nothing. A figure that a request lacks meets no threshold."""
+    """Filters for requests; an omitted filter matches all. A figure that a request lacks meets no threshold."""
 
     status: Annotated[RequestStatus, _AS_TEXT] | None = None
     kind: Annotated[RequestKind, _AS_TEXT] | None = None
@@ -232,7 +232,7 @@ class RecordFilters(Window):
         return self
 
     def thresholds(self) -> dict[Searched, Threshold]:
-        """The thresholds on the figures that have one."""
+        """Return the thresholds by figure."""
         named = {
             figure: Threshold(getattr(self, f"{figure}_min"), getattr(self, f"{figure}_max")) for figure in Searched
         }
@@ -240,7 +240,7 @@ class RecordFilters(Window):
 
 
 class PagedFilters(RecordFilters):
-    """Filters, and which page of what they keep."""
+    """Filters, and a page of the matching requests."""
 
     cursor: str | None = Field(
         None, min_length=1, max_length=256, description="`next_cursor` of the previous page, with the same filters."
@@ -249,11 +249,11 @@ class PagedFilters(RecordFilters):
 
 
 class DeletionFilters(PagedFilters, Known):
-    """Which requests are listed; a parameter that is left out filters nothing."""
+    """Filters for the list of requests; an omitted parameter matches all."""
 
 
 class SearchBody(PagedFilters, Known):
-    """The nodes whose deletion is looked for, or the requests; what would name a person is never in a URL."""
+    """Search by nodes or by filters, in a body, because URLs must not contain personal data."""
 
     model_config = ConfigDict(
         strict=True,

@@ -1,4 +1,4 @@
-"""Requests with their audits: found by what they are and what was measured, newest first."""
+"""Search for requests with their audits by properties and measurements, in any `Order`."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from service.requests.drill_rows import DrillRow
 
 
 class RequestSearchRow(Base):
-    """The columns of a request, its audit and its batch that searches filter by.
+    """The searchable columns of a request, its audit and its batch.
 
-    Only triggers write it, with the rights of its owner; the role that the service works as may not. What changes soon
-    after a request came is in no index, so that a change writes this row and nothing else.
+    Only triggers write this table, with its owner's rights; the service's role may not. Columns that change soon after
+    a request's receipt are in no index, so a change writes only this row.
     """
 
     __tablename__ = "request_search"
@@ -47,19 +47,19 @@ class RequestSearchRow(Base):
     span_residual: Mapped[float | None]
 
 
-#: Requests read at a time by an export.
+#: Requests per page of an export.
 EXPORT_PAGE = 500
 
-#: Requests that are counted; of more it is told that there are more.
+#: Largest exact count; beyond it, the result only means "more".
 MOST_COUNTED = 1_000_000
 
 
 @dataclass(frozen=True)
 class Page:
-    """Requests in their order."""
+    """A page of requests, in order."""
 
     entries: list[AuditEntry]
-    #: Where the next page starts; None on the last.
+    #: Start of the next page; None on the last.
     next_cursor: PageCursor | None
 
 
@@ -70,13 +70,13 @@ async def search(
     limit: int,
     order: Order = Order.NEWEST,
 ) -> Page:
-    """Return up to `limit` requests that `filters` keep and that come after `cursor`, in that order."""
-    # One more than asked for tells whether there is a next page.
+    """Return up to `limit` requests after `cursor` that match `filters`, in `order`."""
+    # One extra row shows whether there is a next page.
     return await _page(conn, await _ids(conn, filters, cursor, limit + 1, order), limit, order)
 
 
 async def newest_norms(conn: AsyncConnection, since: datetime, limit: int) -> list[Norms]:
-    """Return the norms of up to `limit` requests received from `since` on that have any, newest first."""
+    """Return norms of up to `limit` requests received since `since` that have any, newest first."""
     measured = AuditFilters(since=since, thresholds={Searched.INJECTED_NORM_BEFORE: Threshold(at_least=0.0)})
     rows = RequestSearchRow
     query = select(rows.request_id, rows.injected_norm_before, rows.injected_norm_after)
@@ -90,7 +90,7 @@ async def newest_norms(conn: AsyncConnection, since: datetime, limit: int) -> li
 async def _ids(
     conn: AsyncConnection, filters: AuditFilters, cursor: PageCursor | None, limit: int, order: Order
 ) -> Sequence[UUID]:
-    """The first `limit` requests that `filters` keep and that come after `cursor`, in that order."""
+    """Return the first `limit` matching requests after `cursor`, in `order`."""
     rows = RequestSearchRow
     query = select(rows.request_id).where(*_kept(filters))
     if cursor is not None:
@@ -101,16 +101,16 @@ async def _ids(
 
 
 async def count(conn: AsyncConnection, filters: AuditFilters) -> int:
-    """Return how many requests `filters` keep, counted up to one more than `MOST_COUNTED`."""
+    """Return the number of matching requests, counted up to one more than `MOST_COUNTED`."""
     kept = select(RequestSearchRow.request_id).where(*_kept(filters)).limit(MOST_COUNTED + 1)
     return int(await conn.scalar(select(func.count()).select_from(kept.subquery())) or 0)
 
 
 async def export(engine: AsyncEngine, filters: AuditFilters) -> AsyncIterator[list[AuditEntry]]:
-    """Yield all requests that `filters` keep, newest first, a page at a time; raises `Unavailable`.
+    """Yield all matching requests, newest first, a page at a time. Raises `Unavailable`.
 
-    Memory does not grow with their number. Each page is read in a transaction of its own, so that whoever reads slowly
-    holds neither a connection nor a snapshot; a request that moves meanwhile is exported as it is by then.
+    Memory does not grow with their number. Each page has its own transaction, so that a slow reader holds neither a
+    connection nor a snapshot. A request that changes meanwhile is exported in its state at that time.
     """
     cursor: PageCursor | None = None
     while True:
@@ -176,10 +176,10 @@ def _kept(filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
     if filters.reference is not None:
         yield rows.request_id.in_(select(RequestRow.id).where(RequestRow.reference == filters.reference))
         if filters.api_key_id is not None:
-            # To be found by a reference is to show it.
+            # Finding a request by its reference would reveal the reference.
             yield rows.status != RequestStatus.COMPLETED
     if filters.thresholds and filters.api_key_id is not None:
-        # What may not be known of weights published with noise meets no threshold.
+        # Hidden figures of weights published with noise meet no threshold.
         made, held = VersionRow.__table__, VersionRow.__table__.alias("held")
         seen = select(RequestAuditRow.request_id).join(made, made.c.id == RequestAuditRow.batch_id)
         seen = seen.join(

@@ -1,4 +1,4 @@
-"""The audit in figures: one summary, and a series by hour or day. The views of the migrations tell the same."""
+"""The audit in figures: one summary, and a series by hour or day. The database views report the same."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from service.reports.schemas import Month, OpenRequest, Percentiles, SeriesPoint
 
 
 class AuditCountRow(Base):
-    """How many requests received on a day are in one state."""
+    """Number of requests received on a day that are in one state."""
 
     __tablename__ = "audit_counts"
 
@@ -33,17 +33,17 @@ class AuditCountRow(Base):
     kind: Mapped[str]
     guarantee: Mapped[str | None]
     repair: Mapped[str | None]
-    #: Whether the projection of its batch removed no direction; null before it is applied.
+    #: Whether its batch's projection removed no direction; null until applied.
     unchanged: Mapped[bool | None]
-    #: Whether they ended late; null while they are open, and of what was cancelled.
+    #: Whether they ended late; null while open, and if cancelled.
     late: Mapped[bool | None]
-    #: To be added to the other rows of the same state; may be negative.
+    #: Sum over all rows of a state; may be negative.
     requests: Mapped[int] = mapped_column(BigInteger)
     folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
 
 
 async def fold(conn: AsyncConnection) -> None:
-    """Add up the rows that changes have added since; leaves it to whoever is folding already."""
+    """Fold newly added rows into totals; does nothing if another process is folding."""
     if await locks.take_if_free(conn, Lock.TOTALS):
         await conn.execute(text("SELECT audit_fold()"))
 
@@ -100,7 +100,7 @@ _RECEIVED = text("""
     WHERE model = :model AND (CAST(:since AS date) IS NULL OR day >= :since)
     GROUP BY 1 HAVING sum(requests) > 0 ORDER BY 1
 """)
-#: What is served at the moment `:at`.
+#: The served version at the moment `:at`.
 _SERVED = """
     SELECT rank AS rank_after, live_nodes FROM versions
     WHERE model = :model AND committed_at < {at} ORDER BY committed_at DESC LIMIT 1
@@ -169,7 +169,7 @@ async def summary(
     since: date | None = None,
     until: date | None = None,
 ) -> Summary:
-    """Return the audit of a model in figures; `since` and `until` are days in UTC, the second one excluded."""
+    """Return a model's audit in figures; `since` and `until` are days in UTC, the second excluded."""
     days = {"model": model, "since": since, "until": until}
     counts = (await conn.execute(_COUNTS, days)).all()
     times = {row.step: Percentiles(row.p50, row.p95, row.p99) for row in await conn.execute(_TIMES, days)}
@@ -213,25 +213,25 @@ async def summary(
 
 
 async def first_received(conn: AsyncConnection, model: str) -> date | None:
-    """Return the day (UTC) of the first request, None when there was none."""
+    """Return the day (UTC) of the first request; None without one."""
     first: date | None = await conn.scalar(_FIRST, {"model": model})
     return first
 
 
 async def months_received(conn: AsyncConnection, model: str, since: date | None = None) -> list[date]:
-    """Return the first day of every month (UTC) in which requests were received, oldest first."""
+    """Return the first day of every month (UTC) with received requests, oldest first."""
     return list((await conn.execute(_RECEIVED, {"model": model, "since": since})).scalars())
 
 
 async def open_counts(conn: AsyncConnection, model: str) -> OpenCounts:
-    """Return what is open of a model."""
+    """Return a model's open requests as counts."""
     return OpenCounts(*(await conn.execute(_OPEN, {"model": model})).one())
 
 
 async def series(
     conn: AsyncConnection, model: str, since: datetime, until: datetime, step: SeriesStep
 ) -> list[SeriesPoint]:
-    """Return a point for every hour or day in UTC, from that of `since` on up to the one that begins before `until`."""
+    """Return a point for every hour or day (UTC), from that of `since` to the last that begins before `until`."""
     first, width = _begin(since, step), timedelta(days=1) if step is SeriesStep.DAY else timedelta(hours=1)
     begun = _begin(until, step)
     values = {

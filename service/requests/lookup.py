@@ -17,7 +17,8 @@ from service.db.rows import (
     request_norms,
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
-from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest, RequestAudit, Scope
+from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest, RequestAudit
+from service.domain.scopes import Scope
 from service.domain.states import AUDITED, RequestStatus
 from service.errors import NotFound
 from service.predictions.version_rows import BATCH_COLUMNS, batch_in, with_batch

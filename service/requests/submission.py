@@ -17,7 +17,8 @@ from service.access.limits import PROBES
 from service.db.tables import Base
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind, Target, ends_of
-from service.domain.records import ApiKey, DeletionRequest, Scope, Targets
+from service.domain.records import ApiKey, DeletionRequest, Targets
+from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.errors import MOST_FAULTS, BodyTooLarge, InvalidRequest, QueueFull, UnknownEdges, UnknownNodes
 from service.log.commitments import GivenSalts, nodes_of, salted

@@ -1,4 +1,4 @@
-"""The connections of one process: how many there may be, and an end for those whose clients keep it waiting."""
+"""Connections of one process: their limit, and deadlines for clients that keep it waiting."""
 
 import asyncio
 import resource
@@ -13,43 +13,43 @@ from service.domain.addresses import address_of, subscriber
 
 Network = IPv4Network | IPv6Network
 
-#: Most connections, where there are descriptors enough: each may hold 256 KiB that was read and not parsed.
+#: Most connections if there are enough descriptors. Each may hold 256 KiB of data read but not parsed.
 MAX_CONNECTIONS = 1024
 
-#: Seconds that requests under way get at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
+#: Seconds for open requests at shutdown; the rest of `shutdown_grace_s` is the unlearner's.
 REQUESTS_GRACE_S = 2
-#: Seconds between two looks at the deadlines.
+#: Seconds between two checks of the deadlines.
 SWEEP_S = 1.0
-#: Least time between two log lines about connections that were refused or cut (seconds).
+#: Minimum seconds between two log lines about refused or cut connections.
 _LOG_EVERY_S = 60.0
 
 
 class Member(Protocol):
-    """What is known here of a connection."""
+    """Interface of a connection."""
 
-    #: What shares a limit with it.
+    #: Connections with the same origin share a limit.
     origin: str
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
     def look(self, now: float) -> None:
-        """End it when its client has kept it waiting too long; a deadline moves on by `SWEEP_S` while it may not."""
+        """Close it if its client has been too slow. While the client waits, defer its deadline by `SWEEP_S`."""
 
 
 class Connections:
-    """Keeps count of connections, and looks at each every `SWEEP_S`.
+    """Counts connections, and checks each every `SWEEP_S`.
 
-    Where there are too many, the one that has waited longest for a request makes room; where all are at work, or have
-    an answer that is being read, the new one is refused.
+    If there are too many, the one that has waited longest for a request is closed. If all are busy, or have a response
+    that is still being read, the new one is refused.
     """
 
     def __init__(self, most: int, most_of_one: int, proxies: Sequence[Network] = ()) -> None:
-        """At most `most` in all, and `most_of_one` from one address that is none of the `proxies`."""
+        """Allow `most` connections in total, and `most_of_one` per address except `proxies`."""
         self._most = most
         self._most_of_one = most_of_one
         self._proxies = tuple(proxies)
         self._open: set[Member] = set()
-        #: Those without a request at work, the longest waiting first.
+        #: Connections without a request, longest waiting first.
         self._waiting: dict[Member, None] = {}
         self._of: Counter[str] = Counter()
         self._sweeping = False
@@ -58,10 +58,10 @@ class Connections:
         self._log = structlog.stdlib.get_logger(__name__)
 
     def admit(self, connection: Member, host: str) -> bool:
-        """Take `connection` in, in place of one that waits if need be; False when there is no room."""
+        """Admit `connection`, if necessary in place of a waiting one; return False if there is no room."""
         connection.origin = origin = self._origin(host)
         if origin and self._of[origin] >= self._most_of_one:
-            # Its own, however few there are: what one address does costs no other its place.
+            # Close one of the same origin, however few there are: no address costs another its place.
             room = self._cut_first(one for one in self._waiting if one.origin == origin)
         else:
             room = len(self._open) < self._most or self._cut_first(self._waiting)
@@ -77,7 +77,7 @@ class Connections:
         return True
 
     def leave(self, connection: Member) -> None:
-        """`connection` is gone."""
+        """Remove a closed connection."""
         if connection not in self._open:
             return
         self._open.remove(connection)
@@ -87,20 +87,20 @@ class Connections:
             del self._of[connection.origin]
 
     def mark_busy(self, connection: Member) -> None:
-        """`connection` has a request."""
+        """Record that `connection` has a request."""
         self._waiting.pop(connection, None)
 
     def mark_idle(self, connection: Member) -> None:
-        """`connection` has no request."""
+        """Record that `connection` has no request."""
         if connection in self._open:
             self._waiting[connection] = None
 
     def count(self, what: str) -> None:
-        """One more connection was `refused`, `malformed`, `too_large`, `too_slow` or `unread`, or made `room`."""
+        """Count a connection that was `refused`, `malformed`, `too_large`, `too_slow` or `unread`, or made `room`."""
         self._cut[what] += 1
 
     def _origin(self, host: str) -> str:
-        """What shares a limit; "" for a proxy."""
+        """Return the key of the shared limit; "" for a proxy."""
         address = address_of(host)
         is_proxy = address is not None and any(address in network for network in self._proxies)
         return "" if is_proxy else subscriber(host)
@@ -108,7 +108,7 @@ class Connections:
     def _cut_first(self, candidates: Iterable[Member]) -> bool:
         for connection in candidates:
             if connection.transport.get_write_buffer_size():
-                # Of its last answer.
+                # Its last response is not fully sent.
                 continue
             self.count("room")
             self.leave(connection)
@@ -130,6 +130,6 @@ class Connections:
 
 
 def most_connections() -> int:
-    """How many connections leave descriptors enough for Postgres, Redis, the model's files and those just refused."""
+    """Return the limit that leaves descriptors for Postgres, Redis, the model's files and recent refusals."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, descriptors // 2)

@@ -1,4 +1,4 @@
-"""The outermost layer of every answer: its id, security headers, size limit, log line and last-resort error."""
+"""The outermost layer of every response: id, security headers, size limit, log line and last-resort error."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import BodyTooLarge, LetheError
 from service.web.problems import BODY_REMEDY, internal_error, of_error, require_plain_head, route_template
 
-#: Sent with every answer that does not set them itself. Answers may hold personal data: nobody may store them.
+#: Default headers of every response. Responses may contain personal data, so nobody may store them.
 SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -23,13 +23,13 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 _OVERRIDABLE = frozenset({b"cache-control", b"content-security-policy"})
-#: Logged as the status when the caller left before an answer began.
+#: Status in the log when the caller left before the response began.
 CLIENT_GONE = 499
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is logged and counted of one request: the route's template, never its path."""
+    """Log and metrics data of one request; contains the route's template, never its path."""
 
     request_id: str
     method: str
@@ -48,14 +48,14 @@ class OuterMiddleware:
         max_body_bytes: int,
         observe: Callable[[Answer], None],
     ) -> None:
-        """`observe` is told of every answer."""
+        """`observe` receives every response."""
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._observe = observe
         self._log = structlog.stdlib.get_logger(__name__)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection scope; anything but HTTP is passed on as it is."""
+        """Serve one connection scope; passes on anything but HTTP unchanged."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -84,7 +84,7 @@ class OuterMiddleware:
             else:
                 await self._app(scope, self._limited(receive), send_guarded)
         except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, the caller gets an answer
-            # Type and place only: the log withholds an exception's message, which may quote what was sent.
+            # Type and place only. The log withholds exception messages, which may quote input.
             self._log.error("http.unexpected_error", route=route_template(scope), request=request_id, exc_info=error)
             if status != CLIENT_GONE:
                 raise BrokenAnswer(request_id) from None
@@ -126,7 +126,7 @@ class OuterMiddleware:
 
 
 class BrokenAnswer(Exception):
-    """An answer failed after its first bytes were sent; the connection is cut. Names the request's id only."""
+    """A response failed after its first bytes; the connection is cut. Contains only the request's id."""
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -134,7 +134,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class HttpMetrics:
-    """The metrics of one application, in the registry it is given."""
+    """The HTTP metrics of one application, in its registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answers = Counter(
@@ -150,11 +150,11 @@ class HttpMetrics:
             buckets=_BUCKETS,
             registry=registry,
         )
-        # Looking a labelled child up costs more than counting; the combinations are few.
+        # Cached, because looking up a labelled child costs more than counting; there are few combinations.
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def observe(self, answer: Answer) -> None:
-        """Count one answer."""
+        """Count one response."""
         method = answer.method if answer.method in _METHODS else "OTHER"
         label = (method, answer.route, answer.status)
         children = self._children.get(label)

@@ -1,4 +1,4 @@
-"""Every error as an RFC 9457 problem document, and the checks of a request's head, made before the body is read."""
+"""Errors as RFC 9457 problem documents, and checks of a request's head before the body is read."""
 
 import re
 from collections import Counter
@@ -28,7 +28,7 @@ from service.errors import (
 )
 from service.text import in_words
 
-#: Fields with a single value. Lists, which may be sent in several fields, are not among them.
+#: Fields with a single value. Excludes lists, which may be sent in several fields.
 _SINGLE = frozenset(
     name.encode()
     for name in (
@@ -40,7 +40,7 @@ _SINGLE = frozenset(
 )
 
 _CHARSET = re.compile(rb';\s*charset\s*=\s*"?([^";\s]*)')
-#: Names of UTF-8, and of ASCII, its subset.
+#: Names of UTF-8, and of its subset ASCII.
 _UTF_8 = (b"utf-8", b"utf8", b"us-ascii", b"ascii")
 
 
@@ -61,7 +61,7 @@ class UnsupportedCoding(LetheError):
 
 
 def require_plain_head(scope: Scope) -> None:
-    """Raise MalformedRequest for an ambiguous head, UnsupportedCoding for a body that is compressed or not UTF-8."""
+    """Raise MalformedRequest for an ambiguous head, and UnsupportedCoding for a compressed or non-UTF-8 body."""
     times = Counter(name for name, _ in scope["headers"])
     repeated = sorted(name.decode() for name in times.keys() & _SINGLE if times[name] > 1)
     if repeated:
@@ -82,10 +82,10 @@ def require_plain_head(scope: Scope) -> None:
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:lethe:problem:"
 LONGEST_PART = 200
-#: What to do about a body over the limit.
+#: Remedy for a body over the limit.
 BODY_REMEDY = "Split it into several requests, or ask the operator to raise LETHE_MAX_BODY_BYTES."
 
-#: By status, for what the web framework refuses, and for errors nobody foresaw: slug, title, detail, remedy.
+#: For refusals by the web framework and unforeseen errors, by status: slug, title, detail, remedy.
 FRAMEWORK_ERRORS: dict[int, tuple[str, str, str, str]] = {
     400: (
         "malformed-body",
@@ -136,7 +136,7 @@ def problem(
     extra: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A response of type application/problem+json; `extra` adds members, and never replaces the standard ones."""
+    """Return an application/problem+json response; `extra` adds members, but never replaces standard ones."""
     body: dict[str, Any] = dict(extra or {})
     body.update(type=TYPE_PREFIX + slug, title=title, status=status, detail=detail, remedy=remedy)
     return Response(
@@ -148,12 +148,12 @@ def problem(
 
 
 def internal_error() -> Response:
-    """The answer to an error nobody foresaw: it says nothing of what went wrong inside."""
+    """Return the response to an unforeseen error; it reveals nothing internal."""
     return problem(500, *FRAMEWORK_ERRORS[500])
 
 
 def of_error(error: LetheError) -> Response:
-    """The problem document of a typed error, with the headers that go with its status."""
+    """Return the problem document of a typed error, with the headers of its status."""
     if error.status == 500:
         return internal_error()
     headers: dict[str, str] = {}
@@ -172,10 +172,10 @@ def of_error(error: LetheError) -> Response:
 
 
 def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None) -> Response:
-    """The problem document of a body or parameters that do not fit the schema.
+    """Return the problem document for a body or parameters that violate the schema.
 
-    It lists `{loc, msg}` for the first `MOST_FAULTS` faults and never repeats the values sent. A body that is no JSON
-    at all is 400, one of another media type 415.
+    It lists `{loc, msg}` for the first `MOST_FAULTS` faults and never repeats the values sent. A body that is not JSON
+    gives 400, another media type 415.
     """
     first = errors[0] if errors else {}
     if first.get("type") == "json_invalid":
@@ -187,7 +187,7 @@ def of_validation(errors: Sequence[Mapping[str, Any]], content_type: str | None)
 
 
 def install(app: FastAPI) -> None:
-    """Make `app` answer every error as a problem document."""
+    """Make `app` return every error as a problem document."""
     log = structlog.stdlib.get_logger(__name__)
 
     async def lethe_error(request: Request, error: Exception) -> Response:
@@ -227,7 +227,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """All methods that some route takes under the path of `request`; the framework knows those of the first alone."""
+    """Return all methods of all routes that match the path; the framework knows only those of the first."""
     routes = request.app.router.routes
     return [
         method
@@ -241,9 +241,9 @@ def _methods_of(request: Request) -> list[str]:
 
 
 def route_template(scope: Scope) -> str:
-    """The template of the route that took a request, such as `/predict/{node}`; `unmatched` when none did.
+    """Return the template of the matched route, such as `/predict/{node}`; `unmatched` if none matched.
 
-    What is logged or counted is this and never the path, which may hold an id.
+    Logs and metrics use it instead of the path, which may contain an id.
     """
     path = getattr(scope.get("route"), "path", None)
     return path.replace(":path}", "}") if isinstance(path, str) else "unmatched"

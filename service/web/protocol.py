@@ -1,7 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol, with limits to what a connection may send, hold and leave unread.
+"""uvicorn's HTTP/1.1 protocol, with limits on what a connection may send, hold and leave unread.
 
-uvicorn over httptools parses whatever has come and goes on reading while answers wait; it has no deadline for a head
-or a body, and no limit to heads or connections. `docs/adr/0001-uvicorn-with-a-protocol-of-ours.md` says why it stays.
+uvicorn over httptools parses all input and continues reading while responses wait. It has no deadlines for heads or
+bodies, and no limits on heads or connections. `docs/adr/0001-uvicorn-with-a-protocol-of-ours.md` explains why we keep
+it.
 """
 
 import asyncio
@@ -18,23 +19,23 @@ from service.web.connections import SWEEP_S, Connections, Network, most_connecti
 from service.web.middleware import SECURITY_HEADERS
 from service.web.problems import problem
 
-#: Largest head, line of a chunk, or trailers of a request (bytes).
+#: Maximum bytes of a request's head, chunk line or trailers.
 MAX_HEAD_BYTES = 32 * 1024
-#: Most header fields of a request: each takes many times its bytes.
+#: Maximum header fields per request; each takes many times its size in memory.
 MAX_FIELDS = 100
-#: Longest wait for a head, counted from its first byte or from when one could have come (seconds).
+#: Maximum seconds to wait for a head, from its first byte or from when one could have come.
 HEAD_S = 10.0
-#: Longest wait for a body; each `BODY_RATE` bytes of it give another second.
+#: Maximum seconds to wait for a body; each `BODY_RATE` bytes of it add one second.
 BODY_S = 10.0
 BODY_RATE = 32 * 1024
-#: Longest time for which a client may read nothing of a full buffer of answers, or of a last answer (seconds).
+#: Maximum seconds that a client may read nothing of a full response buffer, or of a last response.
 UNREAD_S = 60.0
-#: What is still read of a body that was answered before it had come, so that its sender sees the answer (bytes).
+#: Bytes still read of a body whose response was sent early, so that its sender sees the response.
 MAX_IGNORED_BYTES = 2 * 1024 * 1024
 
-#: Bytes parsed at a time: no more requests than fit in here wait at once, whatever was pipelined.
+#: Bytes parsed at a time; limits how many pipelined requests wait at once.
 _PIECE = 1024
-#: The same within a body of known length, up to the end of which no request follows.
+#: The same within a body of known length; no request follows before its end.
 _PIECE_OF_BODY = 64 * 1024
 
 _REFUSALS: dict[int, tuple[str, str, str, str]] = {
@@ -67,7 +68,7 @@ _REFUSALS: dict[int, tuple[str, str, str, str]] = {
 
 @cache
 def _refusal(status: int) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Return a complete response, after which the connection is closed."""
     retry = {"Retry-After": "1"} if status == 503 else {}
     answer = problem(status, *_REFUSALS[status], headers=retry | {"Connection": "close"})
     head = b"".join(name + b": " + value + b"\r\n" for name, value in (*answer.raw_headers, *SECURITY_HEADERS))
@@ -75,30 +76,30 @@ def _refusal(status: int) -> bytes:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection: parses a piece at a time, and nothing while an answer waits."""
+    """One connection: parses a piece at a time, and nothing while a response waits."""
 
     def __init__(self, connections: Connections, **given: Any) -> None:
-        """`given` is what uvicorn gives."""
+        """`given` are uvicorn's arguments."""
         super().__init__(**given)
-        #: What shares a limit with it; see `Connections`.
+        #: Connections with the same origin share a limit; see `Connections`.
         self.origin = ""
         self._connections = connections
         self._unparsed = memoryview(b"")
         #: Set when nothing more is parsed.
         self._over = False
-        #: Between the first byte of a request and its last, and between the end of its head and its last.
+        #: Whether between a request's first byte and its last, and between the end of its head and its last byte.
         self._in_message = self._in_body = False
-        #: Bytes of a body of known length that have not come.
+        #: Remaining bytes of a body of known length.
         self._body_left = 0
-        #: Whether the client lets the connection stay open after the request.
+        #: Whether the client allows the connection to stay open after the request.
         self._stays = True
-        #: Bytes of the head, line of a chunk or trailers so far, and of a body that nobody will read.
+        #: Bytes so far of the head, chunk line or trailers, and of a body that nobody will read.
         self._head_bytes = self._ignored_bytes = 0
         self._deadline = float("inf")
-        #: When the client last read of the answers, as far as was seen, and the bytes that it had left then.
+        #: Last time that the client was seen reading responses, and the bytes left unread then.
         self._unread_since = float("inf")
         self._unread_bytes = 0
-        #: The request that is being answered.
+        #: The request being answered.
         self._at_work: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -117,7 +118,7 @@ class Connection(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._connections.leave(self)
         if self._at_work is not None:
-            # uvicorn tells the request that came last alone.
+            # uvicorn informs only the latest request.
             self._at_work.disconnected = True
             self._at_work.message_event.set()
         super().connection_lost(exc)
@@ -129,7 +130,7 @@ class Connection(HttpToolsProtocol):
             self.parse()
 
     def parse(self) -> None:
-        """Parse what has come, up to where an answer, or the application, must come first."""
+        """Parse received input, up to the point where a response, or the application, must come first."""
         if self._unparsed:
             self._unset_keepalive_if_required()
         while self._unparsed and not self._must_wait():
@@ -139,7 +140,7 @@ class Connection(HttpToolsProtocol):
             try:
                 self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade as upgrade:
-                # Nothing is spoken here but HTTP/1.1, so the rest is that, too.
+                # We support only HTTP/1.1, so the rest is HTTP/1.1 too.
                 rest = bytes(piece[upgrade.args[0] :])
                 self._unparsed = memoryview(rest + bytes(self._unparsed))
             except httptools.HttpParserError:
@@ -163,12 +164,12 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.time() + HEAD_S
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser; what trails a body is no header field (RFC 9110, 6.5.1)."""
+        """Called by the parser. Trailers are not header fields (RFC 9110, 6.5.1)."""
         if self._in_body:
             return
         super().on_header(name, value)
         if len(self.headers) > MAX_FIELDS:
-            # Ends the parsing, with an error.
+            # Ends parsing with an error.
             raise ValueError("too many fields")
         if name.lower() == b"content-length":
             self._body_left = int(value)
@@ -179,7 +180,7 @@ class Connection(HttpToolsProtocol):
         self._in_body = True
         self._head_bytes = self._ignored_bytes = 0
         self._deadline = self.loop.time() + BODY_S
-        # To close before the body has come would reset the connection, and the answer with it.
+        # Closing before the body has arrived would reset the connection and lose the response.
         self._stays, self.cycle.keep_alive = self.cycle.keep_alive, True
         self._connections.mark_busy(self)
 
@@ -210,7 +211,7 @@ class Connection(HttpToolsProtocol):
             self._end()
 
     def on_response_complete(self) -> None:
-        """Called when an answer has been written."""
+        """Called when a response has been written."""
         super().on_response_complete()
         self._deadline = self.loop.time() + HEAD_S
         self._count_unread()
@@ -224,23 +225,23 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
-        """Called by asyncio when the client leaves a buffer of answers unread."""
+        """Called by asyncio when the client leaves a buffer of responses unread."""
         self._count_unread()
         super().pause_writing()
 
     def look(self, now: float) -> None:
-        """End the connection when its client has kept it waiting too long."""
+        """Close the connection if its client has been too slow."""
         unread = self.transport.get_write_buffer_size()
         if unread < self._unread_bytes:
             self._unread_since = now
         self._unread_bytes = unread
-        # What its client does not read keeps one that is closing from being closed.
+        # Unread data keeps a closing connection open.
         if self.transport.is_closing() or self.flow.write_paused:
             if now - self._unread_since > UNREAD_S:
                 self._connections.count("unread")
                 self.transport.abort()
         elif self.flow.read_paused or self._answers():
-            # It is the client that waits.
+            # The client is the one that waits.
             self._deadline += SWEEP_S
         elif now > self._deadline:
             self._deadline = now + HEAD_S
@@ -251,7 +252,7 @@ class Connection(HttpToolsProtocol):
                 self._refuse(408)
 
     def _answers(self) -> bool:
-        """Whether all of the request has come, and its answer has not been written."""
+        """Return whether the whole request has arrived, but its response is not complete."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def _must_wait(self) -> bool:
@@ -260,7 +261,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and len(self.cycle.body) > HIGH_WATER_LIMIT
 
     def _refuse(self, status: int) -> None:
-        """Hang up, and say why unless it would be taken for the answer to another request."""
+        """Close the connection, with a reason unless it could be mistaken for another request's response."""
         if self._answers():
             self._over = True
             self._unparsed = memoryview(b"")
@@ -285,14 +286,14 @@ class Connection(HttpToolsProtocol):
 
 
 def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-    """`app` without chunked encoding: an answer without a length ends when the connection closes."""
+    """Return `app` without chunked encoding: a response without a length ends with the connection."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         async def send_plain(message: Any) -> None:
             if message["type"] == "http.response.start":
                 cycle.chunked_encoding = False
             else:
-                # Otherwise uvicorn reports an answer longer than declared.
+                # Otherwise uvicorn reports a response longer than declared.
                 cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 
@@ -302,20 +303,20 @@ def _without_chunks(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3
 
 
 class _Flow(FlowControl):
-    """Reads on only when all that was read has been parsed."""
+    """Resumes reading only when all input has been parsed."""
 
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
-        """The flow of `connection`."""
+        """Control the flow of `connection`."""
         super().__init__(transport)
         self._connection = connection
 
     def resume_reading(self) -> None:
-        """Called by uvicorn, which is not done with its own state yet: when there is room for more."""
+        """Called by uvicorn when there is room for more; its own state is not final yet, so parse later."""
         if self.read_paused:
             self._connection.loop.call_soon(self._connection.parse)
 
 
 def protocol(proxies: Sequence[Network] = ()) -> type[asyncio.Protocol]:
-    """What uvicorn makes the connections of one process of; `proxies` may open as many as there may be in all."""
+    """Return the factory of uvicorn's connections in one process; `proxies` are exempt from the per-address limit."""
     most = most_connections()
     return cast(type[asyncio.Protocol], partial(Connection, Connections(most, most // 4, proxies)))

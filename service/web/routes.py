@@ -1,4 +1,4 @@
-"""Strict routes: what they refuse, how they answer, and what /docs says of their errors."""
+"""Strict routes: input checks, responses, and descriptions of their errors in /docs."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -16,13 +16,13 @@ from service.web.problems import FRAMEWORK_ERRORS, LONGEST_PART, MEDIA_TYPE, TYP
 
 
 class StrictRoute(APIRoute):
-    """A route that accepts each declared query parameter at most once, and no other; every route of Lethe is one."""
+    """A route that accepts each declared query parameter at most once, and no others; base of all of Lethe's routes."""
 
     #: Whether to refuse a body that no parameter declares; false for routes that read forms, which declare none.
     refuses_bodies: ClassVar[bool] = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that the framework calls."""
+        """Return the handler that the framework calls."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
@@ -57,7 +57,7 @@ def _refused(name: str, detail: str, remedy: str) -> InvalidRequest:
 
 
 def _query_names(dependant: Dependant) -> set[str]:
-    """The names of a route's query parameters, including the fields of a parameter model."""
+    """Return the names of a route's query parameters, including the fields of a parameter model."""
     names = {name for inner in dependant.dependencies for name in _query_names(inner)}
     for field in dependant.query_params:
         model = field.field_info.annotation
@@ -69,23 +69,23 @@ def _query_names(dependant: Dependant) -> set[str]:
 
 
 def reply(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """`model` as JSON. The route declares the same model as its `response_model`, so /docs knows the schema."""
+    """Return `model` as JSON. The route declares it as `response_model`, so /docs knows the schema."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status_code=status, headers=headers, media_type="application/json")
 
 
 def reply_record(record: Any) -> Response:
-    """A frozen dataclass, or a dict of them, as JSON: the quick way out of the prediction routes."""
+    """Return a frozen dataclass, or a dict of them, as JSON; fast, for prediction routes."""
     return Response(orjson.dumps(record), media_type="application/json")
 
 
 def page_reply(html: str, policy: str, status: int = 200) -> Response:
-    """A page, under its Content-Security-Policy."""
+    """Return a page with its Content-Security-Policy."""
     return HTMLResponse(html, status, headers={"Content-Security-Policy": policy})
 
 
 async def file_reply(parts: AsyncIterator[bytes], name: str, media_type: str) -> Response:
-    """A file to be saved, sent as it is made; what the first part raises is raised before the answer begins."""
+    """Return a file download, streamed as it is made. The first part's errors are raised before the response begins."""
     first = await anext(parts)
 
     async def content() -> AsyncIterator[bytes]:
@@ -98,7 +98,7 @@ async def file_reply(parts: AsyncIterator[bytes], name: str, media_type: str) ->
 
 
 class Problem(BaseModel):
-    """An error as RFC 9457 has it. Further members depend on the type."""
+    """An error in the format of RFC 9457. Further members depend on the type."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -109,7 +109,7 @@ class Problem(BaseModel):
     remedy: str = Field(description="What to do about it.")
 
 
-#: What /docs says of a 202 answer beside its body.
+#: Description in /docs of a 202 response's headers.
 LOCATION: dict[int | str, dict[str, Any]] = {
     202: {"headers": {"Location": {"description": "Where the request is found.", "schema": {"type": "string"}}}}
 }
@@ -179,9 +179,9 @@ _EVERYWHERE = (400, 415, 422, 500)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that can answer these error statuses, besides those that every route can.
+    """Return the `responses` of a route with these error statuses, besides those of every route.
 
-    Where a key is needed, there may have been too many wrong ones.
+    Routes that need a key can also refuse after too many wrong ones.
     """
     all_statuses = sorted({*_EVERYWHERE, *statuses, *([429] if 401 in statuses else [])})
     return {status: _response(status) for status in all_statuses}

@@ -1,4 +1,4 @@
-"""What the routes work with, made once by the composition root and passed along on the application's state."""
+"""Dependencies of the routes, created by the composition root and stored in the application's state."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ from service.settings import Settings
 
 @dataclass(frozen=True)
 class Services:
-    """Everything the routes reach."""
+    """All dependencies of the routes."""
 
     settings: Settings
-    #: Name of the model that is served; requests and tombstones belong to it.
+    #: Name of the served model, to which requests and tombstones belong.
     model: str
     engine: Engine
     keyring: Keyring
@@ -35,13 +35,13 @@ class Services:
     model_info: Callable[[], Awaitable[ModelInfo]]
     deletions: Deletions
     drills: Drills
-    #: What was found of each thing that must work.
+    #: Returns the results of the readiness checks.
     readiness: Callable[[], Awaitable[Sequence[Check]]]
     exposition: Exposition
     metrics: IntakeMetrics
 
 
 def services_of(request: Request) -> Services:
-    """The services of the application that serves `request`."""
+    """Return the services of the application that handles `request`."""
     services: Services = request.app.state.services
     return services

@@ -1,4 +1,4 @@
-"""The outbox of webhooks: what each endpoint is still to be sent, and what it was."""
+"""The outbox of webhooks: pending and finished deliveries per endpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,17 +16,17 @@ from service.db.rows import unnested
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
 from service.webhooks.feed import FEED_COLUMNS, FeedEvent, feed_event
 
-#: How long an event is tried to be delivered.
+#: Time limit for delivering an event.
 GIVE_UP_AFTER = timedelta(days=3)
-#: How long one that ended is kept.
+#: Retention of finished deliveries.
 _KEPT = timedelta(days=30)
-#: Rows removed by one transaction.
+#: Rows removed per transaction.
 _REMOVED = 10_000
 _ROW = WebhookDeliveryRow
 
 
 class DeliveryState(StrEnum):
-    """How far the sending of an event to an endpoint has come."""
+    """State of delivering an event to an endpoint."""
 
     WAITING = "waiting"
     DELIVERED = "delivered"
@@ -35,22 +35,22 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True)
 class Claimed:
-    """A delivery that nobody else sends for a while."""
+    """A delivery reserved by one sender for a while."""
 
     id: UUID
-    #: This attempt counted.
+    #: Including this attempt.
     attempts: int
     event: FeedEvent
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one attempt."""
+    """Result of one attempt."""
 
     delivery_id: UUID
     #: For people.
     answer: str
-    #: Seconds until the next; None when the receiver has it.
+    #: Seconds until the next attempt; None once delivered.
     retry_s: float | None
 
 
@@ -70,30 +70,30 @@ class Delivery:
 
     @property
     def state(self) -> DeliveryState:
-        """How far it has come."""
+        """State of the delivery."""
         if self.delivered_at is not None:
             return DeliveryState.DELIVERED
         return DeliveryState.WAITING if self.given_up_at is None else DeliveryState.GIVEN_UP
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the address: its path may be a secret of the receiver's."""
+        """Scheme, host and port of the address; its path may be a receiver's secret."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 
 
 @dataclass(frozen=True)
 class Undelivered:
-    """What receivers lack."""
+    """Counts of undelivered events."""
 
     waiting: int
-    #: Seconds since the oldest that waits was told; 0 when none does.
+    #: Age of the oldest waiting event in seconds; 0 without one.
     oldest_s: float
-    #: Of the last 30 days.
+    #: In the last 30 days.
     given_up: int
 
 
-#: The column by which a delivery in a state is known.
+#: The column that marks a delivery's state.
 _MARK = {
     DeliveryState.WAITING: _ROW.next_attempt_at,
     DeliveryState.DELIVERED: _ROW.delivered_at,
@@ -108,9 +108,9 @@ class DeliveryRepository:
         self._conn = conn
 
     async def claim(self, endpoint_id: UUID, limit: int, for_s: float) -> Sequence[Claimed]:
-        """Return up to `limit` deliveries that are due, those due longest first; nobody else gets them for `for_s`.
+        """Return up to `limit` due deliveries, longest due first, reserved for `for_s` seconds.
 
-        Whoever ends without recording what came of them leaves them to be sent again.
+        If the caller ends without recording a result, they are sent again.
         """
         due = (
             select(_ROW.id)
@@ -136,9 +136,9 @@ class DeliveryRepository:
         return [Claimed(row.id, row.attempts, feed_event(row)) for row in await self._conn.execute(query)]
 
     async def record(self, outcomes: Sequence[Outcome]) -> Sequence[UUID]:
-        """Write down what came of attempts; returns the deliveries given up, since they are tried for long enough.
+        """Record the results of attempts; return the deliveries given up because their time is over.
 
-        What has ended meanwhile stays as it is.
+        Deliveries that have ended meanwhile stay unchanged.
         """
         rows = unnested(
             "outcome",
@@ -165,7 +165,7 @@ class DeliveryRepository:
     async def page(
         self, state: DeliveryState | None, cursor: PageCursor | None, limit: int
     ) -> tuple[Sequence[Delivery], PageCursor | None]:
-        """Return up to `limit` deliveries that come after `cursor`, newest first, and where the next page starts."""
+        """Return up to `limit` deliveries after `cursor`, newest first, and the start of the next page."""
         query = (
             select(_ROW.__table__, WebhookEndpointRow.url, *FEED_COLUMNS)
             .join(WebhookEndpointRow, WebhookEndpointRow.id == _ROW.endpoint_id)
@@ -183,7 +183,7 @@ class DeliveryRepository:
         return shown, PageCursor(shown[-1].created_at, shown[-1].id) if len(found) > limit else None
 
     async def undelivered(self) -> Undelivered:
-        """Return what receivers lack."""
+        """Return the counts of undelivered events."""
         oldest = func.extract("epoch", func.now() - func.min(_ROW.created_at))
         waiting, oldest_s = (
             await self._conn.execute(select(func.count(), oldest).where(_ROW.next_attempt_at.is_not(None)))
@@ -192,7 +192,7 @@ class DeliveryRepository:
         return Undelivered(waiting, max(0.0, float(oldest_s or 0.0)), await self._conn.scalar(query) or 0)
 
     async def forget_old(self) -> int:
-        """Remove deliveries that ended long ago; returns how many."""
+        """Remove deliveries that ended long ago; return their number."""
         old = select(_ROW.id).where(_ROW.created_at < func.now() - literal(_KEPT), _ROW.next_attempt_at.is_(None))
         return (await self._conn.execute(delete(_ROW).where(_ROW.id.in_(old.limit(_REMOVED))))).rowcount
 

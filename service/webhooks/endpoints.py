@@ -1,4 +1,4 @@
-"""Where webhooks are sent, and the secrets that they are signed with."""
+"""Receivers of webhooks, and their signing secrets."""
 
 import base64
 import os
@@ -30,16 +30,16 @@ class Endpoint:
 
     id: UUID
     url: str
-    #: Encrypted; None once it is removed.
+    #: Encrypted; None once removed.
     secret: bytes | None
     created_at: datetime
     removed_at: datetime | None = None
-    #: Why it was.
+    #: Reason for the removal.
     removal: str | None = None
 
 
 def checked_url(url: str) -> str:
-    """Return `url`; raises `ConfigurationError` unless webhooks can be sent to such an address, wherever it leads."""
+    """Return `url`. Raises `ConfigurationError` unless it can be a receiver's address, wherever it leads."""
     if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigurationError(
             f"The address is not a URL of at most {_LONGEST_URL} ASCII characters.",
@@ -69,23 +69,23 @@ class EndpointRepository:
         self._conn = conn
 
     async def add(self, endpoint_id: UUID, url: str, secret: bytes) -> None:
-        """Record an endpoint, with its encrypted secret: it is sent what is told from now on."""
+        """Record an endpoint with its encrypted secret. It receives events published from now on."""
         await self._conn.execute(insert(WebhookEndpointRow).values(id=endpoint_id, url=url, secret=secret))
 
     async def list(self) -> Sequence[Endpoint]:
-        """Return all, oldest first, the removed ones included."""
+        """Return all endpoints, oldest first, including removed ones."""
         query = select(WebhookEndpointRow.__table__)
         query = query.order_by(WebhookEndpointRow.created_at, WebhookEndpointRow.id)
         return [Endpoint(*row) for row in await self._conn.execute(query)]
 
     async def get(self, endpoint_id: UUID) -> Endpoint | None:
-        """Return one that is in use; None when there is none."""
+        """Return an active endpoint; None if unknown or removed."""
         query = select(WebhookEndpointRow.__table__).where(WebhookEndpointRow.id == endpoint_id)
         row = (await self._conn.execute(query.where(WebhookEndpointRow.removed_at.is_(None)))).one_or_none()
         return None if row is None else Endpoint(*row)
 
     async def due(self) -> Sequence[Endpoint]:
-        """Return those that something is to be sent to now."""
+        """Return endpoints with deliveries due now."""
         waiting = (
             select(WebhookDeliveryRow.id)
             .where(WebhookDeliveryRow.endpoint_id == WebhookEndpointRow.id)
@@ -95,8 +95,8 @@ class EndpointRepository:
         return [Endpoint(*row) for row in await self._conn.execute(query)]
 
     async def remove(self, endpoint_id: UUID, why: str) -> bool:
-        """Send nothing to an endpoint any more, and drop its secret; False when it was not in use."""
-        # Whoever tells at this moment would list for it what nobody sends, and nobody gives up.
+        """Stop sending to an endpoint and drop its secret; return False if it was not active."""
+        # Exclude concurrent publishers, which would list deliveries that nobody sends or gives up.
         await FeedRepository(self._conn).record_untold_events()
         removed = (
             update(WebhookEndpointRow)
@@ -118,15 +118,15 @@ _SECRET_BYTES, _NONCE_BYTES = 32, 12
 
 
 class WebhookSecrets:
-    """What is encrypted under `webhooks.key` in the unlearner's part of the key folder `folder`."""
+    """Secrets encrypted under `webhooks.key` in the unlearner's part of the key folder `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / UNLEARNER_PART / "webhooks.key"
 
     def make(self, endpoint_id: UUID, *, first: bool) -> tuple[str, bytes]:
-        """Return a new secret as the receiver is given it, `whsec_…`, and encrypted for the endpoint's row.
+        """Return a new secret in the receiver's form, `whsec_…`, and encrypted for the endpoint's row.
 
-        The key is made for the `first` endpoint. Raises `KeyMissing`, `ConfigurationError`.
+        The `first` endpoint creates the key. Raises `KeyMissing`, `ConfigurationError`.
         """
         private_files.secure_folder(self._path.parent, create=first)
         if first and not self._path.exists():
@@ -136,7 +136,7 @@ class WebhookSecrets:
         return "whsec_" + base64.b64encode(secret).decode(), nonce + encrypted
 
     def read(self, endpoint_id: UUID, encrypted: bytes) -> bytes:
-        """Return an endpoint's secret; raises `KeyMissing` when the key is gone or another, `ConfigurationError`."""
+        """Return an endpoint's secret. Raises `KeyMissing` for a lost or wrong key, and `ConfigurationError`."""
         key = private_files.read_key(self._path)
         try:
             return AESGCM(key).decrypt(encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:], endpoint_id.bytes)

@@ -1,9 +1,9 @@
-"""The feed: what is told of requests, each event at a place of its own, in an order without holes.
+"""The feed: events of requests, each at its own place, in an order without gaps.
 
-A move writes its event, by a trigger, in its own transaction; transactions do not commit in the order in which they
-number what they write. So one teller at a time gives places to what is committed by then, and keeps others out until
-its transaction ends: an event is visible at its place only when all before it are, and whoever reads on after the last
-that it has seen misses none.
+A trigger writes a transition's event in the transition's transaction, and transactions commit in another order than
+they number rows. So one publisher at a time assigns places to committed events, and excludes others until its
+transaction ends. An event is therefore visible at its place only when all earlier ones are. A reader who continues
+after the last event seen misses none.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEn
 from service.domain.states import Milestone, RequestStatus
 from service.errors import MalformedCursor
 
-#: Events told by one transaction.
+#: Events published per transaction.
 _PAGE = 1000
 
 
@@ -42,7 +42,7 @@ class FeedEvent:
     is_completed: bool
 
 
-#: What `feed_event` reads, of a query that joins the request.
+#: Columns that `feed_event` needs from a query that joins the request.
 FEED_COLUMNS = (
     FeedRow.id.label("told_id"),
     FeedRow.milestone,
@@ -62,13 +62,13 @@ class FeedRepository:
         self._conn = conn
 
     async def record_untold_events(self) -> None:
-        """Wait for whoever tells, and let nobody tell until the transaction ends."""
+        """Wait for a running publisher, and block others until the transaction ends."""
         await locks.take(self._conn, Lock.FEED)
 
     async def tell(self) -> int:
-        """Give places to what was written and is not told yet, and list it for every endpoint; returns how many.
+        """Publish unpublished events: give them places, and list them for every endpoint; return their number.
 
-        At most a page of them; none while another is at it.
+        Publishes at most one page, and nothing while another publisher is running.
         """
         if not await locks.take_if_free(self._conn, Lock.FEED):
             return 0
@@ -88,7 +88,7 @@ class FeedRepository:
         return int(await self._conn.scalar(select(func.count()).select_from(told).add_cte(listed)) or 0)
 
     async def write_late(self) -> int:
-        """Write an event for every open request whose deadline has passed, once for each deadline; returns how many."""
+        """Write an event for every open request past its deadline, once per deadline; return their number."""
         due = RequestRow.due_at
         written = exists().where(
             FeedRow.request_id == RequestRow.id, FeedRow.milestone == Milestone.LATE, FeedRow.due_at == due
@@ -104,9 +104,9 @@ class FeedRepository:
         return (await self._conn.execute(insert(FeedRow).from_select(columns, late))).rowcount
 
     async def page(self, after: UUID | None, api_key_id: UUID | None, limit: int) -> Sequence[FeedEvent]:
-        """Return up to `limit` events after the event `after`, or from the first; of one key's requests if it is given.
+        """Return up to `limit` events after the event `after`, or from the first; with `api_key_id`, only of that key.
 
-        Raises `MalformedCursor` when there is no such event among them, as after the restore of an older backup.
+        Raises `MalformedCursor` if `after` is not among them, as after restoring an older backup.
         """
         visible: list[ColumnElement[bool]] = [FeedRow.place.is_not(None)]
         if api_key_id is not None:
@@ -126,7 +126,7 @@ class FeedRepository:
 
 
 def feed_event(row: Row[*tuple[Any, ...]]) -> FeedEvent:
-    """The event of a row with `FEED_COLUMNS`."""
+    """Return the event in a row with `FEED_COLUMNS`."""
     return FeedEvent(
         id=row.told_id,
         milestone=Milestone(row.milestone),

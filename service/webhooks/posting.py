@@ -1,4 +1,4 @@
-"""One attempt to deliver: a POST to addresses that were checked, bounded in time and in what is read."""
+"""One delivery attempt: a POST to checked addresses, bounded in time and in bytes read."""
 
 import asyncio
 import contextlib
@@ -37,14 +37,14 @@ _SPECIAL = tuple(
 
 
 class AddressRefused(ConfigurationError):
-    """Nothing is sent to this address."""
+    """Lethe sends nothing to this address."""
 
 
 async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
     """Return the IP addresses of a URL's host, in the order in which to try them.
 
-    Raises `AddressRefused` when one of them is neither public nor `allowed`, or public and not to be reached by https;
-    and OSError when the name is not found.
+    Raises `AddressRefused` if an address is neither public nor `allowed`, or is public but not addressed by https.
+    Raises OSError if the name does not resolve.
     """
     parts = urlsplit(url)
     found = await _looked_up(parts.hostname or "", parts.port or {"https": 443, "http": 80}[parts.scheme])
@@ -63,7 +63,7 @@ async def addresses_of(url: str, allowed: Networks) -> Sequence[str]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is everybody's to reach, and no way to one that is not."""
+    """Return whether an address is public and does not lead to one that is not."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return is_public(IPv4Address(address.packed[-4:]))
@@ -75,7 +75,7 @@ def is_public(address: Address) -> bool:
 
 
 async def _looked_up(host: str, port: int) -> Sequence[Address]:
-    """The addresses of a name. On a thread of its own: a name server that hangs keeps nobody else's work waiting."""
+    """Resolve a name, in a separate thread, so that a hanging name server blocks no other work."""
     loop = asyncio.get_running_loop()
     looking: asyncio.Future[Sequence[Address]] = loop.create_future()
 
@@ -102,7 +102,7 @@ async def _looked_up(host: str, port: int) -> Sequence[Address]:
 
 
 def _parsed(texts: Iterable[str]) -> Sequence[Address]:
-    """Each address once; one of IPv4 that is written as one of IPv6, as what it is."""
+    """Return each address once, with IPv4-mapped IPv6 as IPv4."""
     found: dict[Address, None] = {}
     for text in texts:
         address = ip_address(text)
@@ -111,46 +111,46 @@ def _parsed(texts: Iterable[str]) -> Sequence[Address]:
     return list(found)
 
 
-#: Time for all of an attempt, and for the connection alone (seconds).
+#: Time limits for a whole attempt, and for connecting (seconds).
 _ATTEMPT_S, _CONNECT_S = 15.0, 5.0
-#: Most bytes read of an answer.
+#: Most bytes read of a response.
 _MOST_READ = 65_536
-#: Most characters that are told of an error.
+#: Most characters reported of an error.
 _TOLD = 200
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a receiver answered."""
+    """A receiver's response."""
 
     #: For people.
     text: str
-    #: None when there was no answer.
+    #: None without a response.
     status: int | None = None
-    #: How long it asks not to be tried again (seconds).
+    #: Wait that it requests before the next attempt (seconds).
     retry_after_s: float = 0.0
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the receiver has taken the event."""
+        """Whether the receiver accepted the event."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def is_gone(self) -> bool:
-        """Whether it wants nothing more, as the specification has it."""
+        """Whether it wants no further events, as defined by the specification."""
         return self.status == 410
 
 
 class Poster:
-    """Makes attempts, each on a connection of its own."""
+    """Makes attempts, each on its own connection."""
 
     def __init__(self, *, attempt_s: float = _ATTEMPT_S) -> None:
         self._attempt_s = attempt_s
-        # The authorities of SSL_CERT_FILE, else the system's.
+        # Certificate authorities of SSL_CERT_FILE, else the system's.
         self._authorities: ssl.SSLContext = httpx2.create_ssl_context()
 
     async def post(self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
-        """What came of one attempt to deliver `body` to `url`, at the first of `addresses` that takes a connection."""
+        """Attempt to deliver `body` to `url`, at the first of `addresses` that accepts a connection."""
         try:
             async with asyncio.timeout(self._attempt_s):
                 status, fields = await self._exchange(url, addresses, headers, body)
@@ -178,7 +178,7 @@ class Poster:
 
 
 class _Checked(httpcore2.AsyncNetworkBackend):
-    """Connects to given addresses, whatever host is asked for; that one is named in the request and in TLS."""
+    """Connects to given addresses, whatever the host; the request and TLS still name the host."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
@@ -202,7 +202,7 @@ class _Checked(httpcore2.AsyncNetworkBackend):
 
 
 class _Bounded(httpcore2.AsyncNetworkStream):
-    """A connection of which no more is read than an answer's head may have."""
+    """A connection that limits the bytes read to those of a response head."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -234,11 +234,11 @@ class _Bounded(httpcore2.AsyncNetworkStream):
 
 
 def _retry_after(fields: Mapping[bytes, bytes]) -> float:
-    """The seconds of a Retry-After; one that is a date, or nothing, asks for no wait."""
+    """Return the seconds in a Retry-After header; a date or no header means no wait."""
     asked = fields.get(b"retry-after", b"")
     return float(asked) if asked.isdigit() and len(asked) < 9 else 0.0
 
 
 def _plain(text: str) -> str:
-    """`text` short, and without what is no letter."""
+    """Return `text` shortened, with unprintable characters as spaces."""
     return "".join(one if one.isprintable() else " " for one in text)[:_TOLD]

@@ -1,4 +1,4 @@
-"""What is told of a request, to who asks and to who is sent it, and what became of the sending."""
+"""Events of requests in the feed and in webhooks, and the state of deliveries."""
 
 from datetime import datetime
 from typing import Any
@@ -36,7 +36,7 @@ _DELIVERY: dict[str, Any] = {
 
 
 class EventData(BaseModel):
-    """Which request an event is of; never what it names, and nothing that was measured."""
+    """The request of an event; contains none of its targets and no measurements."""
 
     request: UUID = Field(description="The id from the 202 answer.")
     reference: str | None = Field(
@@ -47,7 +47,7 @@ class EventData(BaseModel):
 
 
 class EventAnswer(BaseModel):
-    """One event, as the feed has it and as a webhook's body."""
+    """One event, as in the feed and as a webhook's body."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EVENT]})
 
@@ -58,7 +58,7 @@ class EventAnswer(BaseModel):
 
 
 class FeedPage(BaseModel):
-    """Events, oldest first; none when nothing happened since."""
+    """Events, oldest first; empty if nothing has happened since."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"events": [_EVENT]}]})
 
@@ -90,7 +90,7 @@ class DeliveryPage(BaseModel):
 
 
 def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:
-    """What an event looks like; without `reads_audit`, to a key that has not audit:read."""
+    """Return an event's API form; without `reads_audit`, as for a key without audit:read."""
     hidden = event.is_completed and not reads_audit
     return EventAnswer(
         id=event.id,
@@ -106,6 +106,6 @@ def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:
 
 
 def delivery_answer(delivery: Delivery) -> DeliveryAnswer:
-    """What a delivery looks like to a key with audit:read."""
+    """Return a delivery's API form for a key with audit:read."""
     event = event_answer(delivery.event)
     return DeliveryAnswer(**vars(delivery) | {"event": event}, endpoint=delivery.origin, state=delivery.state)

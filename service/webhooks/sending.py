@@ -1,7 +1,7 @@
-"""Tells the feed and sends webhooks, beside the unlearner: each event to each endpoint at least once, under one id.
+"""Publishes the feed and sends webhooks, beside the unlearner: each event to each endpoint at least once, under one id.
 
-Each endpoint is sent to by a task of its own, so one that hangs keeps only its own events waiting. What is sent is
-claimed first: whoever is killed before the answer is written down leaves it to be sent again, when the claim has ended.
+Each endpoint has its own task, so a hanging one delays only its own events. Events are claimed before sending. If the
+sender is killed before the result is recorded, they are sent again after the claim expires.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from service.webhooks.feed import FeedRepository
 from service.webhooks.posting import Answer, Networks, Poster, addresses_of
 from service.webhooks.schemas import event_answer
 
-#: Between two looks for what is to be told or sent (seconds).
+#: Seconds between checks for events to publish or send.
 _POLL_S = 1.0
-#: Between two looks for what is late, or was sent long ago (seconds).
+#: Seconds between checks for late requests and old deliveries.
 _LATE_S = 60.0
-#: Events under way to one endpoint at a time.
+#: Concurrent events per endpoint.
 _TOGETHER = 8
-#: Between attempts: from seconds to hours.
+#: Waits between attempts: from seconds to hours.
 _ATTEMPTS = Backoff(base_s=10.0, cap_s=6 * 3600.0)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What is posted."""
+    """A message to post."""
 
     #: The same at every attempt.
     id: UUID
@@ -59,7 +59,7 @@ class WebhookSender:
         self._poster = poster
 
     async def send(self, endpoint: Endpoint, messages: Sequence[Message]) -> Sequence[Answer]:
-        """Return what came of an attempt to deliver each of `messages`, all at the same time; raises nothing."""
+        """Attempt to deliver all of `messages` concurrently; return the results. Raises nothing."""
         try:
             signer = Webhook(self._secrets.read(endpoint.id, endpoint.secret or b""))
             addresses = await addresses_of(endpoint.url, self._networks)
@@ -73,7 +73,7 @@ class WebhookSender:
         return await asyncio.gather(*posts)
 
     async def ping(self, endpoint: Endpoint) -> Answer:
-        """Return what came of a message that tells of nothing."""
+        """Send a message without content; return the result."""
         ping_id, now = uuid4(), datetime.now(UTC).isoformat()
         body = orjson.dumps({"id": ping_id, "type": "ping", "timestamp": now, "data": {}})
         [answer] = await self.send(endpoint, [Message(ping_id, body)])
@@ -81,7 +81,7 @@ class WebhookSender:
 
 
 class Webhooks:
-    """The activity that tells the feed, and sends to every endpoint what it was told."""
+    """The activity that publishes the feed and sends its events to every endpoint."""
 
     def __init__(
         self, engine: Engine, sender: WebhookSender, *, attempts: Backoff = _ATTEMPTS, claim_s: float = 60.0
@@ -96,11 +96,11 @@ class Webhooks:
         self._log = structlog.get_logger(__name__)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell and send until `stop` is set, through any outage of Postgres."""
+        """Publish and send until `stop` is set, through any outage of Postgres."""
         await run_until(stop, self._run())
 
     async def tell(self) -> int:
-        """Tell what happened since, and list it for every endpoint; returns how many events. Raises Unavailable."""
+        """Publish new events, and list them for every endpoint; return their number. Raises Unavailable."""
         told = 0
         while True:
             async with transaction(self._engine) as connection:
@@ -110,14 +110,14 @@ class Webhooks:
                 return told
 
     async def look_for_late(self) -> None:
-        """Write events for what is late by now, and forget what was sent long ago. Raises Unavailable."""
+        """Write events for late requests, and remove old deliveries. Raises Unavailable."""
         async with transaction(self._engine) as connection:
             await FeedRepository(connection).write_late()
         async with transaction(self._engine) as connection:
             await DeliveryRepository(connection).forget_old()
 
     async def send_due(self, endpoint: Endpoint) -> int:
-        """Send an endpoint the next of what is due; returns how many events that were. Raises Unavailable."""
+        """Send an endpoint its next due events; return their number. Raises Unavailable."""
         async with transaction(self._engine) as connection:
             claimed = await DeliveryRepository(connection).claim(endpoint.id, _TOGETHER, self._claim_s)
         if not claimed:
@@ -165,7 +165,7 @@ class Webhooks:
                     await self._outage.pause(error)
 
     async def _send_all(self, endpoint: Endpoint) -> None:
-        """Send an endpoint all that is due; an outage of Postgres ends it, and is told of by who looks again."""
+        """Send an endpoint everything due. An outage of Postgres ends this; the main loop reports it."""
         try:
             while await self.send_due(endpoint):
                 pass
@@ -176,7 +176,7 @@ class Webhooks:
 
 
 def _headers(message: Message, signer: Webhook) -> dict[str, str]:
-    """As the specification of Standard Webhooks has them."""
+    """Return the headers of the Standard Webhooks specification."""
     now, message_id = datetime.now(UTC), str(message.id)
     return {
         "content-type": "application/json",

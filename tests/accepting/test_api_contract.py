@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from model_store.versions import VersionRef
 from projector.graph.edges import Edges
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.snapshot import Snapshot
 from service.predictions.writer import Publisher
 from service.web.routes import StrictRoute

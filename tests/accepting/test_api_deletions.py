@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import EventType
 from service.log.events import EventRepository
 from service.requests.moves import RequestMoves

@@ -10,7 +10,7 @@ import pytest
 
 from service.db.roles import API_ROLE
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import StateMismatch
 from service.predictions.layout import Layout
 from service.settings import Settings

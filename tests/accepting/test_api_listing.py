@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 

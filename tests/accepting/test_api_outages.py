@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from service.db import migrate
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.processes.private_servers import Embedded
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from lethe_client import AsyncLetheClient, ProblemError
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 
 

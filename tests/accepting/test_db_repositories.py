@@ -15,7 +15,8 @@ from service.db.notifications import listen
 from service.db.roles import API_ROLE
 from service.db.transactions import transaction
 from service.domain.kinds import Part, RequestKind
-from service.domain.records import Scope, Tombstone
+from service.domain.records import Tombstone
+from service.domain.scopes import Scope
 from service.domain.states import EventType
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.log.events import EventRepository

@@ -11,7 +11,8 @@ from service.access.api_keys import ApiKeyRepository
 from service.access.key_disposal import UnneededKeys
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, Scope
+from service.domain.records import DeletionRequest
+from service.domain.scopes import Scope
 from service.domain.states import EventType, Guarantee, RequestStatus
 from service.errors import Conflict
 from service.log.events import EventRepository

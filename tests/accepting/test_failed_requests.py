@@ -15,7 +15,8 @@ from service.access.request_keys import RequestKeys
 from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import DeletionRequest, Scope, Tombstone
+from service.domain.records import DeletionRequest, Tombstone
+from service.domain.scopes import Scope
 from service.domain.states import EventType, RequestStatus
 from service.errors import Conflict, InvalidRequest, NotFound
 from service.log.events import Event, EventRepository

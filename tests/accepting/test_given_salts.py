@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import WRITER, node_body, refused
 

@@ -9,7 +9,7 @@ import pytest
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
 from projector.network.spec import ModelSpec
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.settings import Settings
 from tests.support.service.api_harness import serving as without_unlearner
 from tests.support.service.bodies import node_body, refused

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import MOST_FAULTS
 from tests.support.service.api_harness import Api, serving
 

@@ -15,7 +15,7 @@ from service.access.limits import PROBES
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess

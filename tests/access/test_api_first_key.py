@@ -13,7 +13,7 @@ from service.access.key_memory import key_memory
 from service.access.keyring import Keyring
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Unauthenticated
 from service.processes.api_process import create_app
 from service.processes.key_folder import open_keyring

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.web.dashboard.pages import CONTENT_SECURITY_POLICY
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving

@@ -13,7 +13,7 @@ from service.access.keyring import Keyring
 from service.access.sessions import IDLE, LIFETIME, MAX_SESSIONS, Session, SessionRepository
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from tests.support.service.db_harness import Database, open_database
 
 SECOND = timedelta(seconds=1)

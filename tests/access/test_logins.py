@@ -16,7 +16,7 @@ from service.db.engine import Engine, connection_to
 from service.db.locks import Lock
 from service.db.roles import API_ROLE, AUDIT_ROLE, UNLEARNER_ROLE
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.log.events import LogRepository
 from service.requests.lookup import RequestRepository
 from service.requests.moves import RequestMoves

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from service.access.limits import _KEPT_S, NodeAllowance
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import NodeLimitReached
 from service.queue.connection import connect
 from tests.support.service.api_harness import NODES, Api, publish, serving

@@ -16,7 +16,8 @@ from service.db import roles, schema
 from service.db.roles import API_ROLE, UNLEARNER_ROLE
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope, Tombstone
+from service.domain.records import Tombstone
+from service.domain.scopes import Scope
 from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.errors import ConfigurationError, Conflict, NotFound, Unauthenticated

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from service.access.limits import _MOST_REMEMBERED, GUESSES, PROBES
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.processes.private_servers import Embedded
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused

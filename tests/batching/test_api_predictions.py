@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from model_store.versions import VersionRef
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import CLASSES, NODES, Api, publish, serving
 from tests.support.service.bodies import node_body, refused
 from tests.support.service.publications import load, published_model

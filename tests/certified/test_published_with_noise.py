@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from projector.certified.mechanism import shown
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import noise_in_words
 from service.log.export import verify_export
 from service.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from projector.forgetting.canaries import Canaries
 from service.domain.figures import RequestNorms
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.predictions.reader import Reader
 from service.requests.drill_runs import CohortSearch
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in

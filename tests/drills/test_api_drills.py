@@ -19,7 +19,7 @@ from service.db.transactions import transaction
 from service.domain.drills import MOST_LEFT, Drill
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.log.leaves import AlreadyDeleted
 from service.requests.drill_rows import DrillOpen, DrillRepository

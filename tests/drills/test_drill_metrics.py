@@ -12,7 +12,7 @@ from projector.forgetting.canaries import Canaries
 from service.db.transactions import transaction
 from service.domain.drills import Drill
 from service.domain.figures import RequestNorms
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.observability.metrics import UnlearningMetrics
 from service.predictions.facts import VersionFacts
 from service.processes.gauges import keep_gauges

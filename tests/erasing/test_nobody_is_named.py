@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from projector.forgetting.status import RepairProgress
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.log.export_pages import export_lines
 from service.log.signed_checkpoints import LogSigner
 from service.log.signing_keys import LogKeys

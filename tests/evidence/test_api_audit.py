@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.reports.search import EXPORT_PAGE
 from tests.support.databases import Templates
 from tests.support.evidence.audit_world import audit_database

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.log.canonical import canonical
 from service.log.checkpoints import VerifierKey, verify
 from service.log.commitments import commitment

@@ -17,7 +17,8 @@ from model_store.errors import ImportUnderWay
 from model_store.replacement import Replacement, copying_lock
 from model_store.store import Store
 from projector.graph.graph import feature_rows
-from service.domain.records import Pointer, Scope
+from service.domain.records import Pointer
+from service.domain.scopes import Scope
 from service.domain.states import ImportStatus
 from service.errors import Conflict, LetheError
 from service.predictions.version_rows import PointerRepository

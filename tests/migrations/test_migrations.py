@@ -22,7 +22,7 @@ from service.db import migrate, schema
 from service.db.engine import connection_to, create_engine
 from service.db.tables import Base
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
 from service.errors import ConfigurationError, StateMismatch, Unavailable
 from tests.support.preloaded import ROOT

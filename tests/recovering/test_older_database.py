@@ -7,7 +7,8 @@ import pytest
 
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope, Tombstone
+from service.domain.records import Tombstone
+from service.domain.scopes import Scope
 from service.domain.states import Cause
 from service.domain.versions import Recovery
 from service.predictions.version_rows import VersionRepository

@@ -18,7 +18,8 @@ from service.db import migrate
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Scope, Targets
+from service.domain.records import Targets
+from service.domain.scopes import Scope
 from service.domain.states import NOTHING_LEFT_UNKNOWN
 from service.errors import KeyMissing, StateMismatch
 from service.processes.prepare import prepare

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from service.domain.lease_report import Check
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.predictions.reader import Reader
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused

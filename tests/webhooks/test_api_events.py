@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.webhooks.endpoints import EndpointRepository
 from service.webhooks.feed import FeedRepository
 from tests.support.service.api_harness import NODES, Api, serving

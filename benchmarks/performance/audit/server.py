@@ -20,7 +20,7 @@ from service.access.own_slots import OwnSlots
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.lease_report import Check
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import Unavailable
 from service.log.signed_checkpoints import CheckpointRepository
 from service.log.signing_keys import LogKeys

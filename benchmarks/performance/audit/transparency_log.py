@@ -24,7 +24,8 @@ from service.access.api_keys import ApiKeyRepository
 from service.db import migrate
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
-from service.domain.records import Pointer, Scope
+from service.domain.records import Pointer
+from service.domain.scopes import Scope
 from service.domain.states import EventType
 from service.log.events import EventRepository, LogRepository
 from service.log.leaves import Failed

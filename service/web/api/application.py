@@ -1,4 +1,4 @@
-"""The HTTP application: routes, errors and the middleware around them; it serves whatever `Services` it is given."""
+"""The HTTP application: routes, errors and the surrounding middleware, independent of how `Services` are made."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def build(
     access_log: AccessLog,
     lifespan: Lifespan[FastAPI] | None = None,
 ) -> FastAPI:
-    """The application. Whoever starts it (its lifespan) sets `app.state.services` before the first request."""
+    """Return the application. Its lifespan sets `app.state.services` before the first request."""
     app = FastAPI(
         title="Lethe",
         summary="Makes a trained graph model forget.",
@@ -54,14 +54,14 @@ def build(
         version=VERSION,
         openapi_tags=_TAGS,
         lifespan=lifespan,
-        # The own routes of /docs need no other origin, and the description is theirs to serve.
+        # /docs has routes of its own, which need no other origin and also serve the description.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
     )
     problems.install(app)
-    # Routes are matched one by one: the one asked most comes first, and is not looked for in a router of its own.
+    # Routes are matched one by one. The busiest comes first, outside a router of its own.
     app.router.routes.extend(prediction_routes.single.routes)
     for router in (
         prediction_routes.router,
@@ -85,7 +85,7 @@ def build(
 
 
 def _observer(registry: CollectorRegistry, access_log: AccessLog) -> Callable[[Answer], None]:
-    """Counts each answer and writes its access log line: route templates only, so no id is ever in either."""
+    """Count each response and write its access log line. Both use route templates, so neither contains ids."""
     count = HttpMetrics(registry).observe
 
     def observe(answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""The audit as a whole: in figures, over time, and all of it as a file."""
+"""The whole audit: in figures, over time, and as a file."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -10,7 +10,8 @@ from starlette.responses import Response, StreamingResponse
 
 from service.db.transactions import transaction
 from service.domain.fields import Day, Known, Moment, Window
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest
 from service.reports.listing import audit_filters
 from service.reports.queries import MEDIA_TYPES, ExportFormat, written
@@ -30,14 +31,14 @@ MAX_POINTS = 744
 
 
 class SummaryWindow(Window, Known):
-    """The days that are counted."""
+    """The days to count."""
 
     since: Day | None = Field(None, description="First day (UTC); default: the beginning.")
     until: Day | None = Field(None, description="Day after the last day (UTC); default: the end.")
 
 
 class SeriesWindow(Window, Known):
-    """The hours or days that are shown."""
+    """The hours or days to show."""
 
     step: SeriesStep = Field(SeriesStep.DAY, description="Time covered by one point.")
     since: Moment | None = Field(
@@ -47,14 +48,14 @@ class SeriesWindow(Window, Known):
 
 
 class ExportFilters(RecordFilters, Known):
-    """Which requests are exported, and how."""
+    """Filters and format of an export."""
 
     format: ExportFormat = Field(ExportFormat.NDJSON, description="One JSON document per line, or a table.")
 
 
-#: They are read from the database as they are answered.
+#: Read from the database in the form of the response.
 _SUMMARY, _SERIES = TypeAdapter(Summary), TypeAdapter(Series)
-#: What /docs says of an answer that is not one JSON document.
+#: Description in /docs of a response that is not one JSON document.
 _FILE: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "One line per request, newest first",
@@ -70,7 +71,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
     summary="The audit in figures",
 )
 async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()], caller: Auditor) -> Response:
-    """How many requests there were and how they ended, how long they took, and what is still open."""
+    """Numbers of requests by result, their processing times, and what is still open."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
         found = await summary(connection, services.model, window.since, window.until)
@@ -84,7 +85,7 @@ async def get_summary(request: Request, window: Annotated[SummaryWindow, Query()
     summary="The audit over time",
 )
 async def get_series(request: Request, window: Annotated[SeriesWindow, Query()], caller: Auditor) -> Response:
-    """Requests received, applied, completed and failed by hour or day, their times, and the model at each one's end."""
+    """Requests received, applied, completed and failed by hour or day, their times, and the model at its end."""
     services = services_of(request)
     width = timedelta(days=1) if window.step is SeriesStep.DAY else timedelta(hours=1)
     until = window.until or datetime.now(UTC)
@@ -107,6 +108,6 @@ async def get_series(request: Request, window: Annotated[SeriesWindow, Query()],
     summary="All requests with their audits, as a file",
 )
 async def get_export(request: Request, filters: Annotated[ExportFilters, Query()], caller: Auditor) -> Response:
-    """A line for every request that the filters keep, newest first, with every figure of its audit."""
+    """One line for every matching request, newest first, with every figure of its audit."""
     pages = written(export(services_of(request).engine, audit_filters(filters, caller)), filters.format)
     return await file_reply(pages, f"lethe-audit.{filters.format.value}", MEDIA_TYPES[filters.format])

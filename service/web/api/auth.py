@@ -1,4 +1,4 @@
-"""Who is asking: API keys and their scopes, as the routes need them, and whether a request comes from this machine."""
+"""Authentication for routes: API keys, their scopes, and whether a request comes from this machine."""
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from service.access.key_memory import READING, presented_key, require
 from service.domain.addresses import address_of
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.log.canonical import parse_json
 from service.web.routes import StrictRoute
 
-#: Header fields that proxies add, or clients to look like a proxy.
+#: Header fields that proxies add, or that clients add to look like a proxy.
 _FORWARDING = re.compile(
     r"forwarded|via|x-host|x-forwarded\b.*|x-original-.*|cdn-loop|cf-.*|x-envoy-.*|x-appengine-.*"
     r"|.*(client|connecting|originating|real|remote|user)-?(ip|addr)\b.*"
@@ -24,10 +25,10 @@ _FORWARDING = re.compile(
 
 
 def is_from_elsewhere(request: Request) -> bool:
-    """Whether a request does not come from this very machine.
+    """Return whether a request comes from another machine.
 
-    One that a proxy forwarded counts as one from elsewhere, wherever the proxy runs; so does one that names another
-    host, as a page does whose name was made to lead here.
+    A request forwarded by a proxy counts as remote, wherever the proxy runs. So does a request for another host name,
+    as sent by a page whose name was made to resolve to this machine.
     """
     client = request.client
     local = client is not None and _is_loopback(client.host) and _is_loopback(_host_of(request))
@@ -35,7 +36,7 @@ def is_from_elsewhere(request: Request) -> bool:
 
 
 def _host_of(request: Request) -> str:
-    """The host that the request names, without port and brackets; empty when it names none, or several."""
+    """Return the request's host without port and brackets; empty if it names none, or several."""
     named = request.headers.getlist("host")
     host = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", named[0]) if len(named) == 1 else None
     return host[1].strip("[]") if host else ""
@@ -46,14 +47,14 @@ def _is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
-#: Between scopes of which one will do; /openapi.json has a requirement for each.
+#: Separates scopes of which one is enough; /openapi.json lists a requirement for each.
 ANY_OF = " or "
-#: Where a request's scope keeps who was found to ask.
+#: Key in a request's scope that stores the authenticated caller.
 _CALLER = "lethe.caller"
 
 
 class BearerKey(SecurityBase):
-    """A dependency that gives the caller's ApiKey, or refuses it for want of a scope."""
+    """A dependency that returns the caller's ApiKey, or refuses one without the scopes."""
 
     def __init__(self, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:
         """`enough` is `all` when every one of `scopes` is needed, `any` when one will do."""
@@ -63,7 +64,7 @@ class BearerKey(SecurityBase):
         self._enough = enough
 
     async def __call__(self, request: Request) -> ApiKey:
-        """Raise Unauthenticated without a valid key, MissingScope naming what it lacks."""
+        """Raise Unauthenticated without a valid key, and MissingScope with the names of missing scopes."""
         key = await caller_of(request)
         require(key, self._scopes, self._enough)
         return key
@@ -73,32 +74,32 @@ _READING = BearerKey(READING, any)
 
 
 def requires(*scopes: Scope) -> Any:
-    """The `Annotated` metadata of a parameter that holds a caller with all of `scopes`."""
+    """Return `Annotated` metadata for a caller with all of `scopes`."""
     return Security(BearerKey(scopes, all), scopes=[scope.value for scope in scopes])
 
 
 def requires_any(*scopes: Scope) -> Any:
-    """The `Annotated` metadata of a parameter that holds a caller with at least one of `scopes`."""
-    # One string of them all: what is listed apart reads in /openapi.json as if all were needed.
+    """Return `Annotated` metadata for a caller with at least one of `scopes`."""
+    # A single string, because separate entries mean in /openapi.json that all are needed.
     return Security(BearerKey(scopes, any), scopes=[ANY_OF.join(scope.value for scope in scopes)])
 
 
 class StrictJsonRequest(Request):
-    """Parses JSON as `parse_json` does."""
+    """Parses JSON with `parse_json`."""
 
     async def json(self) -> Any:
-        """The parsed body; raises RepeatedMember and ValueError."""
+        """Return the parsed body. Raises RepeatedMember and ValueError."""
         return parse_json(await self.body())
 
 
 class KeyedRoute(StrictRoute):
-    """A route that looks at the key before it reads anything of the body.
+    """A route that checks the key before it reads the body.
 
-    By itself the framework reads and parses the body first, whoever sent it.
+    By default, the framework reads and parses the body first, whoever sent it.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that the framework calls."""
+        """Return the handler that the framework calls."""
         handle = super().get_route_handler()
         needed = [one.call for one in self.dependant.dependencies if isinstance(one.call, BearerKey)]
 
@@ -111,7 +112,7 @@ class KeyedRoute(StrictRoute):
 
 
 async def caller_of(request: Request) -> ApiKey:
-    """The key a request presents in its Authorization header, found once for each request.
+    """Return the key in a request's Authorization header, authenticated once per request.
 
     Raises Unauthenticated, TooManyAttempts and Unavailable.
     """
@@ -123,12 +124,12 @@ async def caller_of(request: Request) -> ApiKey:
 
 
 async def local_or_keyed(request: Request) -> None:
-    """Let a request pass that comes from this very machine, or presents any valid key."""
+    """Allow requests from this machine, or with any valid key."""
     if is_from_elsewhere(request):
         await caller_of(request)
 
 
 async def local_or_reading(request: Request) -> None:
-    """Let a request pass that comes from this very machine, or presents a key that may do more than delete."""
+    """Allow requests from this machine, or with a key that may do more than delete."""
     if is_from_elsewhere(request):
         await _READING(request)

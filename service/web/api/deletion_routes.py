@@ -1,4 +1,4 @@
-"""Deletion requests: asked for, followed, listed, searched and cancelled; and their receipts."""
+"""Routes to request, follow, list, search and cancel deletions, and to fetch their receipts."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -13,7 +13,8 @@ from starlette.routing import Match
 from starlette.types import Scope as Scope_
 
 from service.db.transactions import transaction
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import Conflict, InvalidRequest
 from service.predictions.reader import offload
 from service.reports.listing import audit_filters, found_by_node, found_page, reads_audit, visible_to
@@ -39,10 +40,10 @@ from service.web.services import services_of
 
 
 class DeletionRoute(KeyedRoute):
-    """A route below /deletions, where `search` is a path of its own and no request's id."""
+    """A route below /deletions; excludes the path `search`, which is not a request's id."""
 
     def matches(self, scope: Scope_) -> tuple[Match, Scope_]:
-        """As any route, but for the one path that another route has."""
+        """Match like any route, except for the path of the search route."""
         match, inner = super().matches(scope)
         if inner.get("path_params", {}).get("request_id") == "search":
             return Match.NONE, {}
@@ -56,7 +57,7 @@ Follower = Annotated[ApiKey, requires(Scope.DELETIONS_READ)]
 Operator = Annotated[ApiKey, requires(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)]
 Lister = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 RequestId = Annotated[UUID, Path(description="The id from the 202 answer.")]
-#: The header by which a repeated request is told from a new one.
+#: Distinguishes a repeated request from a new one.
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -81,11 +82,11 @@ async def request_deletion(
     caller: Writer,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Accept a deletion; it is durable once this answers 202, and followed at `links.self`.
+    """Accept a deletion request. Once this returns 202, the request is durable; follow it at `links.self`.
 
-    To a key with deletions:read, what an earlier request deleted already is listed in `already_deleted` and left out;
-    when nothing is left, the request is `completed` with the next batch. To any other key
-    nothing tells what is deleted from what is not: a refusal says only that not everything named can be deleted.
+    For a key with deletions:read, `already_deleted` lists targets that an earlier request deleted; they are left out.
+    If nothing is left, the request is `completed` with the next batch. For any other key, responses do not distinguish
+    deleted targets from others: a refusal only says that not everything named can be deleted.
     """
     services = services_of(request)
     submission = await submit(services.deletions, body, caller, idempotency_key)
@@ -115,10 +116,10 @@ async def list_deletions(request: Request, filters: Annotated[DeletionFilters, Q
     summary="Find deletions by node id, reference or figures",
 )
 async def search_deletions(request: Request, body: SearchBody, caller: Lister) -> Response:
-    """The requests that deleted these nodes, or their features; or those that the filters keep, a page at a time.
+    """The requests that deleted these nodes or their features, or those that match the filters, a page at a time.
 
-    Ids and references travel in the body, so that no URL log has any. What is still queued is not found by node: until
-    it is applied, its ids are kept encrypted.
+    Ids and references are in the body, so that no URL log contains them. Queued requests are not found by node, because
+    their ids stay encrypted until they are applied.
     """
     deletions = services_of(request).deletions
     filters = replace(audit_filters(body, caller), reference=body.reference)
@@ -139,7 +140,7 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     summary="Follow a deletion request",
 )
 async def get_deletion(request: Request, request_id: RequestId, caller: Follower) -> Response:
-    """How far a request has come and, once it is applied, its audit. Without audit:read: the key's own requests."""
+    """The status of a request and, once applied, its audit. Without audit:read, only the key's own requests."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
         row = await RequestRepository(connection).require(request_id, visible_to(caller))
@@ -154,7 +155,7 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
     summary="Cancel a deletion request",
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
-    """Cancel a request that is still queued; 409 once the unlearner has taken it up."""
+    """Cancel a request that is still queued; 409 once the unlearner has started it."""
     try:
         cancelled = await services_of(request).deletions.intake.cancel(
             request_id, caller.id, own_only=visible_to(caller) is not None
@@ -176,7 +177,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
     summary="Retry a failed deletion request",
 )
 async def retry_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
-    """Queue a request that failed for its own data, once what was wrong is put right; 409 for any other."""
+    """Retry a failed request once the cause is fixed. 409 for requests that did not fail because of their own data."""
     queued = await services_of(request).deletions.intake.retry(request_id, caller.id)
     return reply(deletion_answer(queued, None, reads_audit=True))
 
@@ -188,9 +189,9 @@ async def retry_deletion(request: Request, request_id: RequestId, caller: Operat
     summary="Record that a failed deletion request was handled",
 )
 async def handle_deletion(request: Request, request_id: RequestId, body: HandledBody, caller: Operator) -> Response:
-    """End a request that failed, for a reason that becomes an event of the log; what it names is then forgotten.
+    """Close a failed request. The reason becomes an event in the log, and the list of ids is then destroyed.
 
-    One whose nodes or edges a later request deleted is handled by itself.
+    If a later request deletes the same nodes or edges, the failed one is handled automatically.
     """
     async with transaction(services_of(request).engine) as connection:
         handled = await Decisions(connection).handle(request_id, caller.id, body.reason)
@@ -204,7 +205,7 @@ async def handle_deletion(request: Request, request_id: RequestId, body: Handled
     summary="Extend the deadline of a deletion request",
 )
 async def extend_deletion(request: Request, request_id: RequestId, body: ExtendedBody, caller: Operator) -> Response:
-    """Move the deadline of an open request that is not late, for a reason that becomes an event of the log."""
+    """Extend the deadline of an open request that is not late. The reason becomes an event in the log."""
     async with transaction(services_of(request).engine) as connection:
         extended = await Decisions(connection).extend(request_id, caller.id, body.due_at, body.reason)
     return reply(deletion_answer(extended, None, reads_audit=True))
@@ -214,7 +215,7 @@ receipt_router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=
 
 
 class ReceiptEntry(BaseModel):
-    """One event of the request, as the log has it."""
+    """One event of the request, as stored in the log."""
 
     leaf: dict[str, Any] = Field(description="The hashed text, in canonical JSON (RFC 8785).")
     inclusion_proof: list[str] = Field(
@@ -254,9 +255,9 @@ async def get_receipt(
     caller: Follower,
     form: Annotated[Literal["json", "html"], Query(alias="format", description="`html`: a printable page.")] = "json",
 ) -> Response:
-    """What was asked, what was done and what is guaranteed, with proofs that the signed log says so.
+    """What was requested, what was done and what is guaranteed, with proofs that the signed log records it.
 
-    From `applied` on, and of a request that failed; before that, and for one that was cancelled, it is 409.
+    Available from `applied` on, and for failed requests; 409 before that, and for cancelled requests.
     """
     services = services_of(request)
     receipt = await receipt_of(services.engine, request_id, caller)

@@ -1,4 +1,4 @@
-"""`/docs` and `/openapi.json`: the interface described, browsable without a network."""
+"""`/docs` and `/openapi.json`: the API description, browsable without a network."""
 
 from functools import cache
 from pathlib import Path
@@ -13,9 +13,9 @@ from starlette.staticfiles import StaticFiles
 from service.web.api.auth import ANY_OF, local_or_keyed
 from service.web.routes import Problem, StrictRoute, problems
 
-#: Swagger UI's files, served from here so that no answer needs another origin.
+#: Files of Swagger UI, served from here so that no response needs another origin.
 _ASSETS = Path(__file__).parent / "static" / "swagger-ui"
-#: The page runs its own scripts only; Swagger UI sets style attributes and draws icons from data URLs.
+#: The page runs only its own scripts. Swagger UI sets style attributes and draws icons from data URLs.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -58,13 +58,13 @@ async def page(allowed: Allowed) -> Response:
 
 @router.get("/docs/start.js")
 async def start() -> Response:
-    """What starts Swagger UI; a file of its own, so that the page needs no inline script."""
+    """The script that starts Swagger UI, in a separate file because the page allows no inline script."""
     return Response(_START, media_type="text/javascript")
 
 
 @router.get("/docs/assets/{name:path}")
 async def asset(request: Request, name: str) -> Response:
-    """A file of Swagger UI; by a route and not a mount, so that logs and metrics name it."""
+    """A file of Swagger UI. A route instead of a mount, so that logs and metrics name it."""
     return await _files().get_response(name, request.scope)
 
 
@@ -75,7 +75,7 @@ async def description(request: Request, allowed: Allowed) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Serve the description of `app`, with its problem documents in place of the framework's own error schema."""
+    """Serve the description of `app`, with its problem documents instead of the framework's error schema."""
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -116,7 +116,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _alternatives(security: list[dict[str, list[str]]]) -> list[dict[str, list[str]]]:
-    """One requirement for each scope that is enough by itself, where any of several is."""
+    """Return a separate requirement for each scope that is sufficient alone."""
     return [
         {scheme: [*(scope for scope in scopes if ANY_OF not in scope), *one]}
         for requirement in security

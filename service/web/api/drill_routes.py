@@ -1,4 +1,4 @@
-"""Drills: canaries deleted by the ordinary way, to show that the weights forget."""
+"""Drills: canaries deleted like any other nodes, to show that the weights forget them."""
 
 from typing import Annotated
 
@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.requests.answers import links_of
 from service.requests.drill_rows import DrillRepository
 from service.requests.drill_runs import AcceptedDrill, DrillsAnswer, accepted_drill, cohorts_answer, drill_answer
@@ -25,7 +26,7 @@ Looker = Annotated[ApiKey, requires_any(Scope.AUDIT_READ, Scope.DELETIONS_WRITE)
 
 
 class DrillFilters(Known):
-    """How many drills are listed."""
+    """Filters for the list of drills."""
 
     limit: int = Field(50, ge=1, le=200, description="Maximum number of drills.")
 
@@ -38,9 +39,9 @@ class DrillFilters(Known):
     summary="Run a drill",
 )
 async def run_drill(request: Request, caller: Writer, idempotency_key: IdempotencyKey = None) -> Response:
-    """Ask for the deletion of the next cohort of canaries; it is followed at `links.self`, as any deletion.
+    """Request the deletion of the next cohort of canaries; follow it at `links.self`, like any deletion.
 
-    409 when the model has no canaries, when no cohort is left, and while another drill is under way.
+    409 when the model has no canaries, no cohort is left, or another drill is under way.
     """
     services = services_of(request)
     newest = await services.drills.newest()
@@ -56,7 +57,7 @@ async def run_drill(request: Request, caller: Writer, idempotency_key: Idempoten
     summary="List drills",
 )
 async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()], caller: Looker) -> Response:
-    """What the drills of the served model showed, newest first, and how many are left."""
+    """Results of the served model's drills, newest first, and the number of cohorts left."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
         drills = await DrillRepository(connection).list(services.model, limit=filters.limit)
@@ -70,5 +71,5 @@ async def list_drills(request: Request, filters: Annotated[DrillFilters, Query()
 
 
 def _may_know(services: Services, caller: ApiKey) -> bool:
-    """Whether `caller` may know what was read from the weights as they are."""
+    """Return whether `caller` may see measurements of the weights without noise."""
     return services.settings.certify is None or Scope.AUDIT_READ in caller.scopes

@@ -1,4 +1,4 @@
-"""The feed of events, and what became of sending them as webhooks."""
+"""The feed of events, and deliveries of webhooks."""
 
 import hmac
 from typing import Annotated
@@ -12,7 +12,8 @@ from starlette.responses import Response
 from service.access.cursors import decode, encode
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.reports.listing import reads_audit, visible_to
 from service.web.api.auth import KeyedRoute, requires, requires_any
 from service.web.routes import problems, reply
@@ -28,14 +29,14 @@ Auditor = Annotated[ApiKey, requires(Scope.AUDIT_READ)]
 
 
 class FeedWindow(Known):
-    """From where the feed is read on."""
+    """Start and size of a page of the feed."""
 
     after: UUID | None = Field(None, description="Id of the last event seen; default: from the first event.")
     limit: int = Field(100, ge=1, le=200, description="Maximum number of events.")
 
 
 class DeliveryFilters(Known):
-    """Which deliveries are listed."""
+    """Filters for the list of deliveries."""
 
     state: DeliveryState | None = Field(None, description="Only deliveries in this state.")
     cursor: str | None = Field(None, min_length=1, max_length=256, description="`next_cursor` of the previous page.")
@@ -49,9 +50,9 @@ class DeliveryFilters(Known):
     summary="Read the events of requests",
 )
 async def list_events(request: Request, window: Annotated[FeedWindow, Query()], caller: Reader) -> Response:
-    """Events after the one given, oldest first: of all requests for a key with audit:read, of its own for any other.
+    """Events after the given one, oldest first: of all requests for a key with audit:read, otherwise of its own.
 
-    Whoever asks again and again for what is after the last event that it has seen misses none and sees none twice.
+    A client that always continues after the last event seen misses none and sees none twice.
     """
     async with transaction(services_of(request).engine) as connection:
         events = await FeedRepository(connection).page(window.after, visible_to(caller), window.limit)
@@ -66,7 +67,7 @@ async def list_events(request: Request, window: Annotated[FeedWindow, Query()], 
     summary="List deliveries of webhooks",
 )
 async def list_deliveries(request: Request, filters: Annotated[DeliveryFilters, Query()], caller: Auditor) -> Response:
-    """What was sent to whom, what came of it, and what still waits: newest first, ended ones for 30 days."""
+    """Deliveries with their results, including waiting ones: newest first. Finished ones are kept for 30 days."""
     services = services_of(request)
     key = hmac.digest(services.keyring.cursor_key, f"deliveries {filters.state}".encode(), "sha256")
     cursor = None if filters.cursor is None else decode(filters.cursor, key)

@@ -1,4 +1,4 @@
-"""Whether the process lives, whether it can do its work, and its metrics."""
+"""Liveness, readiness and metrics of the process."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ router = APIRouter(tags=["operation"], route_class=StrictRoute)
 
 
 class Alive(BaseModel):
-    """The process answers."""
+    """The process responds."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "alive"}]})
 
@@ -29,7 +29,7 @@ class Alive(BaseModel):
 
 
 class CheckAnswer(BaseModel):
-    """One thing that must work for Lethe to be ready."""
+    """Result of one readiness check."""
 
     name: str
     ok: bool
@@ -47,7 +47,7 @@ _REDIS_CHECK: dict[str, Any] = {
 
 
 class Ready(BaseModel):
-    """What was asked about is really served."""
+    """Every check passed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
 
@@ -64,7 +64,7 @@ _PREDICTIONS_CHECK: dict[str, Any] = {
 
 
 def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    """The 503 of a route, with one check that fails as its example."""
+    """Return the 503 response of a route, with one failing check as its example."""
     example = Problem(
         type="urn:lethe:problem:not-ready",
         title="Not ready",
@@ -79,7 +79,7 @@ def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | s
 
 @router.get("/healthz", response_model=Alive, responses=problems(), summary="Liveness")
 async def healthz() -> Response:
-    """Answers as long as the process does; it asks nothing of Postgres, Redis or the model."""
+    """200 while the process responds. It does not check Postgres, Redis or the model."""
     return reply(Alive())
 
 
@@ -90,7 +90,7 @@ async def healthz() -> Response:
     summary="Readiness",
 )
 async def readyz(request: Request) -> Response:
-    """200 when deletions and predictions are really served; else 503, naming what fails and what to do."""
+    """200 when deletions and predictions work; otherwise 503 with the failing checks and their remedies."""
     return _answer(await services_of(request).readiness())
 
 
@@ -101,9 +101,9 @@ async def readyz(request: Request) -> Response:
     summary="Readiness for predictions",
 )
 async def readyz_predictions(request: Request) -> Response:
-    """200 when this process can answer a prediction now; else 503, for a load balancer that chooses who predicts.
+    """200 when this process can predict now; otherwise 503. For load balancers that select prediction servers.
 
-    It asks neither Postgres nor Redis: without them predictions go on.
+    It does not check Postgres or Redis: predictions continue without them.
     """
     return _answer([_prediction(services_of(request).reader)])
 
@@ -139,8 +139,8 @@ def _answer(checks: Sequence[Check]) -> Response:
     summary="Metrics for Prometheus",
 )
 async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_reading)]) -> Response:
-    """Of all processes that answer here, by their names. No label ever holds an id.
+    """Metrics of all processes of this service, by name. No label contains an id.
 
-    Open to callers on this very machine; from elsewhere with a key that may read.
+    Open to callers on this machine; remote callers need a key that may read.
     """
     return Response(await services_of(request).exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})

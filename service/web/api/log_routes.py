@@ -1,7 +1,7 @@
 """The transparency log: its newest checkpoint, and proofs against it.
 
-It names nobody. But it grows by more for a node that was there than for one that is gone, so a key that may only ask
-for deletions sees nothing of it.
+The log names nobody. But it grows more for a node that existed than for one already deleted, so keys that may only
+request deletions cannot see it.
 """
 
 from typing import Annotated, Any
@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from service.db.transactions import transaction
 from service.domain.fields import Known
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest, NotFound
 from service.log.checkpoints import read
 from service.log.events import LogRepository
@@ -26,7 +27,7 @@ router = APIRouter(prefix="/log", tags=["log"], route_class=KeyedRoute)
 
 Caller = Annotated[ApiKey, requires_any(Scope.DELETIONS_READ, Scope.AUDIT_READ)]
 
-#: No log has more leaves: beyond it a JSON number is not exact.
+#: Upper limit on leaves: larger JSON numbers are not exact.
 _LARGEST = 2**53 - 1
 _HASH = "a" * 64
 _CHECKPOINT = (
@@ -37,7 +38,7 @@ _CHECKPOINT = (
 
 
 class ConsistencyAnswer(BaseModel):
-    """The proof that the log only grew (RFC 6962, 2.1.2)."""
+    """Proof that the log only grew (RFC 6962, 2.1.2)."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"from": 3, "to": 12, "proof": [_HASH]}]})
 
@@ -47,7 +48,7 @@ class ConsistencyAnswer(BaseModel):
 
 
 class InclusionAnswer(BaseModel):
-    """The proof that a leaf is in the log (RFC 6962, 2.1.1)."""
+    """Proof that the log contains a leaf (RFC 6962, 2.1.1)."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"index": 3, "size": 12, "leaf_hash": _HASH, "proof": [_HASH]}]}
@@ -69,12 +70,12 @@ class ExtentBody(Known):
 
     @property
     def extent(self) -> Extent:
-        """The same as an Extent."""
+        """The body as an Extent."""
         return Extent(self.size, bytes.fromhex(self.root))
 
 
 class LogCheckBody(ExtentBody):
-    """A checkpoint that was found consistent with an earlier one."""
+    """A checkpoint found consistent with an earlier one."""
 
     model_config = ConfigDict(
         strict=True,
@@ -84,7 +85,7 @@ class LogCheckBody(ExtentBody):
     against: ExtentBody = Field(description="The earlier, smaller checkpoint that it was compared with.")
 
 
-#: What /docs says of an answer that is no JSON.
+#: Description in /docs of a response that is not JSON.
 _NOTE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"example": _CHECKPOINT}}, "description": "A checkpoint as a C2SP signed note"}
 }
@@ -97,7 +98,7 @@ _NOTE: dict[int | str, dict[str, Any]] = {
     summary="The log's newest signed checkpoint",
 )
 async def checkpoint(request: Request, caller: Caller) -> Response:
-    """Size and root of the log, signed. Keep it: a log that was changed since contradicts it."""
+    """Size and root of the log, signed. Keep it: it exposes a log that is changed later."""
     async with transaction(services_of(request).engine) as connection:
         note = await CheckpointRepository(connection).require()
     return Response(note, media_type="text/plain")
@@ -118,7 +119,7 @@ async def consistency(
         Query(alias="to", ge=1, le=_LARGEST, description="Size of the later checkpoint; default: the newest."),
     ] = None,
 ) -> Response:
-    """The hashes by which the root of the first `from` leaves leads to the root of the first `to`."""
+    """The hashes that connect the root of the first `from` leaves to the root of the first `to`."""
     async with transaction(services_of(request).engine) as connection:
         size = new or read(await CheckpointRepository(connection).require()).size
         log = LogRepository(connection)
@@ -146,7 +147,7 @@ async def inclusion(
         int | None, Query(ge=1, le=_LARGEST, description="Size of the checkpoint; default: the newest.")
     ] = None,
 ) -> Response:
-    """The hash of a leaf, and the hashes by which it leads to the root of the first `size` leaves."""
+    """The hash of a leaf, and the hashes that connect it to the root of the first `size` leaves."""
     async with transaction(services_of(request).engine) as connection:
         size = size or read(await CheckpointRepository(connection).require()).size
         log = LogRepository(connection)
@@ -162,7 +163,7 @@ async def inclusion(
 
 @router.post("/checks", status_code=204, responses=problems(401, 403, 409, 503), summary="Report a check of the log")
 async def checked(request: Request, caller: Caller, body: LogCheckBody) -> None:
-    """Report that the log only grew from an earlier checkpoint to a later one; the dashboard shows when, and the key.
+    """Report that the log only grew from an earlier checkpoint to a later one. The dashboard shows time and key.
 
     409 if this log has other roots at these sizes: keep the checkpoints, they are evidence.
     """

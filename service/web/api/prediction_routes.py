@@ -1,4 +1,4 @@
-"""Predictions by external node id, from the reader's memory, and the model that is served, in figures."""
+"""Predictions by external node id, from the reader's memory, and a description of the served model."""
 
 import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from projector.forgetting.status import RepairStatus
 from service.domain.fields import Known, NodeIds
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.domain.states import Guarantee, noise_in_words
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.predictions.reader import Prediction, Scores, offload
@@ -30,7 +31,7 @@ class PredictRequest(Known):
 
 
 class NodePrediction(BaseModel):
-    """The class probabilities of one node within an answer for several."""
+    """The class probabilities of one node in a response for several."""
 
     node: str
     label: str = Field(description="The class with the highest exact probability.")
@@ -41,7 +42,7 @@ class NodePrediction(BaseModel):
 
 
 class NodeScores(BaseModel):
-    """The predicted targets of one node within an answer for several, of a regression."""
+    """The predicted targets of one node in a regression response for several."""
 
     node: str
     scores: dict[str, float] = Field(description="Predicted value by target, rounded as probabilities are.")
@@ -52,7 +53,7 @@ _SCORES: dict[str, Any] = {"node": "12", "scores": {"income": 3.21}, "model_vers
 
 
 class ScoresAnswer(NodeScores):
-    """The predicted targets of one node, by one model version, of a regression."""
+    """The predicted targets of one node, by one version of a regression model."""
 
     model_config = ConfigDict(protected_namespaces=(), json_schema_extra={"examples": [_SCORES]})
 
@@ -85,8 +86,8 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Deleted ids; always empty without deletions:read.")
 
 
-#: Members of a model that are null to keys without audit:read. They are computed from the exact weights, features or
-#: graph, so a caller who has the data could test with them what was deleted.
+#: Members of a model that are null without audit:read. They are computed from the exact weights, features or graph, so
+#: a caller who has the data could use them to test what was deleted.
 AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
     *("repair_progress", "weights_sha256", "accuracy", "regression"),
@@ -95,7 +96,7 @@ _AUDIT = "Null without audit:read."
 
 
 class RepairProgressAnswer(BaseModel):
-    """How far a repair that goes on has come."""
+    """Progress of a running repair."""
 
     iterations: int = Field(description="Steps so far.")
     products: int = Field(description="Products with the Hessian so far.")
@@ -103,7 +104,7 @@ class RepairProgressAnswer(BaseModel):
 
 
 class NoiseAnswer(BaseModel):
-    """How this version is published with noise."""
+    """The noise with which this version is published."""
 
     epsilon: float
     delta: float
@@ -232,18 +233,18 @@ _authenticate = BearerKey((Scope.PREDICTIONS_READ,), all)
 
 
 class PredictRoute(StrictRoute):
-    """The route asked most: calls its endpoint directly, without the framework's solving of dependencies.
+    """The busiest route: calls its endpoint directly, without the framework's dependency injection.
 
-    What the endpoint declares is what /docs shows, and exactly what is done here by hand.
+    /docs shows the endpoint's declarations; the handler here does the same by hand.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """A node's id may have line breaks in it, here as in a body."""
+        """Allow line breaks in node ids, as in bodies."""
         super().__init__(*args, **kwargs)
         self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that the framework calls."""
+        """Return the handler that the framework calls."""
 
         async def handle(request: Request) -> Response:
             caller = await _authenticate(request)
@@ -270,8 +271,8 @@ async def predict(
 ) -> Response:
     """The class probabilities of a live node, or its scores, by the committed model on the remaining graph.
 
-    In full to a key that also has predictions:exact, rounded to every other.
-    A deleted node is 410 to a key that also has deletions:read, and 404 to every other.
+    Exact for keys that also have predictions:exact, rounded for others.
+    A deleted node is 410 for keys that also have deletions:read, and 404 for others.
     """
     services = services_of(request)
     _, predictions, _ = await _predictions(services, caller, [node])
@@ -292,10 +293,10 @@ async def predict(
     summary="Predict several nodes",
 )
 async def predict_many(request: Request, body: PredictRequest, caller: Caller) -> Response:
-    """Predictions of all nodes named, by one model version, each as by `GET /predict/{node}`.
+    """Predictions of several nodes by one model version, each as by `GET /predict/{node}`.
 
-    Ids that are no live nodes are listed apart: deleted ones under `deleted` for a key that also has
-    deletions:read, under `unknown` for every other.
+    Ids that are not live nodes are listed separately. Keys that also have deletions:read get deleted ones under
+    `deleted`; others get all of them under `unknown`.
     """
     services = services_of(request)
     limit = services.settings.max_nodes_per_request
@@ -315,7 +316,7 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
 async def _predictions(
     services: Services, caller: ApiKey, nodes: Sequence[str]
 ) -> tuple[int, list[Prediction | Scores], list[str]]:
-    """A version, its predictions as the caller may have them, and the ids that are not live nodes."""
+    """Return a version, its predictions as the caller may see them, and the ids that are not live nodes."""
     reader, count = services.reader, len(nodes)
     decimals = None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
 
@@ -327,7 +328,7 @@ async def _predictions(
     while True:
         counted, rows = await offload(count, lambda: reader.rows(nodes))
         await services.allowance.take(caller.id, counted, rows)
-        # Read after that wait, so that no answer is of a version that has gone meanwhile.
+        # Predict after that wait, so that no response comes from a version replaced meanwhile.
         found = await offload(count, told)
         if found[0] == counted:
             return found

@@ -1,4 +1,4 @@
-"""The charts of a page over a period: what each shows, drawn by the browser, and beneath each its table."""
+"""Charts of a page over a period, drawn by the browser, each with a table below."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,23 +21,23 @@ from service.web.services import Services
 
 @dataclass(frozen=True)
 class Period:
-    """Some days up to now."""
+    """The last few days up to now."""
 
-    #: As in the URL.
+    #: Name in the URL.
     name: str
     label: str
     #: In words, after "in".
     words: str
-    #: How many days, today among them.
+    #: Number of days, including today.
     days: int
     step: SeriesStep
 
     def first_day(self, now: datetime) -> date:
-        """The first day (UTC)."""
+        """Return the first day (UTC)."""
         return now.astimezone(UTC).date() - timedelta(days=self.days - 1)
 
     def start(self, now: datetime) -> datetime:
-        """The first moment (UTC)."""
+        """Return the first moment (UTC)."""
         return datetime.combine(self.first_day(now), time(), UTC)
 
 
@@ -52,7 +52,7 @@ _DEFAULT = PERIODS[2]
 
 
 def period_of(name: str | None) -> Period:
-    """The period of that name; thirty days for any other text."""
+    """Return the period with this name; thirty days for any other text."""
     return next((period for period in PERIODS if period.name == name), _DEFAULT)
 
 
@@ -60,17 +60,17 @@ def period_of(name: str | None) -> Period:
 class Chart:
     """A chart over time."""
 
-    #: Its description in `static/charts.js`.
+    #: Name of its description in `static/charts.js`.
     name: str
     title: str
-    #: With `{step}` for the time that one point covers.
+    #: Contains `{step}` for the time covered by one point.
     caption: str
-    #: Label and attribute of a point, of each line or bar.
+    #: Label and attribute of each line or bar.
     lines: tuple[tuple[str, str], ...]
     written: Callable[[Any], str] = number
 
     def rows(self, points: Sequence[SeriesPoint]) -> list[tuple[SeriesPoint, list[str]]]:
-        """What its table shows, newest first: the points that have anything."""
+        """Return the rows of its table, newest first, without empty points."""
         found = [(point, [getattr(point, name) for _, name in self.lines]) for point in reversed(points)]
         return [(point, [self.written(value) for value in values]) for point, values in found if any(values)]
 
@@ -112,7 +112,7 @@ SPARK = (100.0, 24.0)
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """The corners of a line through `values`, from 0 at the bottom up; empty when fewer than two are known."""
+    """Return the corners of a line through `values` on a scale from 0; empty if fewer than two are known."""
     known = [(at, value) for at, value in enumerate(values) if value is not None]
     if len(known) < 2:
         return ""
@@ -126,26 +126,26 @@ OVERVIEW = (FLOW, TIME)
 MODEL = (BOUND, LIVE, RANK)
 
 
-#: The region's name.
+#: Name of the region.
 CHARTS = "charts"
 _EVERY_S = 10.0
 #: Up to two days are drawn by the hour.
 _BY_HOUR = timedelta(days=2)
-#: Newest requests whose norms are drawn; more could not be told apart.
+#: Most requests whose norms are drawn, newest first; more would be indistinguishable.
 NORMS = 150
 
 
 async def charts_region(
     services: Services, period: Period, charts: Sequence[Chart], url: str, *, norms: bool
 ) -> Region:
-    """These charts over a period and, if wanted, the norms of its newest requests. Raises Unavailable."""
+    """Return charts over a period and, if `norms`, the norms of its newest requests. Raises Unavailable."""
     async with transaction(services.engine) as connection:
         at = await now(connection)
         step, points = await points_of(connection, services.model, period, at)
         newest = await newest_norms(connection, period.start(at), NORMS) if norms else None
     drawn = {
         "step": step.value,
-        # By column, as uPlot takes it; times in seconds since 1970.
+        # By column, as uPlot expects; times in seconds since 1970.
         "start": [point.start.timestamp() for point in points],
         "series": {name: [getattr(point, name) for point in points] for chart in charts for _, name in chart.lines},
         "norms": list(reversed(newest or ())),
@@ -158,7 +158,7 @@ async def charts_region(
         step=step.value,
         charts=[(chart, chart.rows(points)) for chart in charts],
         norms=newest,
-        # The driver's UUIDs are of a class of their own.
+        # The driver has a UUID class of its own.
         drawn=orjson.dumps(drawn, str).decode(),
     )
 
@@ -166,7 +166,7 @@ async def charts_region(
 async def points_of(
     connection: Connection, model: str, period: Period, at: datetime
 ) -> tuple[SeriesStep, list[SeriesPoint]]:
-    """What happened in a period, from the first day with a request on, by the hour where there are up to two days."""
+    """Return a period's points from the first day with a request on, by the hour for up to two days."""
     received = await first_received(connection, model)
     start = period.start(at)
     if received is not None:

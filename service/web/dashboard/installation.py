@@ -1,4 +1,4 @@
-"""The dashboard as part of the application, and the answer to addresses that are none of its pages."""
+"""Installs the dashboard in the application, and an error page for its unknown addresses."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -33,7 +33,7 @@ _WORDS = {
 
 
 def install_unknown(app: FastAPI) -> None:
-    """Answer what no route of the dashboard takes with a page; all else, and programs, get what they got before."""
+    """Return an error page for unknown dashboard addresses in a browser; everything else is answered as before."""
     otherwise = cast(Callable[[Request, Exception], Awaitable[Response]], app.exception_handlers[HTTPException])
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -52,7 +52,7 @@ def install_unknown(app: FastAPI) -> None:
 
 
 def install(app: FastAPI) -> None:
-    """Serve the dashboard at /dashboard of `app`, whose `services` it uses."""
+    """Serve the dashboard at /dashboard of `app`, using its `services`."""
     for router in (
         pages.router,
         login_page.router,

@@ -1,4 +1,4 @@
-"""The page of the transparency log: its newest checkpoint, and the proof that it began as an earlier one."""
+"""The page of the transparency log: its newest checkpoint, and a comparison with an earlier one."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from service.web.services import services_of
 
 router = APIRouter(prefix=f"{PATH}/log", route_class=Page, include_in_schema=False)
 
-#: Newest events that no request asked for, of which there are few.
+#: Most events without a request shown; there are few.
 _SHOWN = 20
 
 _Size = Annotated[int, Query(ge=1, le=2**53 - 1)]
@@ -30,7 +30,7 @@ _Size = Annotated[int, Query(ge=1, le=2**53 - 1)]
 async def log_page(
     request: Request, visitor: SignedIn, size: _Size | None = None, root: Annotated[str | None, Query()] = None
 ) -> Response:
-    """The newest checkpoint with its keys, and what a browser can check of it.
+    """The newest checkpoint with its keys, and checks for the browser to run.
 
     The code on a printed report leads here with the `size` and `root` of its checkpoint, which the browser reads.
     """
@@ -56,7 +56,7 @@ async def log_page(
 
 @router.get("/checkpoint")
 async def checkpoint(request: Request, visitor: SignedIn) -> Response:
-    """The newest checkpoint as it was signed, to be kept."""
+    """The newest signed checkpoint, to be saved."""
     async with transaction(services_of(request).engine) as connection:
         note = await CheckpointRepository(connection).latest()
     if note is None:
@@ -82,7 +82,7 @@ async def consistency(
 
 @router.post("/checks")
 async def checked(request: Request, visitor: SignedIn) -> Response:
-    """Record that the signed-in user's browser found that the log only grew from one checkpoint to a later one."""
+    """Record that the user's browser found that the log only grew from one checkpoint to a later one."""
     fields = await form_of(request, visitor.form_token, "size", "root", "against_size", "against_root")
     try:
         checked, against = (

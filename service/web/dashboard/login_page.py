@@ -1,4 +1,4 @@
-"""Signing in with an API key, and out."""
+"""Sign-in with an API key, and sign-out."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from service.access.key_memory import valid_key
 from service.access.sessions import SessionRepository
 from service.db.transactions import transaction
 from service.domain.formats import duration
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import TooManyAttempts, Unauthenticated
 from service.web.dashboard.pages import Page, public_page
 from service.web.dashboard.signing_in import (
@@ -34,7 +34,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 @router.get("/login")
 async def login_page(request: Request, after: Annotated[str, Query(alias="next")] = PATH) -> Response:
-    """The form that asks for an API key."""
+    """The form for an API key."""
     return _form(request, after)
 
 

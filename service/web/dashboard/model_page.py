@@ -1,4 +1,4 @@
-"""The page of the model: its version, what is left of the graph, and what the deletions of a period did to it."""
+"""The page of the model: its version, what is left of the graph, and the effect of a period's deletions."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -20,7 +20,7 @@ _EVERY_S = 5.0
 
 @router.get("")
 async def model_page(request: Request, visitor: SignedIn, period: str = "") -> Response:
-    """The model over the period in the URL, or the part of the page that keeps itself current."""
+    """The model over the period in the URL, or only the self-refreshing region."""
     chosen = period_of(period)
     services = services_of(request)
     url = url_with(f"{PATH}/model", {"period": chosen.name})

@@ -1,4 +1,4 @@
-"""The overview: whether anything is open or late, whether it is proven, what is sent to whom, and the last drill."""
+"""The overview: open and late requests, their proof, what to send to whom, and the last drill."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from service.db.clock import now
 from service.db.transactions import transaction
 from service.domain.drills import Drill
 from service.domain.formats import ago, days, plural
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.errors import LetheError, MissingScope, Unavailable
 from service.log.checkpoints import read
@@ -41,15 +41,15 @@ from service.web.services import Services, services_of
 drill_router = APIRouter(prefix=f"{PATH}/drills", route_class=Page, include_in_schema=False)
 
 _DRILL_REGION = "drill"
-#: Seconds between two looks: while a drill is under way, at rest, and after a refusal, which is to be read.
+#: Seconds between refreshes: during a drill, at rest, and after a refusal, which takes time to read.
 _OPEN_S, _REST_S, _FAULT_S = 1.0, 5.0, 20.0
-#: Drills in the table of earlier ones.
+#: Most drills in the table of earlier ones.
 _EARLIER = 10
 
 
 @dataclass(frozen=True)
 class Result:
-    """How the result of a drill is shown."""
+    """Label and badge of a drill's result."""
 
     label: str
     #: Class of its badge.
@@ -58,7 +58,7 @@ class Result:
 
 @drill_router.get("")
 async def drill_card(request: Request, visitor: SignedIn) -> Response:
-    """The card, for itself; its page is the overview."""
+    """The drill card alone; its page is the overview."""
     if not polls(request, _DRILL_REGION):
         return RedirectResponse(PATH, 303)
     return current(request, await drill_region(services_of(request), visitor))
@@ -66,7 +66,7 @@ async def drill_card(request: Request, visitor: SignedIn) -> Response:
 
 @drill_router.post("")
 async def run_drill(request: Request, visitor: SignedIn) -> Response:
-    """Start the next drill with the key that is signed in, and show the card again."""
+    """Start the next drill with the signed-in key, and return the card."""
     services = services_of(request)
     fault = None
     try:
@@ -75,7 +75,7 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
             raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
         await services.drills.start(visitor.key, newest=await services.drills.newest())
     except LetheError as error:
-        # Without a script the refusal is a page of its own.
+        # Without JavaScript, the refusal is a page of its own.
         if error.status == 500 or not polls(request, _DRILL_REGION):
             raise
         fault = f"{error.detail} {error.remedy}"
@@ -85,14 +85,14 @@ async def run_drill(request: Request, visitor: SignedIn) -> Response:
 
 
 async def drill_region(services: Services, visitor: Session, fault: str | None = None) -> Region:
-    """The card for a visitor. Raises Unavailable."""
+    """Return the drill card for a visitor. Raises Unavailable."""
     async with transaction(services.engine) as connection:
         at = await now(connection)
         drills = await DrillRepository(connection).list(services.model, limit=1 + _EARLIER)
     try:
         cohorts = await services.drills.cohorts()
     except Unavailable:
-        # A model that is being loaded is no reason not to show what was done.
+        # While a model is loading, past drills can still be shown.
         cohorts = None
     newest = next(iter(drills), None)
     is_open = newest is not None and newest.is_open
@@ -121,7 +121,7 @@ def _may_run(visitor: Session) -> bool:
 
 
 def result_of(drill: Drill) -> Result:
-    """How the result of a drill is shown."""
+    """Return label and badge of a drill's result."""
     if drill.is_open:
         return Result("Under way", "busy")
     if drill.status is RequestStatus.CANCELLED:
@@ -136,9 +136,9 @@ router = APIRouter(prefix=PATH, route_class=Page, include_in_schema=False)
 
 _REGION = "now"
 _EVERY_S = 5.0
-#: Open requests shown with their clocks, those with the least time left.
+#: Most open requests shown, least time left first.
 _OPEN_ROWS = 6
-#: Months whose reports are offered, and those whose share on time is shown.
+#: Months offered as reports, and months whose on-time share is shown.
 _REPORTS, _MONTHS = 15, 2
 
 
@@ -152,7 +152,7 @@ class Verdict:
 
 @router.get("")
 async def overview_page(request: Request, visitor: SignedIn, period: str = "") -> Response:
-    """The overview over the period in the URL, or the part of it that keeps itself current."""
+    """The overview over the period in the URL, or only a self-refreshing region."""
     chosen = period_of(period)
     services = services_of(request)
     url = url_with(PATH, {"period": chosen.name})
@@ -180,7 +180,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         note = await CheckpointRepository(connection).latest()
         size = await LogRepository(connection).size()
         check = await LogCheckRepository(connection).newest()
-        # As the alert has it: one that was cancelled takes nothing back of what the one before it found.
+        # Like the alert: a cancelled drill does not revoke the result of the one before.
         ended = (RequestStatus.COMPLETED, RequestStatus.FAILED)
         drill = await DrillRepository(connection).last(services.model, *ended)
     signed = 0 if note is None else read(note).size
@@ -202,7 +202,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         months=figures.months[: -_MONTHS - 1 : -1],
         deleting=deleting,
         receipts=completed + figures.by_status[RequestStatus.FAILED],
-        # Of all batches; where some are not those of retraining, the requests say which.
+        # Covers all batches, so show it only if all completed requests are retrained. Otherwise, see their pages.
         bound=max((bound for bound in bounds if bound is not None), default=None)
         if figures.completed_retrained == deleting
         else None,
@@ -227,7 +227,7 @@ async def _region(services: Services, period: Period, url: str) -> Region:
 
 
 def _state(figures: Summary, both: int) -> Verdict:
-    """`both` of those that failed are past their deadline."""
+    """Return the verdict on deadlines; `both` failed requests are also past their deadline."""
     late, failed = figures.open_past_deadline, figures.open_failed - both
     if late and failed:
         return Verdict("bad", f"{plural(late + failed, 'request')} need attention: {late:,} late, {failed:,} failed.")

@@ -1,4 +1,4 @@
-"""Pages: templates filled in, regions of a page that keep themselves current, errors as pages, and static files."""
+"""Pages: templates, self-refreshing regions, error pages and static files."""
 
 import functools
 import hashlib
@@ -29,7 +29,7 @@ from service.web.routes import StrictRoute, page_reply
 from service.web.services import services_of
 
 FOLDER = Path(__file__).parent / "static"
-#: Where they are served.
+#: URL prefix of static files.
 PREFIX = "/dashboard/static"
 
 router = APIRouter(prefix=PREFIX, route_class=StrictRoute, include_in_schema=False)
@@ -37,7 +37,7 @@ router = APIRouter(prefix=PREFIX, route_class=StrictRoute, include_in_schema=Fal
 
 @router.get("/{name:path}")
 async def asset(request: Request, name: str, v: str = "") -> Response:
-    """A file below `static`; one that is asked for with its digest may be kept for good."""
+    """A file below `static`; requests with its digest may be cached forever."""
     response = await _files().get_response(name, request.scope)
     kept = bool(v) and response.status_code == 200
     response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
@@ -46,7 +46,7 @@ async def asset(request: Request, name: str, v: str = "") -> Response:
 
 @cache
 def asset_url(name: str) -> str:
-    """The URL of a file below `static`, with its digest; raises FileNotFoundError."""
+    """Return the URL of a file below `static`, with its digest. Raises FileNotFoundError."""
     digest = hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"{PREFIX}/{name}?v={digest}"
 
@@ -56,24 +56,24 @@ def _files() -> StaticFiles:
     return StaticFiles(directory=FOLDER)
 
 
-#: Everything a page loads or sends comes from or goes to the dashboard's own origin; nothing is inline.
+#: A page may load from and send to the dashboard's own origin only, and contains nothing inline.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-#: Header in which a region that asks for itself names what it shows already.
+#: Header in which a polling region names its current content.
 _SHOWN = "lethe-shown"
 _REMEDY = "Correct it, or go back to the overview."
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Page(StrictRoute):
-    """A route whose errors are pages, and which leads to the sign-in page when nobody is signed in."""
+    """A route whose errors are pages; redirects to the sign-in page if nobody is signed in."""
 
     refuses_bodies = False
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's own handler, with its errors turned into pages."""
+        """Return the route's handler, with errors turned into pages."""
         handle = super().get_route_handler()
 
         async def handle_page(request: Request) -> Response:
@@ -97,7 +97,7 @@ class Page(StrictRoute):
 
 
 def page(request: Request, template: str, visitor: Session, /, **values: object) -> Response:
-    """A page for somebody who is signed in."""
+    """Return a page for a signed-in user."""
     return html(
         _environment()
         .get_template(template)
@@ -108,38 +108,38 @@ def page(request: Request, template: str, visitor: Session, /, **values: object)
 def public_page(
     template: str, /, *, status: int = 200, policy: str = CONTENT_SECURITY_POLICY, **values: object
 ) -> Response:
-    """A page that anybody may see."""
+    """Return a page that anybody may see."""
     return page_reply(_environment().get_template(template).render(visitor=None, **values), policy, status)
 
 
 def html(text: str) -> Response:
-    """A page under the dashboard's content security policy."""
+    """Return a page under the dashboard's Content-Security-Policy."""
     return page_reply(text, CONTENT_SECURITY_POLICY)
 
 
 def error_page(status: int, title: str, detail: str, remedy: str) -> Response:
-    """What was wrong, and what to do."""
+    """Return a page with the error and its remedy."""
     return public_page("error.html", status=status, title=title, detail=detail, remedy=remedy)
 
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a page that keeps itself current by asking for itself again."""
+    """A part of a page that refreshes itself."""
 
     #: Its id in the page.
     name: str
-    #: What it shows, in its frame.
+    #: Its content, in its frame.
     markup: Markup
-    #: Digest of what it shows.
+    #: Digest of its content.
     shown: str
 
     def __html__(self) -> str:
-        """What a template includes."""
+        """Return the HTML for templates."""
         return str(self.markup)
 
 
 def region(name: str, template: str, /, *, url: str, every_s: float | None, **values: object) -> Region:
-    """The region `name` of a page, asking `url` for itself every so many seconds; never when `every_s` is None."""
+    """Return the region `name`, which polls `url` every `every_s` seconds, or never if None."""
     body = Markup(_environment().get_template(template).render(**values))
     shown = hashlib.sha256(f"{url} {every_s} {body}".encode()).hexdigest()[:16]
     frame = _environment().get_template("region.html")
@@ -148,17 +148,17 @@ def region(name: str, template: str, /, *, url: str, every_s: float | None, **va
 
 
 def polls(request: Request, name: str) -> bool:
-    """Whether a request comes from the region `name` that wants to be current, and not from a visitor."""
+    """Return whether a request is a refresh of the region `name`, not a visitor's."""
     return request.headers.get("hx-request") == "true" and request.headers.get("hx-target") == name
 
 
 def current(request: Request, now: Region) -> Response:
-    """The answer to a region that asks: 204 when it shows just this already, so that the page stays at rest."""
+    """Return a refreshed region; 204 if it already shows this content, so that the page stays unchanged."""
     return Response(status_code=204) if request.headers.get(_SHOWN) == now.shown else html(str(now.markup))
 
 
 def url_with(path: str, values: Mapping[str, object]) -> str:
-    """`path` with those of `values` that are not empty as its query."""
+    """Return `path` with the non-empty `values` as its query."""
     query = urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
     return f"{path}?{query}" if query else path
 
@@ -168,7 +168,7 @@ def _to_login(request: Request) -> Response:
     asked = request.scope["path"] + (f"?{query}" if query else "")
     url = url_with(f"{PATH}/login", {"next": asked if request.method == "GET" and asked != PATH else None})
     if request.headers.get("hx-request") == "true":
-        # A region of a page whose session has ended: the page itself has to go.
+        # The session of a page with regions has ended, so redirect the whole page.
         current_page = request.headers.get("hx-current-url", "")
         path = current_page[current_page.find(PATH) :] if PATH in current_page else PATH
         response = Response(status_code=204, headers={"HX-Redirect": url_with(f"{PATH}/login", {"next": path})})

@@ -1,4 +1,4 @@
-"""The report of a month or quarter, to read and to print."""
+"""The report of a month or quarter, to read and print."""
 
 from datetime import UTC
 from typing import Annotated
@@ -23,7 +23,7 @@ router = APIRouter(prefix=f"{PATH}/report", route_class=Page, include_in_schema=
 async def report(
     request: Request, visitor: SignedIn, of: Annotated[str | None, Query(max_length=7)] = None
 ) -> Response:
-    """The report of the month or quarter `of`, or of the newest month that has requests."""
+    """The report of the month or quarter `of`; default: the newest month with requests."""
     services = services_of(request)
     asked = None if of is None else Span.parse(of)
     async with transaction(services.engine) as connection:

@@ -40,18 +40,18 @@ from service.web.services import Services, services_of
 
 router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schema=False)
 
-#: Requests on one page.
+#: Requests per page.
 PAGE_ROWS = 50
 _REGION = "results"
-#: The form of filters: what it asks for becomes the page's address, without its empty fields.
+#: Id of the filter form. Its query becomes the page's address, without empty fields.
 _FORM = "filters"
-#: Seconds between two looks at the first page; later pages stand still.
+#: Seconds between refreshes of the first page; later pages stay unchanged.
 _EVERY_S = 3.0
 
 
 @router.get("")
 async def list_page(request: Request, visitor: SignedIn, query: Annotated[ListQuery, Query()]) -> Response:
-    """A page of requests under the filters in the URL, or the table alone for the page that keeps itself current."""
+    """A page of requests under the filters in the URL, or only the self-refreshing table."""
     filters = list_filters(query)
     shown = await _region(services_of(request), filters, query.cursor)
     if polls(request, _REGION):
@@ -73,7 +73,7 @@ async def list_page(request: Request, visitor: SignedIn, query: Annotated[ListQu
 
 
 def clocks(entries: list[AuditEntry], at: datetime) -> list[tuple[AuditEntry, Clock | None]]:
-    """Each entry with its clock while it is open."""
+    """Return each entry with its clock if it is open."""
     return [(entry, clock_of(entry.request, at) if entry.request.ended_at is None else None) for entry in entries]
 
 
@@ -107,7 +107,7 @@ async def _region(services: Services, filters: ListFilters, cursor: str) -> Regi
 
 
 def _chips(filters: ListFilters) -> list[tuple[str, str]]:
-    """Each filter in words, and the address of the list without it."""
+    """Return each filter in words, with the list's address without it."""
     found = []
     for name, text in filters.given.items():
         state = state_of(name, text)
@@ -118,7 +118,7 @@ def _chips(filters: ListFilters) -> list[tuple[str, str]]:
 
 
 def _cursor_key(services: Services, filters: ListFilters) -> bytes:
-    """A key that only this list has: a cursor of another does not decode."""
+    """Return a key specific to this list, so that cursors of other lists do not decode."""
     query = url_with("dashboard", dict(sorted(filters.given.items())))
     return hmac.digest(services.keyring.cursor_key, query.encode(), "sha256")
 
@@ -128,15 +128,15 @@ find_router = APIRouter(prefix=f"{PATH}/find", route_class=Page, include_in_sche
 
 @find_router.get("")
 async def find_page(request: Request, visitor: SignedIn) -> Response:
-    """The form."""
+    """The search form."""
     return page(request, "find.html", visitor, rows=None, by="reference", text="", more=False, lost=False)
 
 
 @find_router.post("")
 async def find(request: Request, visitor: SignedIn) -> Response:
-    """The requests with such a text in their reference, or those that deleted a node or its features.
+    """The requests whose reference contains a text, or those that deleted a node or its features.
 
-    What is still queued is not found by a node: until it is applied, its ids are kept encrypted.
+    Queued requests are not found by node, because their ids stay encrypted until they are applied.
     """
     services = services_of(request)
     fields = await form_of(request, visitor.form_token, "by", "text")
@@ -153,12 +153,12 @@ async def find(request: Request, visitor: SignedIn) -> Response:
 
 
 def _by_reference(text: str) -> AuditFilters:
-    """The requests with this in their reference: none, if no reference can have it."""
+    """Match requests whose reference contains `text`; none if no reference can."""
     return AuditFilters(part_of_reference=text) if is_reference(text) else AuditFilters(ids=frozenset())
 
 
 async def _deleted_by(services: Services, node: str) -> frozenset[UUID | None]:
-    """The requests that deleted a node or its features; None for one that the database, restored, does not have."""
+    """Return the requests that deleted a node or its features; None for one missing from a restored database."""
     found = [await services.deletions.tombstones.find(part, [node]) for part in parts_of(Names.NODES)] if node else []
     return frozenset(request_id for by_node in found for request_id in by_node.values())
 
@@ -168,10 +168,10 @@ export_router = APIRouter(prefix=f"{PATH}/export", route_class=Page, include_in_
 
 @export_router.get("")
 async def export_list(request: Request, visitor: SignedIn, query: Annotated[ExportQuery, Query()]) -> Response:
-    """A line for every request that the filters in the URL keep, newest first, with every figure; streamed."""
+    """One line for every request that matches the filters in the URL, newest first, with every figure; streamed."""
     filters, form = list_filters(query), query.form
     if filters.faults:
-        # A list shows the faults beside its rows; a file has no place for them.
+        # A list shows faults beside its rows; a file has no place for them.
         raise InvalidRequest(f"Invalid filters: {'; '.join(filters.faults)}.", "Correct them in the list.")
     pages = export(services_of(request).engine, filters.audit)
     return await file_reply(written(pages, form), f"lethe-requests.{form.value}", MEDIA_TYPES[form])

@@ -1,4 +1,4 @@
-"""The page of one request: its way so far, every figure with its meaning, and the proof that the log has it."""
+"""The page of one request: its steps so far, every figure with its meaning, and its proof in the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from service.db.engine import Connection
 from service.db.transactions import transaction
 from service.domain.figures import answers, timed_steps
 from service.domain.formats import moment
-from service.domain.records import DeletionRequest, Scope
+from service.domain.records import DeletionRequest
+from service.domain.scopes import Scope
 from service.domain.states import EventType, RequestStatus, noise_in_a_sentence
 from service.errors import InvalidRequest, MissingScope, NotFound
 from service.log.canonical import parse_canonical
@@ -42,10 +43,10 @@ from service.web.services import services_of
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a request's way."""
+    """One step of a request."""
 
     label: str
-    #: `done`, `now` while it is worked on, `waiting`, or `failed`.
+    #: `done`, `now` while in progress, `waiting`, or `failed`.
     state: str
     sentence: str
     at: datetime | None = None
@@ -54,7 +55,7 @@ class Step:
 
 
 def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    """The steps of `request` in order; what is still to come follows what was done."""
+    """Return the steps of `request` in order, past ones first."""
     received = Step(
         "Received",
         "done",
@@ -62,13 +63,13 @@ def timeline(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
         request.received_at,
     )
     steps = [received, *_failed(request, events), *_decided(request, events), *_outcome(request, events)]
-    # What has a time comes first, in the order of time; a repair may end after the erasure.
+    # Steps with a time come first, in order of time; a repair may end after the erasure.
     done = sorted((step for step in steps if step.at is not None), key=lambda step: step.at or request.received_at)
     return [*done, *(step for step in steps if step.at is None)]
 
 
 def is_final(request: DeletionRequest) -> bool:
-    """Whether nothing more can happen to a request by itself."""
+    """Return whether a request has reached its end without further action."""
     if request.status is RequestStatus.COMPLETED:
         return request.repair is not RepairStatus.PENDING
     return request.ended_at is not None
@@ -87,7 +88,7 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
 
 
 def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    """Every time the request failed; the newest one says why, the earlier ones were followed by another attempt."""
+    """Return a step for every failure. The newest gives the reason; earlier ones were retried."""
     text = "It could not be applied, and an operator retried it."
     failures = [event for event in events if event.type is EventType.FAILED]
     steps = [_done(request, event.created_at, "Failed", text, "failed") for event in failures]
@@ -97,7 +98,7 @@ def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
 
 
 def _decided(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    """That it was given more time, and that one which failed was handled."""
+    """Return the steps for extensions and for handling a failure."""
     steps = []
     for event in events:
         reason = event.payload.get("reason")
@@ -119,7 +120,7 @@ def _applied(request: DeletionRequest) -> Step:
 
 
 def _repaired(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    # Why it fell short, the explanation says: no convergence, not wanted any more, or the model was replaced.
+    # The request's explanation gives the reason: no convergence, repair no longer wanted, or model replaced.
     short = "The repair ended or was abandoned before the weights reached those of retraining."
     text = "The weights were re-optimised on the remaining graph: they are those of retraining, within the bound."
     ends = {EventType.NOT_REPAIRED: ("Not repaired", short, "failed"), EventType.REPAIRED: ("Repaired", text, "done")}
@@ -150,13 +151,13 @@ router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schem
 
 _Form = TypeVar("_Form", HandledBody, ExtendedBody)
 _REGION = "request"
-#: Seconds between two looks at a request that is under way.
+#: Seconds between refreshes of an open request.
 _EVERY_S = 1.0
 
 
 @router.get("/{request_id}")
 async def request_page(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
-    """The page, or the part of it that asks for itself until the request is finished."""
+    """The page, or only the region that refreshes itself until the request is finished."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
         asked, shown = await _region(connection, request_id)
@@ -169,7 +170,7 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
         visitor,
         asked=asked,
         may_decide=may_decide,
-        # Whether Lethe can see that a later request has deleted the same.
+        # Whether Lethe can recognise that a later request deleted the same.
         settles=may_decide and await services.deletions.intake.is_readable(request_id),
         send_anew=SEND_ANEW,
         region=shown,
@@ -178,7 +179,7 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
 
 @router.post("/{request_id}/handle")
 async def handle(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
-    """Say that a failed request is handled, with the key that is signed in."""
+    """Record that a failed request is handled, with the signed-in key."""
     fields = await _decision(request, visitor, "reason")
     body = _body(HandledBody, reason=fields.get("reason", "").strip())
     async with transaction(services_of(request).engine) as connection:
@@ -188,7 +189,7 @@ async def handle(request: Request, request_id: UUID, visitor: SignedIn) -> Respo
 
 @router.post("/{request_id}/extend")
 async def extend(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
-    """Give a request time until the end of a day (UTC), with the key that is signed in."""
+    """Extend a request's deadline to the end of a day (UTC), with the signed-in key."""
     fields = await _decision(request, visitor, "day", "reason")
     due_at = f"{fields.get('day', '').strip()}T23:59:59Z"
     body = _body(ExtendedBody, due_at=due_at, reason=fields.get("reason", "").strip())
@@ -199,7 +200,7 @@ async def extend(request: Request, request_id: UUID, visitor: SignedIn) -> Respo
 
 @router.get("/{request_id}/proof")
 async def proof(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
-    """What a browser needs to check that the signed log has the events of a request: JSON, hashes in hex."""
+    """The data with which a browser verifies a request's events in the signed log: JSON, hashes in hex."""
     async with transaction(services_of(request).engine) as connection:
         log, checkpoints = LogRepository(connection), CheckpointRepository(connection)
         note = await checkpoints.latest()
@@ -229,7 +230,7 @@ async def receipt(
     visitor: SignedIn,
     form: Annotated[Literal["json", "html"], Query(alias="format")] = "html",
 ) -> Response:
-    """The receipt, as the interface gives it to the key that is signed in."""
+    """The receipt, as the API returns it for the signed-in key."""
     services = services_of(request)
     found = await receipt_of(services.engine, request_id, visitor.key)
     if form == "json":
@@ -285,7 +286,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
 
 
 async def _since(connection: Connection, asked: DeletionRequest) -> list[UnrequestedEvent]:
-    """What happened to the model after the first event of a request: its figures describe the weights before that."""
+    """Return changes to the model after a request's first event: its figures describe the weights before them."""
     log = LogRepository(connection)
     leaves = await log.of_request(asked.id)
     if not leaves:

@@ -1,4 +1,4 @@
-"""Signing in and out, and what stands before every page: a session whose key is still valid, and forms of its own."""
+"""Dashboard sessions and forms: every page needs a session with a valid key, and forms need its token."""
 
 import hmac
 import re
@@ -12,24 +12,24 @@ from starlette.responses import Response
 
 from service.access.sessions import LIFETIME, Session, SessionRepository
 from service.db.transactions import transaction
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.errors import InvalidRequest, LetheError
 from service.web.problems import LONGEST_PART
 from service.web.services import services_of
 
-#: Holds the token of the session; sent to no path but the dashboard's.
+#: Holds the session token; sent only to dashboard paths.
 SESSION_COOKIE = "lethe_session"
-#: Holds the form token of the sign-in page, where there is no session yet.
+#: Holds the form token of the sign-in page, before a session exists.
 FORM_COOKIE = "lethe_login"
 PATH = "/dashboard"
-#: Nothing a form of the dashboard sends is longer (bytes).
+#: Maximum size of a form in bytes.
 _LONGEST_FORM = 65_536
-#: Nor has any more fields.
+#: Maximum number of its fields.
 _MOST_FIELDS = 16
 
 
 class LoginNeeded(Exception):
-    """Nobody is signed in, or not any more."""
+    """Nobody is signed in, or the session has ended."""
 
 
 class ForgedForm(LetheError):
@@ -41,7 +41,7 @@ class ForgedForm(LetheError):
 
 
 async def signed_in(request: Request) -> Session:
-    """The session of a page's visitor. Raises LoginNeeded when there is none any more, and Unavailable."""
+    """Return the visitor's session. Raises LoginNeeded without a current session, and Unavailable."""
     token = request.cookies.get(SESSION_COOKIE, "")
     if not token:
         raise LoginNeeded
@@ -57,10 +57,10 @@ SignedIn = Annotated[Session, Depends(signed_in)]
 
 
 async def form_of(request: Request, form_token: str, *names: str) -> dict[str, str]:
-    """The fields of a form sent to the dashboard; only `names` are allowed, each at most once.
+    """Return the fields of a dashboard form; only `names` are allowed, each at most once.
 
-    Raises ForgedForm unless a page of this origin sent it with the token it was given, and InvalidRequest for fields
-    that are repeated or unknown.
+    Raises ForgedForm unless a page of this origin sent it with its token, and InvalidRequest for repeated or unknown
+    fields.
     """
     if not _same_origin(request):
         raise ForgedForm("The form was sent by another site.", "Open the dashboard itself, and try again there.")
@@ -98,17 +98,17 @@ def _too_old() -> ForgedForm:
 
 
 def new_form_token() -> str:
-    """256 random bits for the form of the sign-in page."""
+    """Return 256 random bits for the sign-in form."""
     return secrets.token_urlsafe(32)
 
 
 def is_form_token(text: str) -> bool:
-    """Whether a cookie can be one that was given with a form; a browser may send anything."""
+    """Return whether a cookie has the form of a form token; a browser may send anything."""
     return re.fullmatch(r"[A-Za-z0-9_-]{43}", text) is not None
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
-    """Set a cookie that no script reads and no other site's page sends."""
+    """Set a cookie that scripts cannot read and other sites' pages do not send."""
     response.set_cookie(
         name,
         value,
@@ -121,12 +121,12 @@ def set_cookie(request: Request, response: Response, name: str, value: str) -> N
 
 
 def delete_cookie(request: Request, response: Response, name: str) -> None:
-    """Have the browser forget a cookie."""
+    """Make the browser delete a cookie."""
     response.delete_cookie(name, path=PATH, httponly=True, samesite="strict", secure=_encrypted(request))
 
 
 def own_page(path: str) -> str:
-    """`path` if it is one of the dashboard's pages, the overview otherwise: nothing else is redirected to."""
+    """Return `path` if it is a dashboard page, else the overview: redirects never lead elsewhere."""
     try:
         parts = urlsplit(path)
     except ValueError:
@@ -138,7 +138,7 @@ def own_page(path: str) -> str:
 
 
 def _same_origin(request: Request) -> bool:
-    """Whether a page of this very origin sent the request; every browser says so of a POST."""
+    """Return whether a page of this origin sent the request; browsers declare the origin of every POST."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -150,6 +150,6 @@ def _same_origin(request: Request) -> bool:
 
 
 def _encrypted(request: Request) -> bool:
-    """Whether the browser came by https, also through a proxy; who claims so falsely only loses the cookie."""
-    # Not `request.url`: it is made of the Host header, which may hold anything.
+    """Return whether the browser used https, possibly through a proxy; a false claim only loses the cookie."""
+    # Not `request.url`: it derives from the Host header, which may hold anything.
     return request.scope["scheme"] == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"

@@ -1,4 +1,4 @@
-"""The page where anybody checks a receipt, in the browser and without signing in; the code on receipts leads here."""
+"""The public page that verifies a receipt in the browser; the code on receipts leads here."""
 
 import orjson
 from fastapi import APIRouter
@@ -19,11 +19,11 @@ from service.web.services import services_of
 
 router = APIRouter(prefix=f"{PATH}/verify", route_class=Page, include_in_schema=False)
 
-#: The page may reach nothing: a receipt that is put into it cannot leave the browser.
+#: The page cannot connect anywhere: a receipt given to it cannot leave the browser.
 _POLICY = CONTENT_SECURITY_POLICY.replace("connect-src 'self'", "connect-src 'none'").replace(
     "form-action 'self'", "form-action 'none'"
 )
-#: What a verifier has to know of receipts, for the script of the page.
+#: Verification rules for the script of the page.
 _RULES = {
     "format": FORMAT,
     "leafFormat": LEAF_FORMAT,
@@ -39,7 +39,7 @@ _RULES = {
 
 @router.get("")
 async def verify_page(request: Request) -> Response:
-    """The form, with the public keys of this log; all else happens in the browser."""
+    """The form, with the public keys of this log; the browser does the rest."""
     async with transaction(services_of(request).engine) as connection:
         keys = [str(key) for key in (await CheckpointRepository(connection).keys()).values()]
     return public_page("verify.html", policy=_POLICY, keys=keys, rules=orjson.dumps(_RULES).decode())

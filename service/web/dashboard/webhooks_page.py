@@ -1,4 +1,4 @@
-"""The page of webhooks: what was sent to whom, and what came of it."""
+"""The webhooks page: deliveries and their results."""
 
 import hmac
 from typing import Annotated
@@ -16,7 +16,7 @@ from service.webhooks.deliveries import DeliveryRepository, DeliveryState
 
 router = APIRouter(prefix=f"{PATH}/webhooks", route_class=Page, include_in_schema=False)
 
-#: Deliveries on one page.
+#: Deliveries per page.
 _ROWS = 50
 
 
@@ -24,7 +24,7 @@ _ROWS = 50
 async def webhooks_page(
     request: Request, visitor: SignedIn, state: DeliveryState | None = None, cursor: Annotated[str, Query()] = ""
 ) -> Response:
-    """Deliveries, newest first; those in one state if one is chosen."""
+    """Deliveries, newest first, optionally only those in one state."""
     services = services_of(request)
     key = hmac.digest(services.keyring.cursor_key, f"dashboard deliveries {state}".encode(), "sha256")
     after = decode(cursor, key) if cursor else None

@@ -1,4 +1,4 @@
-"""What the pages say: the names of states, the filters of the list of requests, and how much time is used up."""
+"""Texts of the pages: names of states, filters of the list of requests, and remaining time."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from service.domain.states import GUARANTEES, Guarantee, RequestStatus
 from service.reports.queries import AuditFilters, ExportFormat, Order, Searched, Threshold
 from service.webhooks.deliveries import DeliveryState
 
-#: Share of the time after which a request counts as near its deadline.
+#: Used share of the time from which a request counts as near its deadline.
 NEAR = 0.8
 
 
@@ -27,7 +27,7 @@ class Clock:
     """The deadline of one open request."""
 
     due_at: datetime
-    #: Share of the time that is used up, at most 1.
+    #: Used share of the time, at most 1.
     share: float
     #: `good`, `warn` near the deadline, `bad` past it.
     tone: str
@@ -35,7 +35,7 @@ class Clock:
 
 
 def clock_of(request: DeletionRequest, now: datetime) -> Clock:
-    """The clock at `now` of a request that is still open."""
+    """Return the clock of an open request at `now`."""
     due_at = request.due_at
     left = due_at - now
     share = min(1.0, max(0.0, (now - request.received_at) / (due_at - request.received_at)))
@@ -49,27 +49,27 @@ _State = TypeVar("_State", bound=StrEnum)
 
 @dataclass(frozen=True)
 class Choice:
-    """A filter that is one of several states."""
+    """A filter with several states."""
 
     name: str
     label: str
     states: type[StrEnum]
-    #: What holds where none is chosen.
+    #: Label if none is chosen.
     nothing: str = "Any"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A filter that is a threshold on a figure."""
+    """A filter with a threshold on a figure."""
 
     name: str
     figure: Searched
-    #: Whether the figure must be at least, or at most, what is given.
+    #: Whether the value is a minimum or a maximum.
     at_least: bool
 
     @property
     def label(self) -> str:
-        """The figure's own, with which end is given."""
+        """The figure's label, with the kind of limit."""
         return f"{FIGURES[self.figure].label}, at {'least' if self.at_least else 'most'}"
 
 
@@ -82,14 +82,14 @@ CHOICES = (
 
 
 class Answer(StrEnum):
-    """A filter that asks yes or no."""
+    """A yes-or-no filter."""
 
     YES = "yes"
     NO = "no"
 
 
 class Drills(StrEnum):
-    """Whether a list has drills, which it leaves out otherwise."""
+    """Inclusion of drills in a list, which omits them by default."""
 
     ONLY = "yes"
     INCLUDED = "all"
@@ -119,15 +119,15 @@ class ListFilters:
 
     audit: AuditFilters
     order: Order
-    #: Those that were given and understood, as they stand in the URL.
+    #: Valid filters, as in the URL.
     given: Mapping[str, str]
-    #: Names of those that were given and mean nothing; they filter nothing, and the page says so.
+    #: Labels of invalid filters. They have no effect, and the page reports them.
     faults: tuple[str, ...]
 
 
 _LABELS = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
 _Texts: Any = dict.fromkeys(_LABELS, (str, ""))
-#: The query of a list's URL: a text for each filter.
+#: Query of a list's URL: one text per filter.
 FilterQuery = create_model("FilterQuery", **_Texts)
 
 
@@ -144,17 +144,17 @@ class ExportQuery(FilterQuery):
 
 
 def in_words(name: str, text: str) -> str:
-    """A filter that was given and understood, such as "Status: Failed", without the words of its state."""
+    """Describe a valid filter, such as "Status: Failed"; `text` is already in words."""
     return f"{_LABELS[name]}: {text}"
 
 
 def state_of(name: str, text: str) -> StrEnum | None:
-    """The state that a filter was given; None where it is a day or a figure."""
+    """Return the state chosen by a filter; None for days and figures."""
     return next((one.states(text) for one in _STATES if one.name == name), None)
 
 
 def list_filters(query: BaseModel) -> ListFilters:
-    """The filters in the query of a list's URL, without empty fields."""
+    """Read the filters in the query of a list's URL, without empty fields."""
     given: dict[str, str] = {}
     faults: list[str] = []
     states: dict[str, StrEnum] = {}
@@ -174,7 +174,7 @@ def list_filters(query: BaseModel) -> ListFilters:
         except ValueError:
             faults.append(_LABELS[name])
             continue
-        # What is so anyway is in no address.
+        # Omit the default from addresses.
         if text != Order.NEWEST:
             given[name] = text
     since, until = _midnight(days.get("since")), _end(days.get("until"))
@@ -226,7 +226,7 @@ def _yes(states: Mapping[str, StrEnum], name: str) -> bool | None:
 
 
 def _end(day: date | None) -> datetime | None:
-    """The last day counts as a whole."""
+    """Include the whole last day."""
     return _midnight(day + timedelta(days=1) if day is not None and day < date.max else day)
 
 
@@ -236,7 +236,7 @@ def _midnight(day: date | None) -> datetime | None:
 
 @dataclass(frozen=True)
 class Word:
-    """How a state is shown."""
+    """Label, badge and meaning of a state."""
 
     label: str
     #: Class of the badge: `quiet`, `busy`, `good`, `warn` or `bad`.
@@ -282,5 +282,5 @@ WORDS: dict[StrEnum, Word] = {
 
 
 def words_of(state: StrEnum) -> Word:
-    """How a state is shown."""
+    """Return label, badge and meaning of a state."""
     return WORDS[state]

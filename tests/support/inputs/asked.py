@@ -12,7 +12,7 @@ import httpx2
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.log.signed_checkpoints import LogSigner
 from service.log.signing_keys import LogKeys
 from service.observability.metrics import UnlearningMetrics

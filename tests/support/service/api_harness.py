@@ -37,7 +37,8 @@ from service.db.transactions import transaction
 from service.domain.figures import RequestNorms
 from service.domain.kinds import RequestKind, Target
 from service.domain.lease_report import Check
-from service.domain.records import Pointer, Scope, Tombstone
+from service.domain.records import Pointer, Tombstone
+from service.domain.scopes import Scope
 from service.domain.snapshot import Snapshot
 from service.domain.states import Cause, Guarantee
 from service.log.leaves import AlreadyDeleted

@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx2
 
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 
 WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 

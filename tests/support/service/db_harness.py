@@ -19,7 +19,8 @@ from service.db.engine import Connection, Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.figures import BatchDetails, RequestNorms
 from service.domain.kinds import RequestKind
-from service.domain.records import KeySlot, Pointer, Scope, Targets
+from service.domain.records import KeySlot, Pointer, Targets
+from service.domain.scopes import Scope
 from service.domain.states import Cause, EventType, Guarantee
 from service.domain.versions import Version
 from service.log.events import EventRepository

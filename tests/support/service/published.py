@@ -21,7 +21,7 @@ from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.figures import EXACT
-from service.domain.records import Scope
+from service.domain.scopes import Scope
 from service.log.export_pages import export_lines
 from service.log.signed_checkpoints import CheckpointRepository
 from service.settings import Settings

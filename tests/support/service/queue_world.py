@@ -14,7 +14,8 @@ from service.access.own_slots import OwnSlots
 from service.db.engine import Engine, create_engine
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.records import Pointer, Scope, Targets
+from service.domain.records import Pointer, Targets
+from service.domain.scopes import Scope
 from service.predictions.version_rows import PointerRepository
 from service.queue.stream import DeletionStream
 from service.requests.intake import Intake, NewRequest

@@ -1,4 +1,4 @@
-// The charts of a page, drawn from what its region holds, and anew whenever the region has changed.
+// Draws the charts of a page from the data in their region, and again whenever the region changes.
 "use strict";
 
 (() => {
@@ -9,7 +9,7 @@
   // Names of the charts whose tables the reader has opened.
   const opened = new Set();
 
-  // Figures in words
+  // Formats of figures
   const plain = (value) => value.toLocaleString("en-GB", { maximumFractionDigits: 1 });
   const power = (value) => `10${String(Math.round(Math.log10(value))).replace(/./g, (letter) => SUPERSCRIPT[letter])}`;
   function figure(value) {
@@ -18,7 +18,7 @@
     const [mantissa, exponent] = value.toExponential(2).split("e");
     return `${mantissa} × ${power(Number(`1e${exponent}`))}`;
   }
-  // A share per cent, or in ppm or ppb, as the pages write it.
+  // A share as per cent, ppm or ppb, formatted as on the pages.
   function share(value) {
     if (value === 0 || value >= 1e-4) return `${figure(100 * value)}%`;
     if (value >= 1e-7) return `${Number((1e6 * value).toPrecision(3))} ppm`;
@@ -42,7 +42,7 @@
     if (low >= high) { low /= 10; }
     return { low, high };
   }
-  // Powers of ten, few enough to be read.
+  // Powers of ten for an axis, few enough to be legible.
   function powers(low, high) {
     const first = Math.round(Math.log10(low)), last = Math.round(Math.log10(high));
     const step = Math.max(1, Math.ceil((last - first) / 6));
@@ -63,7 +63,7 @@
     return clock === "00:00" ? name : clock;
   }
   const timeAxis = () => axis({ size: 32, space: 64, values: (_, splits, index, space, step) => splits.map((value) => day(value, step)) });
-  // All of the period that was chosen, with room for both end points.
+  // The whole chosen period, with room for both end points.
   function timeRange() {
     const time = data.start;
     const width = data.step === "day" ? 86_400 : 3600;
@@ -74,7 +74,7 @@
   const logY = (scale) => ({ distr: 3, range: () => [scale.low, scale.high] });
   function around(_, low, high) {
     if (low === null) return [0, 1];
-    // Small changes of a large number stay small: the axis covers a twentieth of it at least, and begins at a round one.
+    // Keep small changes of a large number small: the axis covers at least a twentieth of it, from a round number on.
     const room = Math.max(1, (high - low) * 0.1, (0.05 * high - (high - low)) / 2);
     const unit = 10 ** Math.max(0, Math.floor(Math.log10(2 * room)) - 1) * 5;
     return [Math.max(0, Math.floor((low - room) / unit) * unit), Math.ceil((high + room) / unit) * unit];
@@ -82,12 +82,12 @@
   const upFromZero = (_, low, high) => [0, Math.max(4, Math.ceil((high ?? 0) * 1.1))];
 
   const dots = (size, fill) => ({ show: true, size, fill, width: 1.5 });
-  // Single points are marked while they can be told apart.
+  // Mark single points while they are distinguishable.
   const few = (values) => values.filter((value) => value !== null).length <= 60;
   const line = (label, name, values, more) => ({ label, stroke: colour(name), width: 2, spanGaps: true, points: few(values) ? dots(7, colour("card")) : { show: false }, ...more });
   const mark = (label, name, filled) => ({ label, stroke: colour(name), paths: () => null, points: dots(8, filled ? colour(name) : colour("card")) });
 
-  // One description per chart: columns, series, scales, axes, and how its figures are written.
+  // One description per chart: columns, series, scales, axes, and the format of its figures.
   const CHARTS = {
     flow: () => {
       const time = data.start;
@@ -118,7 +118,7 @@
     norms: () => {
       const before = data.norms.map((one) => one.before), after = data.norms.map((one) => one.after);
       const scale = logScale([before, after]);
-      // What is exactly 0 has no place on a log axis: it gets a line of its own, a decade and a half below the rest.
+      // A log axis has no place for 0, so it gets a line of its own, a decade and a half below the rest.
       const zero = scale.low / 10 ** 1.5;
       const placed = (values) => values.map((value) => (value === null ? null : Math.max(value, zero)));
       const order = data.norms.map((_, at) => at + 1);

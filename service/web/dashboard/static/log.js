@@ -1,4 +1,4 @@
-// The log page: the signature of the checkpoint, and whether an earlier one is the beginning of this log.
+// The log page: checks the checkpoint's signature, and that the log extends an earlier checkpoint.
 import { Report, fromHex, hasCryptography, insecure, isConsistent, readCheckpoint, reportSignature, same, toHex } from "./merkle.js";
 
 const page = document.getElementById("log-tools");
@@ -31,7 +31,7 @@ document.getElementById("check").addEventListener("click", run("check", async (r
   else if (!report.open) report.say("good", "The signature of this checkpoint is good.");
 }));
 
-// Whether the log, as it is signed now, begins with `earlier`; that is then told to the server, for others to see.
+// Checks that the log as signed now begins with `earlier`, and reports a success to the server for others to see.
 async function compare(report, earlier) {
   const newest = readCheckpoint(note);
   await reportSignature(report, newest, keys);
@@ -48,7 +48,7 @@ async function compare(report, earlier) {
     else report.line("bad", `The first ${earlier.size} leaves are not what they were when that checkpoint was signed.`);
   }
   const settled = !report.bad && !report.open;
-  // Told before the verdict: whoever leaves the page once it is there has checked.
+  // Report before showing the verdict: a user may leave the page as soon as it appears.
   const denied = settled && (await denies(report, newest, earlier));
   if (denied) report.say("bad", "This log contradicts a checkpoint that it has signed. Keep both, and have the log examined.");
   else if (report.bad) report.say("bad", "This log contradicts the checkpoint you kept. Keep both, and have the log examined.");
@@ -57,7 +57,7 @@ async function compare(report, earlier) {
   else report.say("warn", "This log only grew since the checkpoint you kept; who signed it is left open above.");
 }
 
-// Tells the server of the check, and whether it does not know the checkpoint that it has signed.
+// Reports the check to the server. Returns whether the server denies a checkpoint that it has signed.
 async function denies(report, { size, root }, against) {
   const body = new URLSearchParams({
     form_token: page.dataset.token, size, root: toHex(root), against_size: against.size, against_root: toHex(against.root),
@@ -79,7 +79,7 @@ document.getElementById("compare-form").addEventListener("submit", run("compare"
 
 for (const name of ["check", "compare"]) document.getElementById(name).disabled = false;
 
-// A printed report's code leads here with the size and the root that it was signed under.
+// The code on a printed report leads here with the size and root of its checkpoint.
 const paper = new URLSearchParams(location.search);
 if (/^[0-9a-f]{64}$/.test(paper.get("root") ?? "") && /^[0-9]{1,16}$/.test(paper.get("size") ?? "")) {
   const earlier = { size: Number(paper.get("size")), root: fromHex(paper.get("root")) };

@@ -1,4 +1,4 @@
-// The log's evidence, checked with the browser's own cryptography: RFC 6962 trees and C2SP signed notes.
+// Verifies the log's evidence with the browser's own cryptography: RFC 6962 trees and C2SP signed notes.
 
 const utf8 = new TextEncoder();
 
@@ -6,7 +6,7 @@ export const fromHex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair)
 export const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-// Web cryptography is there for https and for this machine only.
+// Web cryptography is available only over https and on the local machine.
 export const hasCryptography = () => Boolean(globalThis.crypto && crypto.subtle);
 
 async function sha256(...parts) {
@@ -20,11 +20,11 @@ export const leafHash = (data) => sha256(Uint8Array.of(0), utf8.encode(data));
 const nodeHash = (left, right) => sha256(Uint8Array.of(1), left, right);
 export const same = (a, b) => a.length === b.length && a.every((byte, at) => byte === b[at]);
 
-// Sizes are JSON numbers up to 2^53, beyond what bitwise operators take.
+// Sizes are JSON numbers up to 2^53, too large for bitwise operators.
 const odd = (number) => number % 2 === 1;
 const half = (number) => Math.floor(number / 2);
 
-// The root that an inclusion proof leads to, or null when it has another length than such a proof (RFC 9162, 2.1.3.2).
+// Returns the root that an inclusion proof leads to, or null if the proof has the wrong length (RFC 9162, 2.1.3.2).
 export async function rootByInclusion(index, size, leaf, proof) {
   if (!Number.isSafeInteger(index) || index < 0 || index >= size) return null;
   let node = index, last = size - 1, hash = leaf;
@@ -42,7 +42,7 @@ export async function rootByInclusion(index, size, leaf, proof) {
   return last === 0 ? hash : null;
 }
 
-// Whether a proof leads from the root of the first `old` leaves to that of the first `size` (RFC 9162, 2.1.4.2).
+// Returns whether a proof leads from the root of the first `old` leaves to that of the first `size` (RFC 9162, 2.1.4.2).
 export async function isConsistent(old, size, oldRoot, newRoot, proof) {
   if (old === size) return proof.length === 0 && same(oldRoot, newRoot);
   if (!(old > 0 && old < size) || proof.length === 0) return false;
@@ -66,7 +66,7 @@ export async function isConsistent(old, size, oldRoot, newRoot, proof) {
   return last === 0 && same(first, oldRoot) && same(second, newRoot);
 }
 
-// A checkpoint: origin, size, root, the signed text and the signatures. Throws an Error that says what is wrong.
+// Parses a checkpoint: origin, size, root, signed text and signatures. Throws an Error with the fault.
 export function readCheckpoint(note) {
   const end = note.lastIndexOf("\n\n");
   if (end < 0) throw new Error("It is not a signed note: an empty line before the signatures is missing.");
@@ -84,7 +84,7 @@ export function readCheckpoint(note) {
   return { origin, size: Number(size), root: fromBase64(root), text, signatures };
 }
 
-// A public key from its text `<name>+<id>+<base64 of 0x01 and the key>`; null when its id is not that of the key.
+// Parses a public key, `<name>+<id>+<base64 of 0x01 and the key>`; null if the id does not match the key.
 async function readKey(text) {
   const parts = text.trim().split("+");
   const [name, id] = parts;
@@ -93,7 +93,7 @@ async function readKey(text) {
   return raw[0] === 1 && raw.length === 33 && id === expected ? { name, id, raw: raw.slice(1) } : null;
 }
 
-// The ids of those of `keys` whose signature of a checkpoint is good. Throws when one that names a key is not.
+// Returns the ids of those of `keys` that validly signed a checkpoint. Throws if a signature in a key's name is invalid.
 export async function signersOf(checkpoint, keys) {
   const good = [];
   for (const text of keys) {
@@ -108,7 +108,7 @@ export async function signersOf(checkpoint, keys) {
   return good;
 }
 
-// A list of what was checked, line by line.
+// A list of checks, line by line, with an overall outcome.
 export class Report {
   constructor(list, outcome) {
     this.list = list;
@@ -134,7 +134,7 @@ export class Report {
   }
 }
 
-// Check that a checkpoint is signed by one of `keys`, and tell so.
+// Checks that one of `keys` signed a checkpoint, and reports the result.
 export async function reportSignature(report, checkpoint, keys) {
   let good;
   try {

@@ -1,4 +1,4 @@
-// What every page does beside its content: `/` leads to the search, and a notice says when the server stops answering.
+// Shared by all pages: `/` focuses the search, and a notice appears when the server stops answering.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -13,7 +13,7 @@ document.addEventListener("DOMContentLoaded", () => {
     event.preventDefault();
     search.focus();
   });
-  // One explanation at a time, and none once somebody has turned to something else.
+  // Show one explanation at a time, and close it on a click elsewhere.
   document.addEventListener("click", (event) => {
     for (const open of document.querySelectorAll("details.info[open]")) if (!open.contains(event.target)) open.open = false;
   });

@@ -1,4 +1,4 @@
-// The public page that checks a receipt. Everything that it shows is derived from signed leaves, never from the summary.
+// The public page that verifies a receipt. Everything shown is derived from signed leaves, never from the summary.
 import { Report, fromHex, hasCryptography, leafHash, readCheckpoint, reportSignature, rootByInclusion, same, toHex } from "./merkle.js";
 
 const form = document.getElementById("verify-form");
@@ -9,7 +9,7 @@ const rules = JSON.parse(form.dataset.rules);
 const keys = Array.from(document.querySelectorAll("#keys code"), (code) => code.textContent);
 const insecure = "This page was opened without encryption, so the browser offers it no cryptography. Open it through https.";
 
-// RFC 8785: numbers and texts as JSON.stringify writes them, members in the order of their UTF-16 code units.
+// RFC 8785: numbers and texts as JSON.stringify writes them, members sorted by UTF-16 code units.
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
@@ -96,7 +96,7 @@ function overstates(details) {
   return !(typeof bound === "number" && tolerance > 0 && tolerance <= rules.largestTolerance && bound <= tolerance);
 }
 
-// What the leaves of a request say together; the sentences on noise and on later events are not derived here.
+// Summarises the leaves of a request; the sentences on noise and on later events are not derived here.
 function derived(leaves) {
   const { request } = leaves.at(-1);
   const times = Object.fromEntries(leaves.map((leaf) => [leaf.type, leaf.time]));
@@ -126,7 +126,7 @@ function derived(leaves) {
   return { said, figures };
 }
 
-// The members of a summary that differ from what the leaves say.
+// Returns the members of a summary that contradict the leaves.
 function differences(summary, leaves, since) {
   const { said, figures } = derived(leaves);
   const wrong = Object.keys(said).filter((name) => canonical(said[name]) !== canonical(summary[name] ?? null));

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from service.access.key_memory import REFRESH_INTERVAL_S, TRUSTED_FOR_S, KeyMemory
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.errors import Unauthenticated, Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,8 @@ from service.db import lease, schema
 from service.db.clock import MOST_APART_S, least_apart
 from service.db.engine import create_engine
 from service.db.transactions import transaction
-from service.domain.records import ApiKey, Scope
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.log.signing_keys import LogKeys
 from service.processes.listening import ServerFacts
 from service.processes.private_servers import PrivateServers
