@@ -152,13 +152,13 @@ class Manifest:
             "diffusion": ((self.diffusion is not None) == self.spec.diffusion, "as `spec` has it", self.diffusion),
             "temperature": (
                 self.temperature is None or (squared and self.regression is None and 0 < self.temperature < math.inf),
-                "more than 0, and for classes with the squared loss alone",
+                "more than 0, and only for classes with the squared loss",
                 self.temperature,
             ),
             "regression": (
                 self.regression is None
                 or (squared and not (self.spec.label_hops or self.spec.diffusion or self.spec.mlp_width)),
-                "for the squared loss without label reuse, diffusion and MLP alone",
+                "only for the squared loss without label reuse, diffusion and MLP",
                 self.regression,
             ),
             "mlp": ((self.mlp is not None) == (self.spec.mlp_width > 0), "as `spec` has it", self.mlp),

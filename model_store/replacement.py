@@ -110,7 +110,7 @@ def check_store(folder: Path, work: Work | None = None) -> Store:
     try:
         validate_live(base.graph, state.live)
     except GraphError as error:
-        raise NotAStore(f"{folder} contains a graph that is not of a model. {error.detail}", error.remedy) from error
+        raise NotAStore(f"{folder} contains an invalid graph. {error.detail}", error.remedy) from error
     return store
 
 

@@ -224,7 +224,7 @@ class Store:
             return True
         raise damaged(
             self.path / _BASE,
-            f"holds the span coefficients of version {found}, and version {ref.folder} goes with those of {wanted}",
+            f"holds the span coefficients of version {found}, but version {ref.folder} needs those of {wanted}",
         )
 
     def write_version(self, ref: VersionRef, state: VersionState, *, edges: int, beta_version: int = 0) -> str:
@@ -236,7 +236,7 @@ class Store:
         one, ValueError for a `beta_version` later than `ref`.
         """
         if beta_version > ref.version:
-            raise ValueError(f"version {ref.version} cannot go with coefficients of version {beta_version}")
+            raise ValueError(f"version {ref.version} cannot use coefficients of version {beta_version}")
         if (self.path / _CURRENT).exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",

@@ -128,7 +128,7 @@ def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
     pairs = _read("edges", edges)
     if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
         raise GraphError(
-            f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): an edge a row."
+            f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): one edge per row."
         )
     pairs = pairs.astype(np.int64).reshape(-1, 2)
     if pairs.size and (pairs.min() < 0 or pairs.max() >= nodes):
@@ -145,7 +145,7 @@ def _leaving_edges(model: HeldModel, edges: ArrayLike, nodes: NDArray[np.int64])
     if unknown.any():
         raise GraphError(f"There is no edge {some(map(tuple, pairs[unknown].tolist()))}.", "Leave it out.")
     if np.isin(pairs, nodes).any():
-        raise GraphError("An edge of a node that is deleted is named.", "Leave it out: it goes with the node.")
+        raise GraphError("One of the edges belongs to a node that is deleted.", "Leave it out: it goes with the node.")
     return pairs
 
 
@@ -266,16 +266,16 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
     live[removal.nodes] = False
     if not live[pairs].all():
         dead = np.unique(pairs[~live[pairs]])
-        raise GraphError(f"An edge that joins ends at {some(dead)}, which is not there (any more).", "Leave it out.")
+        raise GraphError(f"A new edge ends at {some(dead)}, which does not exist (any more).", "Leave it out.")
     if (pairs[:, 0] == pairs[:, 1]).any():
-        raise GraphError("An edge that joins links a node to itself.", "Leave it out: `fit` adds self loops.")
+        raise GraphError("A new edge links a node to itself.", "Leave it out: `fit` adds self loops.")
     old = (pairs < before).all(axis=1)
     there = np.zeros(len(pairs), dtype=np.bool_)
     there[old] = propagator.edges.contain(pairs[old])
     joining, leaving = (np.sort(each, axis=1) @ [before + new, 1] for each in (pairs, removal.edges))
     there &= ~np.isin(joining, leaving)
     if there.any():
-        raise GraphError(f"There is an edge {some(map(tuple, pairs[there].tolist()))} already.", "Leave it out.")
+        raise GraphError(f"The edge {some(map(tuple, pairs[there].tolist()))} exists already.", "Leave it out.")
     return pairs
 
 

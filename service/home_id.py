@@ -86,7 +86,7 @@ def require_local(folder: Path, name: str) -> None:
     kind = _kind_of(folder)
     if kind in _NETWORK or kind.partition(".")[0] in ("fuse", "fuseblk"):
         raise ConfigurationError(
-            f"{name} {folder} is on a {kind} file system. There, a process may not see at once what another wrote.",
+            f"{name} {folder} is on a {kind} file system. There, a process may see the writes of another late.",
             "Use a folder on a disk of this machine, such as ext4, xfs, btrfs, zfs, overlayfs or tmpfs.",
         )
 

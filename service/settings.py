@@ -153,7 +153,7 @@ class Settings(BaseSettings):
         ge=0.0,
         le=3600.0,
         description="Longest repair of a batch before it is served (seconds); the rest of the repair follows in idle "
-        "time. While that is under way, further batches are served at once.",
+        "time. Meanwhile, further batches are served immediately.",
     )
     repair_tolerance: float = Field(
         TOLERANCE,
@@ -177,15 +177,18 @@ class Settings(BaseSettings):
         "repairs (seconds); 0: it is dropped with the deletion.",
     )
 
-    max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Most nodes in one update of the model.")
+    max_batch_nodes: int = Field(
+        4096, ge=1, le=1_000_000, description="Maximum number of nodes in one update of the model."
+    )
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
     max_queued_nodes: int = Field(
         100_000,
         ge=1,
-        description="Most queued nodes of one API key before it gets 429; four times as many for all keys together.",
+        description="Maximum number of queued nodes of one API key, refused above with 429; four times as many for all "
+        "keys together.",
     )
     max_nodes_per_request: int = Field(
-        10_000, ge=1, le=100_000, description="Most nodes or edges in one deletion request."
+        10_000, ge=1, le=100_000, description="Maximum number of nodes or edges in one deletion request."
     )
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 
@@ -198,7 +201,8 @@ class Settings(BaseSettings):
     max_predicted_nodes: int = Field(
         0,
         ge=0,
-        description="Most nodes that one API key may request predictions of, per version of the model; 0: no limit.",
+        description="Maximum number of nodes that one API key may request predictions of, per version of the model; 0: "
+        "no limit.",
     )
 
     deadline_days: float = Field(

@@ -45,7 +45,7 @@ _RECONSTRUCTION: dict[str, dict[str, Column]] = {
     },
 }
 _EDGES: dict[str, dict[str, Column]] = {
-    f"{kind}, told from {name}, %": {"deleted edges": ("edges", spread), **_by(scores, f"{{}}_{{}}_{other}", percent)}
+    f"{kind}, against {name}, %": {"deleted edges": ("edges", spread), **_by(scores, f"{{}}_{{}}_{other}", percent)}
     for other, name in (("kept", "edges still there"), ("never", "pairs that never were edges"))
     for kind, scores in (("two versions", ("change",)), ("the version after", ("trend", "similarity")))
 }
@@ -53,9 +53,9 @@ _EDGES: dict[str, dict[str, Column]] = {
 _NEEDS = (
     (
         "reconstruction from weights",
-        "weights near the optimum; the deleted node’s neighbours change little besides",
+        "weights near the optimum; the deleted node’s neighbours change little otherwise",
         "both versions’ weights; public nodes’ rows of P^L X and labels; the specification",
-        "yes, from the version after and the model trained anew",
+        "yes, from the version after and the retrained model",
     ),
     (
         "reconstruction by regression",
@@ -108,35 +108,35 @@ def sections(results: Results) -> list[Section]:
     return [
         Section(
             "Who was deleted",
-            "Of candidates whose rows and labels are known, from answers about others before and after one deletion, "
-            "exact or rounded: percent in which the deleted node is ranked first, and its median rank. “Before and "
-            "after” is what anybody sees who asks twice, and what training anew tells as well; “after and retrained” "
-            "is what a method has left of the node, seen by who has the model trained anew: there chance is the goal. "
-            "Answers told to the last digit also show the 1e-8 at which the repair stops. "
-            "The planted leak is training anew with the weights of the deleted node’s class as they were.",
+            "The attacker ranks candidates with known rows and labels by answers about other nodes before and after "
+            "one deletion, exact or rounded. The tables show how often the deleted node ranks first, in percent, and "
+            "its median rank. “Before and after” is visible to anybody who asks twice, and retraining reveals it as "
+            "well. “After and retrained” is what a method has left of the node, seen by an attacker who has the "
+            "retrained model: there chance is the goal. Answers with every digit also show the 1e-8 at which the "
+            "repair stops. The planted leak is retraining with the weights of the deleted node’s class as they were.",
             _tables(results, "identification", _IDENTIFICATION),
         ),
         Section(
             "A deleted node’s features",
             "Reconstructed from two versions (after Bertran et al., 2024): cosine to the node’s features and to its "
-            "propagated row, beside that of the public rows’ mean and of another node; and percent in which the node’s "
-            "row is the candidates’ nearest, or most likely. Of a batch of ten the nearest counts.",
+            "propagated row, against that of the public rows’ mean and of another node; and percent in which the "
+            "node’s row is the candidates’ nearest, or most likely. In a batch of ten the nearest counts.",
             _tables(results, "reconstruction", _RECONSTRUCTION),
         ),
         Section(
             "Deleted edges",
-            "One in a hundred edges deleted at once (after TrendAttack, 2025): area under the curve, in percent, of "
-            "telling them from as many edges that are still there, and from as many pairs that never were edges. What "
-            "training anew shows is what others stand beside: answers about ends differ whatever was forgotten. "
-            "Chance, 50, is the goal of “after and retrained” alone, beside edges that are still there; farther below "
-            "is as much of a finding as above. Change compares two versions; trend and similarity are of the version "
-            "after. Of one draw: with 53 deleted edges, on Cora, the standard error is some six points.",
+            "One in a hundred edges deleted in one batch (after TrendAttack, 2025): area under the curve, in percent, "
+            "of distinguishing them from as many edges that are still there, and from as many pairs that never were "
+            "edges. Retraining is the baseline: answers about the ends of an edge differ even if it is forgotten. "
+            "Chance, 50, is the goal only for “after and retrained” against edges that are still there; farther below "
+            "is as much of a finding as above. Change compares two versions; trend and similarity use the version "
+            "after. This is one draw: with 53 deleted edges, on Cora, the standard error is some six points.",
             _tables(results, "edges", _EDGES),
         ),
         Section(
             "What each attack assumes and needs",
-            "Nothing is claimed where this does not hold. Whoever compares two versions knows what lies between them: "
-            "one deletion, or how many. Public is everybody but the candidates, who are half of the training nodes.",
+            "Nothing is claimed where this does not hold. An attacker who compares two versions knows how many "
+            "deletions lie between them. All nodes but the candidates, who are half of the training nodes, are public.",
             [("", Table(("attack", "assumes", "needs", "sees a planted leak"), _NEEDS, prose=True))],
         ),
     ]

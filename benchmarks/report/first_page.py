@@ -19,8 +19,8 @@ _SENTENCES = {
         "too, when they add no noise.",
     ),
     "The projection hides a deletion from membership inference as well as retraining": (
-        "A membership test tells deleted nodes from nodes never trained on no better after the projection than after "
-        "retraining.",
+        "A membership test separates deleted nodes from nodes never trained on no better after the projection than "
+        "after retraining.",
         "After the projection the model still knows whom it was trained on: once 90 % of the training nodes are "
         "deleted, a membership test calls these untrained less often than nodes never trained on, and after "
         "retraining it does not.",
@@ -111,8 +111,8 @@ def _lira(results: Results) -> Line:
         told.append(f"{called(dataset)}: {', '.join(words)}.")
     return _ours(
         "An attacker who knows nearly everything, and is still answered about a deleted node, is measured by how well "
-        "it tells models that unlearned it from models that unlearned others and never had it (U-LiRA; guessing is 50 "
-        "%; above that, something of the node is left).",
+        "it separates models that unlearned it from models that unlearned others and never had it (U-LiRA; guessing is "
+        "50 %; above that, something of the node is left).",
         " ".join(told),
     )
 
@@ -124,7 +124,7 @@ def _repair(results: Results) -> Line:
         if None not in means:
             told.append(f"{called(dataset)} {number(means[0])} and {number(means[1])}")
     return _ours(
-        "Lethe’s repair goes on from the projection to the weights of retraining.",
+        "Lethe’s repair continues from the projection to the weights of retraining.",
         "Relative distance to these after 1 % of the training nodes, of the projection alone and with repair: "
         f"{', '.join(told)}." * bool(told),
     )

@@ -28,7 +28,7 @@ def sections(results: Results) -> list[Section]:
             "about a deleted node on the graph of before, to the last digit; a running Lethe gives no such answer. "
             "“Or retrained” compares with models retrained without any target, “or never there” with models that "
             "unlearned others by the same method, where only what the node itself left can help. Retraining is the "
-            "control; a sharded model differs from a retrained one whatever it forgot. Where an interval holds "
+            "control; a sharded model differs from a retrained one even if it forgot. Where an interval holds "
             "chance, this attacker with this many models found nothing; no more is claimed.",
             [(called(each), _table(results, each)) for each in results.datasets("lira")],
         )

@@ -24,7 +24,7 @@ from benchmarks.report.theory_page import sections as theory_sections
 _TEMPLATE = Path(__file__).with_name("page.html")
 #: The methods' names in the tables.
 _METHODS = (
-    ("retraining", "Trains anew without the deleted nodes: what every other is compared with."),
+    ("retraining", "Trains again without the deleted nodes; every other method is compared with it."),
     ("lethe, projection", "Projector’s idea as Lethe computes it: W projected on the span of all remaining features."),
     ("lethe, projection and repair", "From there on to the minimum of the objective on the remaining graph."),
     (
@@ -41,7 +41,7 @@ _METHODS = (
     ("fisher+", "A Newton step on the remaining graph, and noise shaped by the Hessian."),
     (
         "certified removal; scalegun",
-        "Newton steps, node by node, with a budget for what they leave; training anew when it is spent. At lambda "
+        "Newton steps, node by node, with a budget for what they leave; retraining when it is spent. At lambda "
         "1e-2. ScaleGUN's arrays are copied at each deletion, where theirs are changed in place: its times say little.",
     ),
     ("closed-form sgc", "Ridge regression: sums updated by the rows that change, and solved again."),
@@ -53,10 +53,10 @@ _METHODS = (
     ("…, squared loss", "Retraining and Lethe’s repair with the squared loss, what these are compared with."),
     (
         "graph eraser, …",
-        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained anew; a network's epoch, of every "
+        "Eight shards, cut by BEKM, BLPA or METIS, those with deleted nodes trained again; a network's epoch, of every "
         "tenth, is chosen by the whole graph's validation nodes.",
     ),
-    ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained anew."),
+    ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained again."),
 )
 #: What our runs take where the paper takes something else.
 _SETTINGS = (
@@ -68,8 +68,7 @@ _SETTINGS = (
     (
         "choice by validation nodes",
         "the end of training, of fine-tuning and of each shard's training",
-        "of a network its best epoch; of diffusion its sh and sz; else of a linear model nothing, where lambda is not "
-        "varied",
+        "a network's best epoch; sh and sz of diffusion; for other linear models nothing, unless lambda is varied",
     ),
     ("training", "SGD with momentum 0.9, learning rate 0.1 or 1", "Newton's method to the optimum"),
     ("layers", "2 on Cora and Pubmed, 3 on arXiv with ShaDow sampling", "the same, the whole neighbourhood"),

@@ -200,11 +200,10 @@ INJECTION = PaperTable(
     "Ours is the arXiv graph with 200 columns that a language model guessed, not OGB's 128 numbers, so accuracies and "
     "norms are of another problem; seconds are of one processor's thread instead of an RTX 3090, of Newton's method "
     "instead of epochs of descent, so that GraphEraser's shards take less all the same. It is by METIS and means, "
-    "which the paper found best. Beside Projector "
-    "stands its official code; with diffusion, of which there is none, Lethe, whose seconds have its checks and "
-    "certificate in them. The paper's "
+    "which the paper found best. Projector is compared with its official code; with diffusion, which that code lacks, "
+    "with Lethe, whose seconds include its checks and certificate. The paper's "
     "accuracies and norms of Influence+ and Fisher+ are the same on ogbn-products, and on ogbn-arxiv in part. Its "
-    "public code updates no injected class' column of W with either, and adds no noise.",
+    "public code does not update the injected class's column of W with either, and adds no noise.",
 )
 
 
@@ -239,8 +238,8 @@ ACCURACY = PaperTable(
             ("GraphSAINT + GraphEraser", "59.54 ± 0.41", None),
         ),
     ),
-    "The arXiv graph's features here are a language model's guesses of the label: its accuracies are no reproduction "
-    "of those on OGB's 128 numbers. Those with GraphEraser are of the injection test after its deletion.",
+    "The arXiv graph's features here are a language model's guesses of the label: its accuracies do not reproduce "
+    "those on OGB's 128 numbers. Those with GraphEraser are of the injection test after its deletion.",
 )
 
 

@@ -20,9 +20,9 @@ def sections(results: Results) -> list[Section]:
         Section(
             "Theorem 1 and Proposition 2",
             "After T steps of gradient descent from 0, with 1 % of the training nodes deleted: the distance of the "
-            "projected to the retrained weights (the class where it is largest), the Delta that is to bound it, and "
-            "what the triangle inequality gives. Then the longest row of H beside B_x P_s, which the proof takes for "
-            "larger, and delta beside the limit of Proposition 2.",
+            "projected to the retrained weights (the class where it is largest), the Delta that should bound it, "
+            "and what the triangle inequality gives. Then the longest row of H against B_x P_s, which the proof takes "
+            "for larger, and delta against the limit of Proposition 2.",
             [("", _theorem(results))],
         ),
         Section(
@@ -44,7 +44,7 @@ def sections(results: Results) -> list[Section]:
         ),
         Section(
             "Dual variables",
-            "Of one class against the rest, over all classes: how many pairs of a training node and a class are on the "
+            "One class against the rest, over all classes: how many pairs of a training node and a class are on the "
             "wrong and the right side, their dual variables, and the relative change of the weights when a node leaves "
             "the sum: of five random ones, and of the one with the smallest dual variable.",
             [("", _duals(results))],

@@ -94,7 +94,7 @@ def _attributes(path: Path, content: object) -> dict[str, Any]:
     """Return the attributes of the `Data` in a torch.save file."""
     if isinstance(content, tuple | list):
         raise GraphError(
-            f"{path} holds a {type(content).__name__} of {len(content)}, as a whole dataset is saved, and no Data.",
+            f"{path} holds a {type(content).__name__} of {len(content)}, as for a whole dataset, instead of one Data.",
             "Save its one graph: torch.save(dataset[0], path).",
         )
     if not isinstance(content, Unread) or content.kind != _DATA:

@@ -243,7 +243,7 @@ class _Unpickler(pickle._Unpickler):
             ):
                 self.storages.append(_Storage(dtype, key, size))
                 return self.storages[-1]
-        raise ValueError(f"it refers to {type(pid).__name__}s that are no whole storage")
+        raise ValueError(f"it refers to {type(pid).__name__}s that are not whole storages")
 
 
 def _known() -> Mapping[str, Any]:

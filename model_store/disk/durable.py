@@ -259,7 +259,7 @@ def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.in
         parts.clear()
         whole.release()
     if done != int((ends - firsts).sum()):
-        raise OSError(errno.EIO, "a part of a file that is to be overwritten cannot be reached, or there is no room")
+        raise OSError(errno.EIO, "part of a file to overwrite cannot be reached, or there is no space left")
 
 
 def make_folder(path: Path) -> None:

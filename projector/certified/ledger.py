@@ -74,7 +74,7 @@ class Ledger:
         told = self._before[-1] - self._before[first] + cost
         if told > Fraction(mechanism.budget) ** 2 * _UNIT:
             raise PromiseError(
-                f"Version {version} would tell more of the deletions of version {oldest_deletion} than was promised.",
+                f"Version {version} would reveal more about deletions of version {oldest_deletion} than promised.",
                 "Stay with the version before, or promise less: a larger epsilon.",
             )
         self.record(version, mechanism.mu)

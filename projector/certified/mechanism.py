@@ -46,7 +46,7 @@ def radius(loss: Loss, classes: int, regularization: float, largest_target: floa
     if isinstance(loss, Regression):
         if largest_target is None or not 0 < largest_target < math.inf:
             raise PromiseError(
-                "How long the weights of real-valued targets can get depends on the targets.",
+                "The size of the weights depends on the real-valued targets.",
                 "Declare the largest |y| that a node may have, without looking at the data.",
             )
         return largest_target / math.sqrt(regularization)

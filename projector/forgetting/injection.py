@@ -67,7 +67,7 @@ def add_canaries(graph: Graph, cohorts: int, *, nodes: int, seed: int, tag: str)
     if count > training.size:
         raise GraphError(
             f"{cohorts} cohorts of {nodes} canaries are more than the {training.size} training nodes.",
-            "Ask for fewer cohorts or smaller ones: canaries are trained on as real nodes are.",
+            "Ask for fewer cohorts or smaller ones: canaries are trained on like real nodes.",
         )
     # Independent of the draws that the seed itself starts, such as a split.
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
@@ -102,7 +102,7 @@ def refuse_canary_ids(graph: Graph, canaries: Canaries | None = None) -> None:
     if taken:
         raise GraphError(
             f"{len(taken)} node id(s) begin with {PREFIX!r}: {some(taken)}.",
-            "Name these nodes otherwise: such ids are kept for canaries.",
+            "Rename these nodes: such ids are reserved for canaries.",
         )
 
 

@@ -247,7 +247,7 @@ def _check_labels(graph: Graph) -> None:
     if graph.labels.shape != (graph.nodes,) or graph.labels.dtype != np.int64:
         raise GraphError(
             f"The labels are {graph.labels.dtype} of shape {graph.labels.shape} for {graph.nodes} nodes.",
-            "Give one int64 label per node, -1 where there is none.",
+            "Give one int64 label per node, -1 for a node without one.",
         )
     classes = 1 if graph.values is not None else graph.num_classes
     outside = np.flatnonzero((graph.labels < -1) | (graph.labels >= classes))

@@ -124,7 +124,7 @@ def _values(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.
         )
     values = labels.reshape(nodes, -1).astype(np.float64)
     if np.isinf(values).any():
-        raise GraphError(f"{origin}: some targets are infinite.", "Give finite numbers, or NaN where there is none.")
+        raise GraphError(f"{origin}: some targets are infinite.", "Give finite numbers, or NaN for a node without one.")
     return values
 
 

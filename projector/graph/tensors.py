@@ -77,7 +77,7 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
         )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
-        raise GraphError(f"{origin} has attributes that are no arrays: {reason}.", _REMEDY) from error
+        raise GraphError(f"{origin} has attributes that are not arrays: {reason}.", _REMEDY) from error
 
 
 def looks_meant(name: str) -> bool:

@@ -135,7 +135,7 @@ class Distributed:
     @contextmanager
     def _in_step(self) -> Iterator[None]:
         """Guard a collective step: a process that fails in it alone takes part in no further step."""
-        remedy = "Begin again, with the workers that are there."
+        remedy = "Start again with the remaining workers."
         if self._lost:
             raise WorkersLost("The workers have lost one another.", remedy)
         self._lost = True
@@ -146,7 +146,7 @@ class Distributed:
             raise
         except Exception as error:
             raise WorkersLost(
-                f"Worker {self.rank} of {self.count} could not go on with the others: {error}.", remedy
+                f"Worker {self.rank} of {self.count} could not continue with the others: {error}.", remedy
             ) from error
         self._lost = False
 
@@ -181,7 +181,7 @@ class Distributed:
         dist.broadcast(spoken, 0, group=self._spoken)
         header = json.loads(bytes(spoken.numpy()))
         if header["numbered"] != self._names.numbered:
-            raise RuntimeError("the first worker has got other results")
+            raise RuntimeError("the first worker has other results")
         arguments = [self._understood(told) for told in header["arguments"]]
         self._names.forget(header["gone"])
         return None if header["name"] is None else (header["name"], arguments)

@@ -121,7 +121,7 @@ class Visit:
             settled = json.loads(self._store.get(_SETTLED))
         if settled["digest"] != digest:
             raise WorkersDiffer(
-                f"The worker at {self.address} has made another model ready than the first one.",
+                f"The worker at {self.address} has loaded another model than the first one.",
                 "Give all of them the same folder of the model.",
             )
         members = settled["members"]
@@ -158,7 +158,7 @@ def _while_it_lasts() -> Iterator[None]:
     try:
         yield
     except (dist.DistError, OSError) as error:
-        raise WorkersLost("The first worker has gone.", "Wait for its next meeting.") from error
+        raise WorkersLost("The first worker has left.", "Wait for its next meeting.") from error
 
 
 @contextmanager

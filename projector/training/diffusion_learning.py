@@ -195,7 +195,7 @@ def _split(graph: Graph, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64
         return training, random.permutation(validation)
     if training.size < 2:
         raise TrainingError(
-            "Adaptive diffusion needs validation nodes, or at least 2 training nodes of which one can judge.",
+            "Adaptive diffusion needs validation nodes, or at least 2 training nodes, one of which validates.",
             "Give more labelled nodes, or train without adaptive diffusion.",
         )
     shuffled = random.permutation(training)

@@ -91,7 +91,7 @@ def train(
     check_spec(spec)
     check_targets(spec, graph)
     if workers.count > 1 and spec.solver is not SolverKind.NEWTON:
-        raise TrainingError(f"Of {workers.count} workers, one alone can train by sgd.", "Use newton, or one worker.")
+        raise TrainingError(f"sgd trains on one worker, not on {workers.count}.", "Use newton, or one worker.")
     with enough_memory(device, graph.nodes, graph.num_features):
         return _train(spec, graph, device, progress or _ignore, workers)
 
@@ -102,7 +102,7 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
         return
     if spec.loss is not LossKind.SQUARED:
         raise TrainingError(
-            f"The labels are real numbers, which the loss {spec.loss} does not take.",
+            f"The labels are real numbers, which the loss {spec.loss} does not accept.",
             f"Use --loss {LossKind.SQUARED}, or give classes as integers.",
         )
     if spec.label_hops or spec.diffusion or spec.mlp_width:

@@ -107,7 +107,7 @@ def public_nodes(spec: ModelSpec, graph: Graph, node_ids: Collection[str]) -> ND
         return np.zeros(graph.nodes, dtype=np.bool_)
     if not node_ids:
         raise TrainingError(
-            "The MLP would have nothing to learn from: it is trained on nodes declared public only, and none is.",
+            "The MLP would have nothing to learn from: it is trained only on nodes declared public, and none is.",
             "Name them with --public FILE, one node id per line; they can never be deleted.",
         )
     rows = graph.node_ids.rows_of(node_ids)
@@ -151,7 +151,7 @@ def extract(
     Z = train_mlp(features, graph.labels, rows, graph.num_classes, spec, progress).outputs(features)
     if not Z.any():
         raise TrainingError(
-            "No unit of the MLP is active on any node, so its outputs say nothing.",
+            "No unit of the MLP is active on any node, so its outputs carry no information.",
             "Declare more nodes public, choose a larger --mlp WIDTH or another --seed.",
         )
     carried = graph.features[:, list(injected)]

@@ -56,8 +56,8 @@ def well_scaled(
         gram, hidden = _examined(features, in_span, device)
     if hidden:
         raise RankError(
-            f"The features have {hidden} direction(s) beside the {gram.rank} that their Gram matrix shows: some "
-            "columns nearly repeat combinations of others, so deletions along them could not be told from rounding.",
+            f"The features have {hidden} direction(s) more than the {gram.rank} that their Gram matrix shows: some "
+            "columns nearly repeat combinations of others. Deletions along them would look the same as rounding.",
             "Drop or orthogonalise the nearly dependent columns, or round the features to fewer digits, and train "
             "again.",
         )

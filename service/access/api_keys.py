@@ -53,7 +53,7 @@ class ApiKeyRepository:
         made = (await self._conn.execute(row.on_conflict_do_nothing().returning(ApiKeyRow.__table__))).one_or_none()
         if made is None:
             raise Conflict(
-                f"There is an API key named {name}, or this very key is known.",
+                f"An API key with the name {name} or this value exists already.",
                 "Choose another name, or revoke the existing key.",
             )
         return api_key(made)

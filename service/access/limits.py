@@ -168,17 +168,17 @@ if last ~= ARGV[1] then
     redis.call('SET', KEYS[1], ARGV[1])
     redis.call('PERSIST', KEYS[2])
 end
-local told = redis.call('BITCOUNT', KEYS[2])
+local counted = redis.call('BITCOUNT', KEYS[2])
 local new, most = {}, tonumber(ARGV[2])
 for at = 1, #ARGV[4], 4 do
     local row = struct.unpack('<I4', ARGV[4], at)
     if redis.call('GETBIT', KEYS[2], row) == 0 then
         new[#new + 1] = row
-        if told + #new > most then return {told, 0} end
+        if counted + #new > most then return {counted, 0} end
     end
 end
 for _, row in ipairs(new) do redis.call('SETBIT', KEYS[2], row, 1) end
-return {told, 1}
+return {counted, 1}
 """
 
 

@@ -11,6 +11,7 @@ from model_store.errors import NoModel
 from model_store.work import Work
 from service.cli.console import ExitStatus, Json, interrupted, note, print_result, read_lines, report, show_progress
 from service.cli.server import Home, Model, settings_of
+from service.domain.formats import plural
 from service.errors import ConfigurationError
 from service.settings import Settings
 
@@ -101,8 +102,9 @@ def leftovers(
         "rows": sought,
     }
     total = (
-        f"{len(found) + len(in_model)} traces in {len(files)} files of {searched / (1 << 20):.1f} MiB, searched for "
-        f"{len(search)} patterns of {len(named)} ids and {sought} rows of features."
+        f"{plural(len(found) + len(in_model), 'trace')} in {plural(len(files), 'file')} of "
+        f"{searched / (1 << 20):.1f} MiB, searched for {plural(len(search), 'pattern')} of "
+        f"{plural(len(named), 'id')} and {plural(sought, 'row')} of features."
     )
     print_result(document, as_json, *_lines(found, in_model), total)
     for line in [*same, *(f"warning: {line}" for line in warnings)]:
@@ -193,8 +195,8 @@ def _about_equal(equal: Sequence[tuple[int, int]]) -> Iterator[str]:
     if equal:
         some = ", ".join(f"{number} and {row}" for number, row in equal[:_SHOWN_EQUAL])
         yield (
-            f"{len({number for number, _ in equal})} rows of features equal those of live nodes and are not "
-            f"traces (rows of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
+            f"Not traces: {plural(len({number for number, _ in equal}), 'row')} of features, equal to those of live "
+            f"nodes (rows of the file and of the model: {some}{', …' if len(equal) > _SHOWN_EQUAL else ''})."
         )
 
 
@@ -239,8 +241,8 @@ def _warnings(settings: Settings, short_ids: int, common_rows: int, has_more: bo
         )
     if common_rows:
         yield (
-            f"{common_rows} rows of features have no distinctive values. They were only compared with the rows of "
-            "the model."
+            f"Only compared with the rows of the model: {plural(common_rows, 'row')} of features without distinctive "
+            "values."
         )
     for name, value in (("DATABASE_URL", settings.database_url), ("REDIS_URL", settings.redis_url)):
         if value is not None and not has_more:

@@ -92,7 +92,7 @@ def export(
     ):
         assert settings.database_url is not None
         lines = asyncio.run(_export(settings.database_url, file, work))
-    note(f"{lines} lines written." if out is None else f"{lines} lines written to {out}.")
+    note(f"{plural(lines, 'line')} written{'' if out is None else f' to {out}'}.")
 
 
 async def _export(database_url: str, file: IO[bytes], work: Work) -> int:
@@ -270,7 +270,7 @@ def _report(outcome: Report, linked: _Linked, as_json: bool) -> None:
 def _lines(outcome: Report, linked: _Linked) -> Iterator[str]:
     yield from (f"The receipt covers {node}." for node in linked.nodes)
     if linked.told is not None:
-        yield f"It tells of {linked.told}."
+        yield f"It covers {linked.told}."
     if linked.reference is not None:
         yield f"The receipt contains the reference {linked.reference}."
     yield from map(str, outcome.findings[:_SHOWN])

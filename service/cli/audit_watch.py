@@ -12,6 +12,7 @@ from lethe_client import LetheClient, LetheClientError, ProblemError
 from service.cli.audit_log import read_checkpoint, read_keys
 from service.cli.console import ExitStatus, Json, interrupted, note, print_result, report
 from service.cli.server import Home, Key, Url, connect
+from service.domain.formats import plural
 from service.log.checkpoints import VerifierKey
 from service.log.watch import Contradiction, Seen, Watcher
 from service.private_files import write_private
@@ -83,7 +84,7 @@ def watch(
                 against = None if seen.against is None else seen.against.size
                 print_result({"at": now, "outcome": "good", "leaves": size, "against": against}, as_json)
                 compared = "no earlier checkpoint to compare" if against is None else f"the first {against} unchanged"
-                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {size} leaves; {compared}.")
+                note(f"{now:%Y-%m-%d %H:%M:%S} UTC: good, {plural(size, 'leaf', 'leaves')}; {compared}.")
                 if once:
                     return
             time.sleep(interval)

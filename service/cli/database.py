@@ -72,6 +72,8 @@ def migrate_command(home: Home = Path("var"), as_json: Json = False) -> None:
         asyncio.run(migrate.upgrade(settings.database_url))
     after = schema.head()
     said = (
-        f"is at revision {before} already" if before == after else f"went from {before or 'empty'} to revision {after}"
+        f"is at revision {before} already"
+        if before == after
+        else f"was upgraded from {before or 'empty'} to revision {after}"
     )
     print_result({"before": before, "after": after}, as_json, f"The database {said}.")

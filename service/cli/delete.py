@@ -117,7 +117,7 @@ def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json
         if accepted.salts.reference is not None:
             note(f"  the reference  {accepted.salts.reference}")
     else:
-        note(f"{len(accepted.salts.nodes)} salts were not saved; --salts FILE saves those of the next request.")
+        note(f"Did not save {plural(len(accepted.salts.nodes), 'salt')}; --salts FILE saves those of the next request.")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="Name of the key, for your overview.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, as shown in lists.")],
     scope: Annotated[list[Scope], typer.Option(help="Scope of the key; repeatable.")],
     home: Home = Path("var"),
     as_json: Json = False,

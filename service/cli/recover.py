@@ -137,7 +137,7 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
         async with opened(settings.database_url) as owner:
             revoked = await accept_lost(owner, keys, lost_keys)
         if revoked:
-            note(f"{revoked} API keys were revoked; the next start creates a first one.")
+            note(f"Revoked {plural(revoked, 'API key')}; the next start creates a first one.")
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
         keyring = await open_keyring(engine, keys)
@@ -174,7 +174,7 @@ async def _persistently(
             if losses == _MOST_LOSSES:
                 raise
             said = error.detail if isinstance(error, LeaseLost) else str(error)
-            note(f"{said} Beginning again; what is done is left alone.")
+            note(f"{said} Starting again; finished steps are not repeated.")
             store = type(store).open(settings.model_dir)
 
 
@@ -283,7 +283,7 @@ def _document(recovered: "Recovered") -> dict[str, object]:
 
 
 def _agreement(recovered: "Recovered") -> str:
-    failed = f"{recovered.failed} requests failed because their keys are lost. " if recovered.failed else ""
+    failed = f"{plural(recovered.failed, 'request')} failed because of lost keys. " if recovered.failed else ""
     changed = "Nothing else" if recovered.gave_up_tombstones or failed else "Nothing"
     return f"Store and database agree, and no deleted data is left. {failed}{changed} was changed."
 

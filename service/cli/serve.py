@@ -96,7 +96,7 @@ def command() -> Callable[..., None]:
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
     Starts Postgres and Valkey of its own unless DATABASE_URL and REDIS_URL are set.
-    Trains a model first if there is none. Every option is also an environment variable.
+    Trains a model first if none exists. Every option is also an environment variable.
 
     Examples:
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.errors import DatabaseDamaged, DatabaseRefused, Unavailable
 
-_SETTING = "DATABASE_URL (or this process' own URL, such as LETHE_API_DATABASE_URL)"
+_SETTING = "DATABASE_URL (or this process's own URL, such as LETHE_API_DATABASE_URL)"
 _START = "Start it, and check DATABASE_URL. Lethe continues by itself once it answers."
 _AGAIN = "Try again in a few seconds."
 #: The driver's message.

@@ -103,7 +103,7 @@ async def require_ours(connection: AsyncConnection) -> None:
     foreign = await connection.scalar(_FOREIGN) if revision is None else None
     if foreign is not None:
         raise UnknownSchema(
-            f"The database has tables that no Lethe has made, such as {foreign!r}: it is another program's.",
+            f"The database has tables of another program, such as {foreign!r}.",
             "Nothing was changed. Set DATABASE_URL to an empty database.",
         )
 
@@ -126,8 +126,8 @@ def _require_known(revision: str | None) -> None:
             "LETHE_HOME, train the model on data without what was deleted, and serve it.",
         )
     raise UnknownSchema(
-        f"The database has the schema {revision}, which this version of Lethe does not know: a later one made it, or "
-        "another program.",
+        f"The database has the schema {revision}, which this version of Lethe does not know: a later version "
+        "or another program made it.",
         "Use that version or one after it, restore a backup of this version's database and LETHE_HOME, or name an "
         "empty database in DATABASE_URL.",
     )

@@ -128,7 +128,7 @@ GUARANTEES = {
         "The weights are those of a model retrained without what was deleted, up to the distance that the bound states."
     ),
     Guarantee.GRAPH_ONLY: (
-        "What was deleted has left the graph and every prediction. The weights were trained with it and stay as they "
+        "The deleted data has left the graph and every prediction. The weights were trained with it and stay as they "
         "are."
     ),
 }
@@ -161,13 +161,13 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
     """
     success = math.ceil(500 * (1 + math.erf(mu * math.sqrt(planned / 8)))) / 10
     return (
-        "Whatever is published of this model is computed from weights with noise. Nobody who sees all of it, for "
-        f"{planned:,} versions after a deletion, can tell whether what was deleted was unlearned or never was in the "
-        f"training, but for a stated advantage: right in at most {success:g} % of cases, where guessing is right in "
-        f"50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was deleted, nor when, nor what "
+        "Everything published from this model is computed from weights with noise. Nobody who sees all of it, for "
+        f"{planned:,} versions after a deletion, can tell whether the deleted data was unlearned or never was in the "
+        f"training, except with a stated advantage: right in at most {success:g} % of cases, where guessing is right "
+        f"in 50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was deleted, nor when, nor what "
         "retraining without them reveals by itself. It does not cover versions from before it was turned on, nor parts "
-        "of the model that stay as they were fixed earlier. The audit tells of the weights without noise: publishing "
-        "it would undo this. Less can be promised later, or nothing: that holds for earlier deletions, too."
+        "of the model that were fixed earlier and do not change. The audit describes the weights without noise: "
+        "publishing it would undo this. A later setting can promise less, or nothing, for earlier deletions as well."
     )
 
 

@@ -144,8 +144,8 @@ class LogRepository:
             found |= {Subtree(row.level, row.position): row.hash for row in await self._conn.execute(rows)}
         if absent := wanted - found.keys():
             raise LogDamaged(
-                f"The log lacks {len(absent)} of the hashes that its {min(absent).position << min(absent).level}th "
-                "leaf and those after it gave it.",
+                f"The log lacks {len(absent)} of the hashes that leaf {min(absent).position << min(absent).level} and "
+                "later leaves added.",
                 "Restore the database from its backup, and find what is missing with `./lethe audit verify`.",
             )
         return found

@@ -73,15 +73,15 @@ def in_words(event_type: str, details: Mapping[str, Any]) -> str:
     said = dict(details)
     if event_type == EventType.IMPORTED:
         return (
-            f"a newly trained model took the place of {said.get('model')}: version {said.get('model_version_before')} "
-            f"to {said.get('model_version_after')}; earlier requests had deleted, and it had again and lost before it "
-            f"was served: {_counts(said, 'excluded_')}"
+            f"a newly trained model replaced {said.get('model')}: version {said.get('model_version_before')} "
+            f"to {said.get('model_version_after')}; it contained data that earlier requests had deleted, removed "
+            f"before it was served: {_counts(said, 'excluded_')}"
         )
     if event_type == EventType.RECOVERED:
-        database = said.get("database_before") or "without any"
+        database = said.get("database_before") or "none"
         return (
-            f"`lethe recover` went on with version {said.get('model_version_after')} of {said.get('model')} from what "
-            f"there was, a store (version {said.get('store_before')}) and a database (version {database}); deleted "
+            f"`lethe recover` continued with version {said.get('model_version_after')} of {said.get('model')} from "
+            f"the store (version {said.get('store_before')}) and the database (version {database}); deleted "
             f"again: {_counts(said, '')}; deleted by requests that this database does not know: "
             f"{said.get('unknown_nodes')} nodes"
         )
@@ -252,7 +252,7 @@ class _Chain:
         if number > self._newest:
             if before > self._newest:
                 yield (
-                    f"it goes on from version {before} of {self._model}, and no leaf explains how it followed "
+                    f"it continues from version {before} of {self._model}, and no leaf explains how it followed "
                     f"version {self._newest}"
                 )
             self._newest = number

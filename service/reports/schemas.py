@@ -66,8 +66,8 @@ class Summary:
     requests: int
     by_status: Mapping[RequestStatus, int]
     by_kind: Mapping[RequestKind, int]
-    by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Of the requests that were applied.")]
-    by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Of the requests that were applied.")]
+    by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Applied requests by guarantee.")]
+    by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Applied requests by state of the repair.")]
     completed_retrained: Annotated[
         int,
         Field(description="Completed requests with a proven bound within which the weights are those of retraining."),
@@ -75,16 +75,14 @@ class Summary:
     completed_without_work: Annotated[
         int, Field(description="Completed requests for which nothing was left to delete: earlier ones had done so.")
     ]
-    refused: Annotated[int, Field(description="Requests refused for what they named, which are none of the above.")]
+    refused: Annotated[int, Field(description="Requests refused for what they named; not counted above.")]
     open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
     oldest_open: OpenRequest | None
     open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
     open_near_deadline: Annotated[int, Field(description="Open requests in the last fifth of their time.")]
     open_failed: Annotated[int, Field(description="Failed, unhandled requests.")]
     deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
-    months: Annotated[
-        Sequence[Month], Field(description="Of the window's months that had such requests, oldest first.")
-    ]
+    months: Annotated[Sequence[Month], Field(description="Months of the window that had such requests, oldest first.")]
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
     unchanged_projection_share: Annotated[
@@ -96,9 +94,7 @@ class Summary:
     live_nodes: int | None
     noise: Annotated[
         str | None,
-        Field(
-            description="What noise in what is published of the model hides, and what not; null where there is none."
-        ),
+        Field(description="What the noise in published weights hides and what it does not; null without noise."),
     ]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
@@ -156,13 +152,13 @@ class SeriesPoint:
     completed: int
     failed: int
     median_seconds_to_completed: Annotated[
-        float | None, Field(description="Of the requests completed in it, within one per cent.")
+        float | None, Field(description="Over the requests completed in it; accurate to 1 %.")
     ]
     p95_seconds_to_completed: float | None
     rank_after: Annotated[int | None, Field(description="At the end of the hour or day.")]
     live_nodes: Annotated[int | None, Field(description="At the end of the hour or day.")]
     max_distance_bound_after_relative: Annotated[
-        float | None, Field(description="Of the batches committed in it, as a share of the weights.")
+        float | None, Field(description="Largest bound of the batches committed in it, as a share of the weights.")
     ]
 
 

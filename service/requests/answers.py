@@ -235,8 +235,8 @@ class FoundDeletion(BaseModel):
 
     node: str
     deletion: DeletionAnswer | None = Field(
-        description="Null where the database, restored from an older backup, does not have the request; such a node is "
-        "told to keys with audit:read."
+        description="Null if the database, restored from an older backup, does not have the request; only keys with "
+        "audit:read find such a node."
     )
 
 

@@ -125,7 +125,7 @@ def deleted_edges(batch: Iterable[QueuedRequest], request_keys: RequestKeys) -> 
         targets = decrypt_targets(request, request_keys)
         if targets is None:
             raise KeyMissing(
-                f"Request {request.id} deleted edges that are not erased yet, and which they are cannot be read: the "
+                f"Request {request.id} deleted edges that are not erased yet and cannot be identified: the "
                 "key of its encrypted targets is missing or does not fit.",
                 "Restore the folder `requests` of the key folder; until then these edges would come back.",
             )
@@ -200,4 +200,4 @@ async def steps_of_cause(context: Context, writer: VersionWriter, store: Store, 
         case Cause.CERTIFICATION:
             return CertificationSteps(context, writer)
         case Cause.RECOVERY:
-            raise ValueError("an interrupted recovery is gone on with by the next one alone")
+            raise ValueError("only the next recovery can continue an interrupted one")

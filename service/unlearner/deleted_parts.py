@@ -19,6 +19,7 @@ from projector.graph.ranges import parts_of_rows
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.formats import plural
 from service.domain.kinds import Part, RequestKind
 from service.domain.records import Tombstone
 from service.errors import KeyMissing, StateMismatch
@@ -189,7 +190,7 @@ def unreadable(kept: TombstoneRecord) -> StoreDamaged:
         f"{', '.join(map(str, kept.damaged))} is damaged. It records deletions that the database, restored from "
         "an older backup, does not have.",
         "Replace it with the files `tombstones-*` from the newest backup of the model; the database adds what "
-        f"they lack. If there is none, `./lethe recover --accept-lost {TOMBSTONES}` continues with what can be "
+        f"they lack. Without a backup, `./lethe recover --accept-lost {TOMBSTONES}` continues with what can be "
         "read. Other deletions that this database does not have are forgotten: such nodes look unknown, and a "
         "newly trained model may contain them.",
     )
@@ -203,7 +204,7 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
     kept = await context.run(store.tombstones)
     if own := await only_in_store(context.engine, kept, context.keyring):
         raise StateMismatch(
-            f"The model has {len(own)} tombstones that the database does not have: the database was restored "
+            f"The model has {plural(len(own), 'tombstone')} that the database does not have: the database was restored "
             "from an older backup.",
             f"Nothing was removed. Restore store and database from the same backup. {StateMismatch.RECOVER}",
         )

@@ -53,7 +53,7 @@ def checked_url(url: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise ConfigurationError(f"{url!r} is no address of a receiver.", "Give one such as https://dsr.example/lethe.")
+        raise ConfigurationError(f"{url!r} is not an HTTP address.", "Give one such as https://dsr.example/lethe.")
     if parts.username is not None or parts.fragment:
         raise ConfigurationError(
             "The address has a user or a fragment, which is not sent.",

@@ -155,11 +155,12 @@ def test_what_no_request_asked_for_is_told_with_the_log_and_with_requests_before
     page = window.sign_in("/log")
     key, imported = page.locator(".told li").all_inner_texts()
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d, leaf \d+: from here on checkpoints are signed with key 2", key)
-    assert "a newly trained model took the place of" in imported
+    assert "a newly trained model replaced" in imported
     page = window.open("/requests?status=completed")
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     # A key changes no weights.
-    expect(page.locator(".told li")).to_have_text([re.compile("version 3 to 4; .* lost before it was served: 4 nodes")])
+    changed = re.compile("version 3 to 4; .* removed before it was served: 4 nodes")
+    expect(page.locator(".told li")).to_have_text([changed])
 
 
 def test_the_browser_checks_every_proof_of_trees_of_every_shape(visit: Open) -> None:

@@ -257,14 +257,14 @@ async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unle
     assert report.is_good, report.findings
     [(index, what)] = report.unrequested
     assert (index, found["since"][0]["leaf"]["type"]) == (4, "imported")
-    assert what.startswith(f"a newly trained model took the place of {MODEL}: version ")
+    assert what.startswith(f"a newly trained model replaced {MODEL}: version ")
     page = (await client.get(receipt, params={"format": "html"})).text
     assert "What happened to the model since" in page
     assert what in page
     # On the dashboard, all of it.
     auditor = await api.client_with(None)
     await sign_in(auditor, (await api.key(Scope.AUDIT_READ))[1])
-    assert (await auditor.get("/dashboard/log")).text.count("a newly trained model took the place of") == 4
+    assert (await auditor.get("/dashboard/log")).text.count("a newly trained model replaced") == 4
 
 
 async def imported(api: Api, model: str) -> None:

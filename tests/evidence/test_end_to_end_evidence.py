@@ -54,7 +54,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert ran.status == 0, ran.stdout
     assert "The receipt covers 12." in ran.stdout
     assert "The receipt covers 57." in ran.stdout
-    assert "It tells of a deletion of kind node: completed." in ran.stdout
+    assert "It covers a deletion of kind node: completed." in ran.stdout
     assert "The receipt contains the reference DSR-17." in ran.stdout
     assert "Valid: 2 leaves in the log" in ran.stdout
     ran = lethe(*check, "--salts", tmp_path / "answer.json", "--reference", "DSR-18")

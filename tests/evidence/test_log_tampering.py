@@ -130,7 +130,7 @@ def test_the_log_as_it_is_verifies(world: World) -> None:
     assert report.leaves == EVENTS
     assert 60 < report.signed == len(world.checkpoints) < EVENTS
     assert len(report.unrequested) > 9
-    assert all("a newly trained model took the place of tiny" in what for _, what in report.unrequested)
+    assert all("a newly trained model replaced tiny" in what for _, what in report.unrequested)
     for earlier in world.checkpoints[::10]:
         assert check(world.lines, world, earlier).is_good
 

@@ -81,7 +81,7 @@ def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], worke
             assert lethe.stop().status == 0
         # A worker that looks for the next session finds the unlearner gone if that stops first: nothing is lost by it.
         lost = [line for line in lethe.log().splitlines() if "workers.lost" in line]
-        assert all("The first worker has gone." in line for line in lost), lost
+        assert all("The first worker has left." in line for line in lost), lost
     (of_one, weights_of_one), (of_several, weights) = found
     repaired = settings["repair"] == "always"
     assert_same_figures(of_several, of_one, repaired=repaired)

@@ -237,7 +237,7 @@ def compared(counted: Mapping[str, int], by_source: Mapping[str, Mapping[str, in
     for name, count in counted.items():
         told_by = {source: figures[name] for source, figures in by_source.items() if name in figures}
         wrong = {source: value for source, value in told_by.items() if value != count}
-        lines.append(f"{name}: {count:,}, told by {len(told_by)}" + (f"; DIFFERS: {wrong}" if wrong else ""))
+        lines.append(f"{name}: {count:,}, reported by {len(told_by)}" + (f"; DIFFERS: {wrong}" if wrong else ""))
     return lines
 
 

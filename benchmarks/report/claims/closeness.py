@@ -58,8 +58,8 @@ CLAIMS = (
         "the number of layers.",
         # A count on a path: there is nothing to measure.
         lambda results: [],
-        "On a path they grow by two with each layer, on a graph of many nodes at most until they are all. What "
-        "updating them costs for two layers is in the times of Influence+ (Table 1).",
+        "On a path they grow by two with each layer, on a graph of many nodes at most until they are all. The "
+        "times of Influence+ (Table 1) include updating them for two layers.",
         "test_smallest_examples.py::test_on_a_path_two_more_rows_change_with_each_layer",
         general=True,
     ),
@@ -67,7 +67,7 @@ CLAIMS = (
         "Woodbury’s identity gives what the projection needs",
         "Section 3.2",
         "The pseudo-inverse of the remaining rows' Gram matrix follows by the Woodbury identity in O(max{m^3, m d^2}), "
-        "which is less than computing it anew if m < max{r, d}.",
+        "which is less than computing it again if m < max{r, d}.",
         # Algebra: there is nothing to measure.
         lambda results: [],
         "The identity inverts I - X_D M^+ X_D^T, which is singular exactly where a direction is lost, the one case in "
@@ -96,10 +96,10 @@ CLAIMS = (
         "Figure 3, column 4",
         "The output parameters of Projector are closer to those of retraining than the baselines'.",
         compared("closeness", "weights", tuple((LETHE, other) for other in _BASELINES), smaller),
-        "Of the baselines as published, with noise of a size that is theirs to choose: Influence's and Influence+'s of "
-        "deviation 0.1, over lambda, which is 1e-4 here, and the number of training nodes; Fisher+'s of 0.01, over "
-        "lambda's fourth root. It is most of the distance of Influence+ and Fisher+, and where there are few training "
-        "nodes of Influence's; the next claim is without it.",
+        "The baselines run as published, with noise of a size that is theirs to choose: Influence's and Influence+'s "
+        "of deviation 0.1, over lambda, which is 1e-4 here, and the number of training nodes; Fisher+'s of 0.01, over "
+        "lambda's fourth root. It is most of the distance of Influence+ and Fisher+, and of Influence's with few "
+        "training nodes; the next claim is without it.",
         "test_smallest_examples.py::test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing",
     ),
     Claim(
@@ -108,8 +108,9 @@ CLAIMS = (
         "Projector's output is provably closer to retraining than Influence and Fisher.",
         compared("closeness", "weights", tuple((LETHE, other) for other in _NOISELESS), smaller),
         "A Newton step on the remaining graph (Fisher+ or Influence+ without noise) goes most of the way to the "
-        "retrained weights; the projection, where no direction is lost, none of it. Of the authors’ code of Influence+ "
-        "the claim holds: it takes all neighbours out of training as well, and so comes near to another model.",
+        "retrained weights; the projection, where no direction is lost, none of it. For the authors’ code of "
+        "Influence+ the claim holds: it takes all neighbours out of training as well, and so comes near to another "
+        "model.",
         "test_smallest_examples.py::test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing",
     ),
     Claim(

@@ -48,7 +48,7 @@ CLAIMS = (
         "… but it also increases the variance of the model performance (± 0.12 to ± 0.31).",
         deviation_with_mlp,
         "Standard deviations over five seeds, in points, where a seed draws the split. Where a graph has its own, "
-        "seeds change nothing but the MLP, and the claim would hold by construction.",
+        "seeds change only the MLP, and the claim would hold by construction.",
         "test_smallest_examples.py::test_an_mlp_need_not_make_accuracy_vary",
     ),
     Claim(

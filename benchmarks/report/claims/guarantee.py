@@ -38,10 +38,10 @@ CLAIMS = (
         "The unlearned model parameters do not contain any information about the unlearned node features, which is "
         "guaranteed by algorithmic construction.",
         all_of(never_unchanged, untold),
-        "What is guaranteed is that the weights are a combination of the remaining features. With which coefficients, "
-        "the deleted nodes have helped to say; where the others span every direction, the projection changes nothing, "
-        "and the weights are still those that were trained on the deleted. Judged by random deletions that change no "
-        "weight, and by whether an attacker tells unlearned nodes from such as were never there.",
+        "The guarantee is that the weights are a combination of the remaining features. The deleted nodes have "
+        "influenced its coefficients. Where the others span every direction, the projection changes nothing, and the "
+        "weights are still those that were trained on the deleted nodes. Judged by random deletions that change no "
+        "weight, and by whether an attacker distinguishes unlearned nodes from nodes that were never there.",
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
         general=True,
     ),

@@ -93,14 +93,14 @@ CLAIMS = (
         "Table 1, observation 1",
         "GraphEraser can perfectly unlearn the deleted nodes (30.6 → 0).",
         channel(LINEAR_ERASERS, gone=True),
-        "Its shards are trained anew; how the other shards were cut still depends on the deleted nodes.",
+        "Its shards are trained again; how the other shards were cut still depends on the deleted nodes.",
     ),
     Claim(
         "Influence+ and Fisher+ leave some of it",
         "Table 1, observation 1",
         "Influence+ and Fisher+ cannot fully unlearn the correlation because they are approximate.",
         channel(APPROXIMATE, gone=False),
-        "What is left here is their noise, as large as along any direction without data: see the next claim. The "
+        "Their noise is left here, as large as along any direction without data: see the next claim. The "
         "authors' code adds none, but its loop over the classes ends before the injected one, whose column of W keeps "
         "what it had: the paper's 29.2 → 14.1 is the same for both methods.",
     ),
@@ -117,14 +117,14 @@ CLAIMS = (
     Claim(
         "The projection takes less time than every baseline",
         "Table 1, observation 2",
-        "Projector requires less time to unlearn because it is a one-shot approach: 0.07 s beside 0.3 to 1,973 s.",
+        "Projector requires less time to unlearn because it is a one-shot approach: 0.07 s against 0.3 to 1,973 s.",
         compared(
             "injection", "times_lethe", tuple((LETHE, other) for other in _OTHERS), smaller, unit=" times Lethe’s"
         ),
         "As multiples of what Lethe's projection takes in the same run, predictions included; retraining is by "
-        "Newton's method instead of epochs of descent. Of methods that delete a batch at once: certified removal and "
-        "ScaleGUN go node by node. GraphEraser with BEKM is left out: it sees the mark, and gathers the deleted nodes "
-        "in one shard or a few, where often little or nothing is left to be trained.",
+        "Newton's method instead of epochs of descent. Only methods that delete a whole batch are compared: certified "
+        "removal and ScaleGUN go node by node. GraphEraser with BEKM is left out: it sees the mark, and gathers the "
+        "deleted nodes in one shard or a few, where often little or nothing is left to be trained.",
         "test_smallest_examples.py::test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many",
     ),
     Claim(
@@ -144,7 +144,7 @@ CLAIMS = (
         "GraphEraser has around 4 and 9 % performance degradation due to graph partitioning (ogbn-arxiv, -products).",
         accuracies("injection", "accuracy_after", tuple((name, RETRAINED) for name in LINEAR_ERASERS), costs),
         "Counted from one point on; each shard has an eighth of the training nodes. Those of BEKM, cut by the outputs "
-        "of a GraphSAGE, mostly hold one class, and a model of one class knows no other.",
+        "of a GraphSAGE, mostly hold one class, and a model of one class cannot predict another.",
         "test_smallest_examples.py::test_an_eraser_costs_no_accuracy_where_classes_have_features_of_their_own",
     ),
     Claim(
@@ -161,7 +161,7 @@ CLAIMS = (
                 better,
             ),
         ),
-        "Here of the linear model, on the one of those datasets that there is. As good is not better.",
+        "Here with the linear model, on the only one of those datasets at hand. As good is not better.",
         "test_smallest_examples.py::test_an_eraser_costs_no_accuracy_where_classes_have_features_of_their_own",
     ),
     Claim(
@@ -194,8 +194,8 @@ CLAIMS = (
             lambda first, second: costs(first, second) - 9 * POINT,
             cases=("1e-06",),
         ),
-        "At the paper's own 1e-6. What is still meaningful the paper does not say: counted are ten points less than "
-        "retraining, and some of what is left is far above guessing. Along directions without data the noise is "
+        "At the paper's own 1e-6. The paper does not define “meaningful”: ten points less than retraining count as no "
+        "longer so, though some of what is left is far above guessing. Along directions without data the noise is "
         "divided by lambda, that of Fisher+ by its fourth root; along others it is divided by what data add to it.",
         "test_smallest_examples.py::test_noise_costs_no_accuracy_where_classes_have_features_of_their_own",
     ),
@@ -209,8 +209,8 @@ CLAIMS = (
             ((LETHE, RETRAINED), (_DIFFUSED, "retraining, with diffusion")),
             better,
         ),
-        "What is kept of the deleted nodes' labels beside the lost direction can help or hurt; here trained to the "
-        "optimum both times.",
+        "The weights keep a part of the deleted nodes' labels outside the lost direction, which can help or hurt; here "
+        "trained to the optimum both times.",
         "test_robustness.py::test_the_projection_can_be_worse_than_retraining",
     ),
     Claim(

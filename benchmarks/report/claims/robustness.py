@@ -201,9 +201,9 @@ CLAIMS = (
         "test_robustness.py::test_a_network_can_be_better_than_every_linear_model",
     ),
     Claim(
-        "Linear models are better than GNNs whoever is deleted",
+        "Linear models are better than GNNs for dense and sparse deletions",
         "Table 4, observation 1",
-        "Linear-GNNs could achieve even better performance than non-linear GNNs (Flickr, dense: 50.63 beside 49.35).",
+        "Linear-GNNs could achieve even better performance than non-linear GNNs (Flickr, dense: 50.63 against 49.35).",
         better_on_most(
             "degrees", "accuracy_after", tuple((one, network) for one in (RETRAINED, LETHE) for network in NETWORKS)
         ),
@@ -219,7 +219,7 @@ CLAIMS = (
         "test_smallest_examples.py::test_a_sparse_graph_can_gain_from_the_deletion_of_its_densest_node",
     ),
     Claim(
-        "The projection is slightly better than retraining whoever is deleted",
+        "The projection is slightly better than retraining for dense and sparse deletions",
         "Table 4, observation 3",
         "The performance of Projector is around 0.06 to 0.1 % better than re-training.",
         accuracies("degrees", "accuracy_after", ((LETHE, RETRAINED),), better),
@@ -232,10 +232,10 @@ CLAIMS = (
         "The probability of classifying them as “untrained” should be lower than 50 %.",
         told("deleted", lambda before, after: 0.5 - before),
         "The classifier sees class probabilities, and learned on a model and a graph of the adversary's own. On Cora "
-        "it says “untrained” of 14.9 %, and of 31.0 % of those never trained on (theirs: 46.35 and 63.17 %). It is as "
-        "good (58.2 % right, the two kinds weighing the same; theirs 57.8 %), but takes for trained on whomever the "
-        "model is sure of, and a linear model trained to its optimum is sure of most, the more the smaller lambda. "
-        "How far theirs was trained they do not say; their figures deviate by 17 points between splits.",
+        "it calls 14.9 % “untrained”, and 31.0 % of those never trained on (theirs: 46.35 and 63.17 %). It is as good "
+        "(58.2 % right, the two kinds weighing the same; theirs 57.8 %), but takes every node that the model is sure "
+        "of for trained on, and a linear model trained to its optimum is sure of most, the more the smaller lambda. "
+        "They do not report how far theirs was trained; their figures deviate by 17 points between splits.",
     ),
     Claim(
         "Membership inference sees the deletion",
@@ -247,7 +247,7 @@ CLAIMS = (
     Claim(
         "The projection hides a deletion from membership inference as well as retraining",
         "Table 5",
-        "58.38 % of the deleted as “untrained” beside 59.37 % on Cora, 67.33 beside 66.33 % on Citeseer.",
+        "58.38 % of the deleted as “untrained” against 59.37 % on Cora, 67.33 against 66.33 % on Citeseer.",
         hidden_as_well,
         "By how much less often the deleted are called untrained than others, who never were trained on, to five "
         "points: retrained on a tenth of its nodes a model is less sure of everybody, which the deleted alone would "
@@ -256,7 +256,7 @@ CLAIMS = (
         "test_robustness.py::test_where_no_direction_is_lost_the_projection_hides_nobody",
     ),
     Claim(
-        "What it says of the others hardly changes",
+        "Its answers on the other nodes hardly change",
         "Table 5, observation 2",
         "The prediction on kept nodes and on others is almost unchanged after Projector (52.31 and 51.64, 63.17 and "
         "63.84).",
@@ -277,7 +277,7 @@ CLAIMS = (
         "Appendix on SVM",
         "… subject to sum alpha_i y_i = 0.",
         of_machines("imbalance", (SMOOTHED_HINGE,), lambda share: _BALANCED - share),
-        "The constraint belongs to a bias, which the primal problem has not. Of one point alone it leaves alpha = 0, "
+        "The constraint belongs to a bias, which the primal problem lacks. For a single point it leaves alpha = 0, "
         "while the primal solution is not 0. Measured: |sum alpha_i y_i| as a share of sum alpha_i, at the optimum.",
         "test_robustness.py::test_the_printed_dual_of_the_svm_gives_one_point_nothing_while_the_primal_solution_is_not_zero",
         general=True,

@@ -29,16 +29,16 @@ CLAIMS = (
     Claim(
         "delta is small",
         "Table 3 and Assumption 3",
-        "delta is relatively small compared to the norm of the average node features (0.2984 beside 0.6923 on Cora).",
+        "delta is relatively small compared to the norm of the average node features (0.2984 against 0.6923 on Cora).",
         delta_beside_the_mean,
-        "delta is 1 on Cora's words as they are, since a word that one document alone has is no combination of others; "
+        "delta is 1 on Cora's words as they are, since a word of a single document is not a combination of others; "
         "and 0, exactly, wherever every row lies in the span of the others.",
         "test_smallest_examples.py::test_delta_of_a_word_of_one_document_is_not_as_printed_in_any_scaling",
     ),
     Claim(
         "delta and the mean row have the printed size",
         "Table 3",
-        "0.2984 beside 0.6923 on Cora, 0.0049 beside 0.5546 on Pubmed.",
+        "0.2984 against 0.6923 on Cora, 0.0049 against 0.5546 on Pubmed.",
         delta_as_printed,
         "Not traced. Nearest is 0.3015 = 1/sqrt(11) for Cora's rows divided by their norms: eleven words, one of "
         "them nobody else's. The means are of none of the three scalings, and Pubmed's rows span all 500 features "
@@ -51,8 +51,8 @@ CLAIMS = (
         "The delta value on the Cora dataset is larger than other datasets: 1,433 binary features, close to the total "
         "number of nodes.",
         delta_of_cora,
-        "Of the graphs that are here, in the same scaling. In the paper's own table that of ogbn-arxiv is larger, "
-        "0.3815 beside 0.2984.",
+        "Compared with the graphs that are here, in the same scaling. In the paper's own table that of ogbn-arxiv is "
+        "larger, 0.3815 against 0.2984.",
         "test_smallest_examples.py::test_delta_can_be_larger_where_features_are_fewer",
     ),
     Claim(
@@ -90,7 +90,7 @@ CLAIMS = (
         "Proposition 2",
         "It is very likely satisfied in practice.",
         condition,
-        "It holds of any graph: delta is at most B_x, and the right side is more than B_x. What it is said to imply "
+        "It holds for any graph: delta is at most B_x, and the right side is more than B_x. Its supposed consequence "
         "fails: see the Newton step. The proof compares bounds on how far each method moves, not distances to "
         "retraining.",
     ),
@@ -134,7 +134,7 @@ CLAIMS = (
                 for each in ("train", "validation")
             )
         ),
-        "Of the training nodes that remain. Where no direction is lost the weights are the same, and only the graph "
+        "Training nodes are those that remain. Where no direction is lost the weights are the same, and only the graph "
         "has changed.",
         "test_smallest_examples.py::test_training_and_validation_accuracy_need_not_drop",
     ),
@@ -151,7 +151,7 @@ CLAIMS = (
         "Figure 6, observation 3",
         "Fine-tuning could save a lot of time comparing to re-training from scratch.",
         repair_beside_retraining,
-        "By what the repair takes beyond the projection, beside retraining, both by Newton's method, with 1 % deleted "
+        "The repair’s time beyond the projection against retraining, both by Newton's method, with 1 % deleted "
         "as in Figure 6 and without the preconditioner that a service makes beforehand. “Could” is read as: on more "
         "than half of the graphs. In the paper's descent the start is worth more: with the step of Theorem 1, F is "
         "farther from its minimum after 1,000 steps from zero than after the projection without any.",
@@ -169,14 +169,14 @@ CLAIMS = (
         "With diffusion, the projection is always better than retraining",
         "Table 6, observation 2",
         "With adaptive diffusion the unlearning solution, fine-tuned or not, always outperforms re-training (73.09 "
-        "and 73.13 beside 73.00).",
+        "and 73.13 against 73.00).",
         all_of(
             *(
                 fine_tuned((each, "accuracy"), ("retrained", "accuracy"), lambda ours, anew: ours - anew, (DIFFUSED,))
                 for each in ("after", *_ENDS)
             )
         ),
-        "Retraining learns the sigmas of diffusion anew, on 1 % fewer nodes.",
+        "Retraining learns the sigmas of diffusion again, on 1 % fewer nodes.",
         "test_robustness.py::test_the_projection_can_be_worse_than_retraining",
     ),
     Claim(
@@ -192,12 +192,12 @@ CLAIMS = (
         "graph with two components, or with two pairs of leaves that each share their neighbour. Where "
         "eigenvalues repeat, eigenvectors can be chosen so that as many rows of U X are zero as dimensions are out of "
         "reach (next claim). Adaptive diffusion, of which the paper hopes that it could alleviate them, "
-        "has rows that sum to 1, and so the eigenvalue 1 of every component whatever its sigmas "
+        "has rows that sum to 1, and so the eigenvalue 1 of every component for all sigmas "
         "(test_smallest_examples.py::test_adaptive_diffusion_has_the_eigenvalue_1_of_every_component).",
         "test_theory.py::test_what_a_linear_gnn_reaches_is_the_rank_of_all_powers",
     ),
     Claim(
-        "The sigmas of adaptive diffusion tell nothing",
+        "The sigmas of adaptive diffusion leak nothing",
         "Section 3.4",
         "They need not be modified, since these scalars will not leak the node feature information.",
         lambda results: [],
@@ -212,7 +212,7 @@ CLAIMS = (
         "… under mild conditions, it could approximate any function defined on the graph.",
         exactly_none("expressiveness", tuple(LOOPS), (("missed", "dimensions of functions are out of reach"),)),
         "The proposition itself is right: with its conditions there are such weights, one set for each of n powers. "
-        "These graphs do not have them, and nodes with the same neighbours and features are told apart by no weights. "
+        "These graphs do not have them, and no weights separate nodes with the same neighbours and features. "
         "Graphs where this proves nothing are left out.",
         "test_theory.py::test_what_a_linear_gnn_reaches_is_the_rank_of_all_powers",
     ),

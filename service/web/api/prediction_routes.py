@@ -165,7 +165,9 @@ class ModelAnswer(BaseModel):
     loss: str
     regularization: float = Field(alias="lambda", description="Weight of the squared norm in the loss.")
     rank: int | None = Field(description=f"Dimension of the span of the live nodes' features. {_AUDIT}")
-    condition_number: float | None = Field(description=f"Of the features at import, over the kept directions. {_AUDIT}")
+    condition_number: float | None = Field(
+        description=f"Condition number of the features at import, over the kept directions. {_AUDIT}"
+    )
     accuracy: dict[str, float | None] | None = Field(
         description="Shares of training, validation and test nodes predicted rightly at import; null for a regression. "
         f"{_AUDIT}"
@@ -183,7 +185,7 @@ class ModelAnswer(BaseModel):
     distance_bound_relative: float | None = Field(
         description=f"The same, relative to the size of the weights. {_AUDIT}"
     )
-    repair: RepairStatus = Field(description="Of the committed version.")
+    repair: RepairStatus = Field(description="State of the committed version's repair.")
     repair_progress: RepairProgressAnswer | None = Field(description=f"While `repair` is pending. {_AUDIT}")
     guarantee: Guarantee
     device: str

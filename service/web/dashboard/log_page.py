@@ -90,7 +90,7 @@ async def checked(request: Request, visitor: SignedIn) -> Response:
             for which in ("", "against_")
         )
     except ValueError:
-        raise InvalidRequest("That is no checkpoint.", "Load the page of the log again.") from None
+        raise InvalidRequest("This is not a checkpoint.", "Load the page of the log again.") from None
     async with transaction(services_of(request).engine) as connection:
         await LogCheckRepository(connection).record(visitor.key.id, checked, against)
     return Response(status_code=204)

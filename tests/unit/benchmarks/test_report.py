@@ -164,7 +164,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_names_what_is_missing() -> 
     assert "<td>not planned</td>" in text
     assert text.count(UNREACHABLE) > 50
     assert "<svg" in text
-    assert "no reproduction" in text
+    assert "do not reproduce" in text
 
 
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:

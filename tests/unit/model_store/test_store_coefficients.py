@@ -104,11 +104,11 @@ def test_coefficients_that_no_crash_explains_are_refused_by_name(tmp_path: Path)
     model = small_model()
     store = model.create(tmp_path / "m")
     store.write_version(VersionRef(3, 1), a_state(model, 1), beta_version=2, edges=0)
-    with pytest.raises(StoreDamaged, match=r"base holds the span coefficients of version 0, and version 3-1 goes"):
+    with pytest.raises(StoreDamaged, match=r"base holds the span coefficients of version 0, but version 3-1 needs"):
         store.stale_coefficients(VersionRef(3, 1))
     store.write_beta(model.beta, model.label_beta, version=3, fencing=1)
     for ref in (VersionRef(0, 0), VersionRef(3, 1)):
         with pytest.raises(StoreDamaged, match="coefficients of version 3"):
             store.stale_coefficients(ref)
-    with pytest.raises(ValueError, match="version 3 cannot go with coefficients of version 4"):
+    with pytest.raises(ValueError, match="version 3 cannot use coefficients of version 4"):
         store.write_version(VersionRef(3, 1), a_state(model, 1), beta_version=4, edges=0)

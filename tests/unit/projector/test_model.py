@@ -157,9 +157,9 @@ def test_rescaled_columns_are_not_seen_from_outside(small: Graph) -> None:
         ({"nodes": [1], "features": [1]}, "both remove_nodes and remove_features"),
         ({"edges": [[0, 0]]}, "no edge"),
         ({"edges": [[0, 500]]}, "row that the graph does not have"),
-        ({"edges": [[0, 4, 9], [117, 99, 3]]}, "an edge a row"),
-        ({"edges": [[0.5, 1.0]]}, "an edge a row"),
-        ({}, "update is empty"),
+        ({"edges": [[0, 4, 9], [117, 99, 3]]}, "one edge per row"),
+        ({"edges": [[0.5, 1.0]]}, "one edge per row"),
+        ({}, "The update is empty"),
     ],
 )
 def test_what_is_not_there_is_refused_with_a_remedy(model: Model, wrong: dict[str, Any], said: str) -> None:

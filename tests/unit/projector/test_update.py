@@ -378,7 +378,7 @@ def test_a_model_on_an_mlp_takes_its_outputs_of_new_nodes() -> None:
         ({"add_edges": [[0, 40]]}, "does not have"),
         ({"add_edges": [[1, 1]]}, "to itself"),
         ({"add_edges": [[0, 39], [39, 0]]}, "twice"),
-        ({"remove_nodes": [3], "add_edges": [[0, 3]]}, "not there"),
+        ({"remove_nodes": [3], "add_edges": [[0, 3]]}, "does not exist"),
         ({"remove_edges": [[0, 0]]}, "no edge"),
     ],
 )

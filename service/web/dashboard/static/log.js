@@ -65,7 +65,7 @@ async function denies(report, { size, root }, against) {
   const told = await fetch(page.dataset.checks, { method: "POST", body });
   const denied = told.status === 409;
   if (denied) report.line("bad", `The server denies the checkpoint of ${size} leaves that it has signed: its log was changed or cut since.`);
-  else if (!told.ok || told.redirected) report.line("warn", `It is not noted that you have checked it: the server answered ${told.status}.`);
+  else if (!told.ok || told.redirected) report.line("warn", `Your check was not recorded: the server answered ${told.status}.`);
   return denied;
 }
 
@@ -73,7 +73,7 @@ document.getElementById("compare-form").addEventListener("submit", run("compare"
   const earlier = readCheckpoint(kept.value.replaceAll("\r\n", "\n").replace(/\s*$/, "\n"));
   await reportSignature(report, earlier, keys);
   const { origin } = readCheckpoint(note);
-  if (earlier.origin !== origin) report.line("bad", `It is of another log: ${earlier.origin}.`);
+  if (earlier.origin !== origin) report.line("bad", `It belongs to another log: ${earlier.origin}.`);
   await compare(report, earlier);
 }));
 

@@ -66,8 +66,8 @@ async function verify(report, receipt) {
   }
   if (since.some((leaf) => leaf.details.model !== leaves[0].request.model)) report.line("bad", "It describes what happened to another model.");
   const wrong = differences(receipt.summary, leaves, since);
-  if (wrong.length) report.line("bad", `Its summary does not say what its signed events say: ${wrong.join(", ")}.`);
-  else report.line("good", "Its summary says what its signed events say.");
+  if (wrong.length) report.line("bad", `Its summary contradicts its signed events: ${wrong.join(", ")}.`);
+  else report.line("good", "Its summary agrees with its signed events.");
   const fingerprint = toHex(await leafHash(canonical(leaves.at(-1))));
   const onPaper = location.hash.slice(1).toLowerCase();
   if (/^[0-9a-f]{64}$/.test(onPaper)) {

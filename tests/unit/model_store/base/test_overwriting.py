@@ -65,7 +65,7 @@ def test_a_page_that_the_file_system_does_not_give_is_an_error_and_not_the_end_o
     monkeypatch.setattr(os, "preadv", while_the_page_is_gone)
     for slots in ([0, 2], [2]):
         path.write_bytes(b"x" * 3 * 4096)
-        with pytest.raises(OSError, match="no room"):
+        with pytest.raises(OSError, match="no space left"):
             overwrite(path, np.array(slots), slot_bytes=4096, fill=0)
 
 

@@ -32,7 +32,7 @@ def test_a_hundred_thousand_publications_are_those_of_the_closed_form() -> None:
         assert Fraction(spent.mu) ** 2 >= exact
         assert spent.mu == pytest.approx(mechanism.mu * math.sqrt(spent.publications), rel=1e-12)
         assert spent.share == pytest.approx(spent.publications / count, rel=1e-9)
-    with pytest.raises(PromiseError, match="than was promised"):
+    with pytest.raises(PromiseError, match="than promised"):
         ledger.add(count + 1, mechanism, oldest_deletion=1)
     ledger.add(count + 1, mechanism, oldest_deletion=2)
 

@@ -117,7 +117,7 @@ def test_a_dataset_with_an_id_of_a_canary_is_refused() -> None:
     graph = replace(graph, node_ids=NodeIds.of(["lethe-canary-x-1-1", *graph.node_ids[1:]]))
     with pytest.raises(GraphError, match="lethe-canary-x-1-1") as refusal:
         add_canaries(graph, 1, nodes=2, seed=0, tag="t")
-    assert "kept for canaries" in refusal.value.remedy
+    assert "reserved for canaries" in refusal.value.remedy
     with pytest.raises(GraphError, match="lethe-canary-x-1-1"):
         build_model(graph, ModelSpec(), name="m", dataset="m", split="full")
 

@@ -140,7 +140,7 @@ def lost(workers: Distributed) -> bool:
     with pytest.raises(ArithmeticError):
         failing.overflow()
     workers.beat()
-    with pytest.raises(WorkersLost, match="could not go on"):
+    with pytest.raises(WorkersLost, match="could not continue"):
         failing.die()
     # Nobody is waited for once more.
     with pytest.raises(WorkersLost, match="have lost one another"):

@@ -91,7 +91,7 @@ def test_one_with_another_model_is_named_and_left_out() -> None:
         assert meeting.settle("same", 2) == [2]
     assert place == [1]
     assert isinstance(told[0], WorkersDiffer)
-    assert "worker at 127.0.0.1 has made another model" in str(told[0])
+    assert "worker at 127.0.0.1 has loaded another model" in str(told[0])
 
 
 def test_one_that_dies_before_the_group_is_formed_is_missed_within_the_time_given() -> None:

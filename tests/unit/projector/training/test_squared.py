@@ -60,8 +60,8 @@ def test_training_takes_a_factorisation_and_no_more_than_two_steps(small: Graph,
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"loss": LossKind.SOFTMAX}, "the loss softmax does not take"),
-        ({"loss": LossKind.OVR}, "the loss ovr does not take"),
+        ({"loss": LossKind.SOFTMAX}, "the loss softmax does not accept"),
+        ({"loss": LossKind.OVR}, "the loss ovr does not accept"),
         ({"label_hops": 1}, "learn from classes"),
         ({"diffusion": True}, "learn from classes"),
     ],

@@ -78,7 +78,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     for file in ("rows.npy", "people.npz"):
         status, found, told = searched(lethe, file)
         assert (status, found.split(" ")[0]) == (0, "0"), found
-        assert "1 rows of features equal those of live nodes and are not traces" in told
+        assert "Not traces: 1 row of features, equal to those of live nodes" in told
         assert f"rows of the file and of the model: 0 and {TWIN}" in told
     # Whose rows they are is not known: it may be the node itself that is left.
     status, found, _ = searched(lethe, "rows.npy", ids=False)

@@ -245,7 +245,7 @@ SUMMARY = {
     "model_version": 64,
     "rank": None,
     "live_nodes": 2588,
-    "noise": "Whatever is published has noise.",
+    "noise": "Everything published has noise.",
 }
 
 
@@ -262,7 +262,7 @@ def test_the_summary_is_told_and_fails_when_a_request_is_overdue(lethe: CommandL
         "98.5%",
         "guarantee retrained",
         "2,588",
-        "Whatever is published has noise.",
+        "Everything published has noise.",
     ):
         assert told in ran.stdout
     assert re.search(r"^Refused +23\s*$", ran.stdout, re.MULTILINE)

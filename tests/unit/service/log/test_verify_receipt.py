@@ -102,7 +102,7 @@ def test_it_tells_what_befell_the_model_since(document: dict[str, Any]) -> None:
     report = verify_receipt(since, [SIGNER.public])
     assert report.is_good, report.findings
     assert [index for index, _ in report.unrequested] == [4, 6]
-    assert "a newly trained model took the place of cora: version 4 to 5" in since["summary"]["since"][0]["what"]
+    assert "a newly trained model replaced cora: version 4 to 5" in since["summary"]["since"][0]["what"]
     for others in ((imported(6, "pubmed"),), (imported(1),), (imported(6), imported(4)), (LEAVES[1],)):
         assert not verify_receipt(receipt_over(*others), [SIGNER.public]).is_good
 
