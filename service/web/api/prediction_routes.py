@@ -86,8 +86,7 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Deleted ids; always empty without deletions:read.")
 
 
-#: Members of a model that are null without audit:read. They are computed from the exact weights, features or graph, so
-#: a caller who has the data could use them to test what was deleted.
+#: Null without audit:read: computed from exact weights, features or graph, they could test what was deleted.
 AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
     *("repair_progress", "weights_sha256", "accuracy", "regression"),
