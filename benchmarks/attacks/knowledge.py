@@ -193,7 +193,7 @@ class Known:
 
 
 def clipped(changes: Array) -> Array:
-    """Clip `changes` (a, C) at the size that 2 % of them exceed, or at the smallest nonzero size if fewer are nonzero."""
+    """Clip `changes` (a, C) at the size that 2 % of them exceed, or the smallest nonzero size if fewer are nonzero."""
     size = np.abs(changes)
     limit = np.quantile(size, _UNCLIPPED) or size[size > 0].min(initial=np.inf)
     return np.clip(changes, -limit, limit)

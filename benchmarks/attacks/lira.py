@@ -68,7 +68,7 @@ def confidence(box: BlackBox, targets: Nodes, labels: Nodes) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Attackers:
-    """One attacker for each target: normal distributions of its confidence in models that unlearned it or never had it."""
+    """One attacker for each target: normal distributions of confidences of models that unlearned it or never had it."""
 
     #: Means and standard deviations, (2, T): first unlearned, then never trained on.
     means: Array
@@ -91,7 +91,7 @@ class Attackers:
         return cls(np.stack([mean for mean, _ in moments]), np.stack([deviation for _, deviation in moments]))
 
     def scores(self, told: Array) -> Array:
-        """Return log N(told; unlearned) - log N(told; never trained on) for the confidences (..., T) of other models."""
+        """Return log N(told; unlearned) - log N(told; never trained on) for confidences (..., T) of other models."""
         away = [(told - mean) / deviation for mean, deviation in zip(self.means, self.deviations, strict=True)]
         return np.asarray((away[1] ** 2 - away[0] ** 2) / 2 + np.log(self.deviations[1] / self.deviations[0]))
 

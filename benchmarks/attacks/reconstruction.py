@@ -116,7 +116,7 @@ def rows_by_steps(before: BlackBox, after: BlackBox, known: Known, count: int, c
 
 
 def changed_rows(before: BlackBox, after: BlackBox, known: Known) -> Array:
-    """Return the mean (p,) of the public rows, weighted by the change of their answers, or unweighted if none changed."""
+    """Return the mean (p,) of the public rows, weighted by the change of their answers; unweighted if none changed."""
     size = np.abs(known.changes(before, after)).sum(axis=1)
     return np.asarray(size @ known.H[known.asked] if size.any() else known.mean)
 

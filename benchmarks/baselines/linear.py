@@ -72,7 +72,7 @@ def check_linear(spec: ModelSpec) -> None:
 
 
 def remaining(graph: Graph, nodes: Nodes) -> Graph:
-    """Return `graph` without `nodes` (m,), which keep their rows without edges, features, label or place in the split."""
+    """Return `graph` without `nodes` (m,): they keep rows without edges, features, label or place in the split."""
     kept = np.ones(graph.nodes)
     kept[nodes] = 0.0
     keep = sp.diags_array(kept)
@@ -98,7 +98,7 @@ def remaining(graph: Graph, nodes: Nodes) -> Graph:
 
 
 def without_nodes(live: NDArray[np.bool_], nodes: Nodes) -> NDArray[np.bool_]:
-    """Return `live` (n,) without `nodes` (m,). Raises BaselineError for a node that is already deleted or named twice."""
+    """Return `live` (n,) without `nodes` (m,). Raises BaselineError for a node already deleted or named twice."""
     if not live[nodes].all() or np.unique(nodes).size != nodes.size:
         raise BaselineError("A node was deleted before, or is named twice.", "Name live nodes, each once.")
     left = live.copy()
