@@ -1,4 +1,4 @@
-"""Models for the tests that run Lethe as a process, each trained once a session."""
+"""Models for tests that run Lethe as a process, each trained once a session."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from projector.graph.graph import Graph
 from service.cli.main import main
 from tests.support.models.recomputation import Recomputation
 
-#: Some of its 150 words are carried by one node alone, so that deletions lose directions.
+#: Some of its 150 words occur in one node alone, so that deletions lose directions.
 SMALL = "synthetic:n=400,d=150,classes=4,seed=3"
 
 
