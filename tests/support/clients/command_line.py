@@ -32,7 +32,7 @@ class CommandLine:
             with pytest.raises(SystemExit) as ended:
                 main([str(argument) for argument in arguments])
         finally:
-            # Restores logging: a command's logs go to the output captured for this test.
+            # Restores logging, which a command redirects to this test's captured output.
             root.handlers[:] = handlers
             root.setLevel(level)
             structlog.configure(**structured)

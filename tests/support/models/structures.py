@@ -76,7 +76,7 @@ STRUCTURES: list[Callable[[np.random.Generator], Rows]] = [
 
 
 def oracle(rows: Rows, cutoff: float) -> tuple[int, Rows, Rows]:
-    """Return rank, the Gram matrix' pseudo-inverse and an orthonormal basis (d, r) of the span, by an SVD of the rows."""
+    """Return rank, the Gram matrix' pseudo-inverse and an orthonormal basis (d, r) of the span, by SVD."""
     _, sigma, right = np.linalg.svd(rows, full_matrices=False)
     kept = sigma > cutoff
     basis = right[kept].T
