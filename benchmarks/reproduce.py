@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
-    parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a synthetic graph and one seed")
+    parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results")
     options = parser.parse_args(arguments)
     with reported():
         require_known_variables(os.environ)

@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=["cora", "citeseer"])
     parser.add_argument("--cohorts", type=int, default=12)
-    parser.add_argument("--nodes", type=int, default=4, help="of each cohort")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes in each cohort")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--split", choices=["full", "public"], default="full")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

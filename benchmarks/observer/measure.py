@@ -99,9 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=DATASETS)
     parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
-    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="as of `lethe serve`; unset: weights as they are")
+    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="as in `lethe serve`; default: exact weights")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
     options = parser.parse_args()
     for seed in range(options.seeds):
         for dataset in options.dataset:

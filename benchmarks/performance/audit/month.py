@@ -321,7 +321,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> boo
 def main() -> None:
     """Make the month in the given database, or in a private one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner: empty, or of an earlier run")
+    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner: empty or from an earlier run")
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()

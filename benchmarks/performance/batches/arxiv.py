@@ -95,7 +95,7 @@ def main() -> None:
     """Print one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=f"folder of {ARXIV}")
-    parser.add_argument("--model", type=Path, help="folder of the model, trained there unless it is there already")
+    parser.add_argument("--model", type=Path, help="folder of the model; trained there if missing")
     options = parser.parse_args()
     folders = [options.data] if options.data else default_data_dirs(os.environ)
     dataset = found(folders)

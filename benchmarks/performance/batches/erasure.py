@@ -152,11 +152,11 @@ def main() -> None:
     """Print two lines for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", default=[], help="a folder of `./lethe train`")
-    parser.add_argument("--dataset", action="append", default=[], help="trained on with the default options")
+    parser.add_argument("--dataset", action="append", default=[], help="dataset to train on with the default options")
     parser.add_argument("--work", type=Path, help="folder on the disk to measure; a temporary one by default")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--hubs", type=int, default=5)
-    parser.add_argument("--chunks", action="store_true", help="erase by files of one chunk each as well")
+    parser.add_argument("--chunks", action="store_true", help="also erase by one-chunk files")
     options = parser.parse_args()
     print(
         f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}, medians, ms"

@@ -78,8 +78,8 @@ def main() -> None:
     """Print one line for each node, and the medians with their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=f"folder of {ARXIV}")
-    parser.add_argument("--nodes", type=int, default=20, help="how many deletions")
-    parser.add_argument("--batch", type=int, default=1, help="nodes in each")
+    parser.add_argument("--nodes", type=int, default=20, help="number of deletions")
+    parser.add_argument("--batch", type=int, default=1, help="nodes in each deletion")
     parser.add_argument("--hops", type=int, default=2)
     options = parser.parse_args()
     dataset = found([options.data] if options.data else default_data_dirs(os.environ))

@@ -141,7 +141,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="+", default=list(DATASETS))
-    parser.add_argument("--nodes", type=int, help="of the made-up graph; its edges and training nodes shrink with it")
+    parser.add_argument(
+        "--nodes", type=int, help="nodes of the synthetic graph; edges and training nodes scale with it"
+    )
     parser.add_argument("--data", type=Path, help="folder of the datasets")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)

@@ -180,11 +180,11 @@ def wait_for_repair(client: LetheClient) -> None:
 def main() -> None:
     """Print a table row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=Shape().nodes, help="edges and training nodes go with it")
+    parser.add_argument("--nodes", type=int, default=Shape().nodes, help="edges and training nodes scale with it")
     parser.add_argument("--features", type=int, default=Shape().features)
     parser.add_argument("--classes", type=int, default=Shape().classes)
     parser.add_argument(
-        "--folder", type=Path, help="where graph and model are kept, and found; default: a temporary one"
+        "--folder", type=Path, help="folder for graph and model, reused if present; default: a temporary one"
     )
     options = parser.parse_args()
     shape = replace(Shape().of_nodes(options.nodes), features=options.features, classes=options.classes)

@@ -360,7 +360,7 @@ def main() -> None:
     """Print the table after each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="*", default=[name for name in DATASETS if name != PRODUCTS])
-    parser.add_argument("--nodes", type=int, nargs="*", default=[100_000, 400_000], help="of made-up graphs")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[100_000, 400_000], help="nodes of synthetic graphs")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder of the datasets")

@@ -102,7 +102,7 @@ def main() -> None:
     """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attacks", nargs="+", choices=list(attackers.ATTACKS), default=list(attackers.ATTACKS))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each window")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window")
     options = parser.parse_args()
     print(
         f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}, "

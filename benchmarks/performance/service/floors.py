@@ -269,7 +269,7 @@ def main() -> None:
     """Print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(_PARTS), default=list(_PARTS))
-    parser.add_argument("--datasets", nargs="+", default=["cora", "arxiv"], help="of the stream")
+    parser.add_argument("--datasets", nargs="+", default=["cora", "arxiv"], help="datasets of the stream")
     parser.add_argument("--repairs", nargs="+", choices=["never", "always"], default=["never", "always"])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="folder that keeps the models for the next run")

@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--deletions", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--growth", type=float, default=0.05, help="most growth of memory after the first tenth")
+    parser.add_argument("--growth", type=float, default=0.05, help="maximum growth of memory after the first tenth")
     options = parser.parse_args()
     nodes = [str(number) for number in range(options.nodes)]
     doomed = random.Random(0).sample(nodes, options.deletions)

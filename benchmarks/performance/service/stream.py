@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("dataset", nargs="+")
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--every", type=float, help="seconds between two deletions")
-    parser.add_argument("--repair-budget", help="as `./lethe serve` takes it; its default by default")
+    parser.add_argument("--repair-budget", help="as in `./lethe serve`; default: its default")
     parser.add_argument("--out", type=Path, help="folder that keeps the models for the next run")
     options = parser.parse_args()
     pace = "one after another" if options.every is None else f"one every {options.every:g} s"
