@@ -1,8 +1,8 @@
-"""How many lines of code a folder has, without blank lines, comments and docstrings.
+"""Counts the lines of code in a folder, without blank lines, comments and docstrings.
 
-`python -m benchmarks.code_lines FOLDER...` prints a line per folder, of its Python and SQL without migrations, which
-are kept for good. A line of Python counts when a token other than a comment stands on it; every line of a string that
-is no docstring counts.
+`python -m benchmarks.code_lines FOLDER...` prints a line for each folder, covering its Python and SQL without
+migrations, which are kept for good. A line of Python counts if it holds a token other than a comment. Every line of a
+string that is not a docstring counts.
 """
 
 import ast
@@ -16,7 +16,7 @@ _NOTHING = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, to
 
 
 def code_lines(file: Path) -> int:
-    """The lines of a file on which there is code."""
+    """Return the number of lines with code in a file."""
     source = file.read_text()
     if file.suffix == ".sql":
         lines_of_sql = (line.strip() for line in source.splitlines())

@@ -1,4 +1,4 @@
-"""The device that figures are measured on."""
+"""The device of a measurement."""
 
 import platform
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 
 
 def device_name(device: torch.device) -> str:
-    """What to write beside a figure."""
+    """Return the device's name, to print beside a figure."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]

@@ -1,13 +1,13 @@
-"""The paper's claims, measured: each reproduced or refuted, in one report.
+"""Measures the paper's claims and reports each as reproduced or refuted.
 
 An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes, each one JSON file. A unit
-whose file is there is not measured again; remove the file to have that done. One that runs out of its time is recorded
-with what it had until then.
+with a file is not measured again; remove the file to repeat it. A unit that runs out of time records its partial
+result.
 
-    ./lethe reproduce                                   every experiment, what is missing of it
+    ./lethe reproduce                                   every experiment, missing units only
     ./lethe reproduce injection --dataset cora --seeds 1
-    ./lethe reproduce report                            one HTML file of what there is
-    ./lethe reproduce --quick                           all of it on a small made-up graph, in a folder of its own
+    ./lethe reproduce report                            one HTML file of the results so far
+    ./lethe reproduce --quick                           everything on a small synthetic graph, in its own folder
 """
 
 import argparse
@@ -29,7 +29,7 @@ _QUICK = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line; of `sys.argv` where `arguments` is None."""
+    """Run the command line, from `sys.argv` if `arguments` is None."""
     parser = argparse.ArgumentParser(
         prog="lethe reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", nargs="+", help="names, files or synthetic:…; default: each experiment's own")
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--quick", action="store_true", help="a made-up graph and one seed: does it run?")
-    parser.add_argument("--out", type=Path, help="the folder of the results; default: benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a synthetic graph and one seed")
+    parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results")
     options = parser.parse_args(arguments)
     with reported():
         require_known_variables(os.environ)
@@ -60,6 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # Ends the process that measures as well.
+    # Also ends the measuring process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

@@ -1,4 +1,4 @@
-"""The calls of api.md made anew, in one run against one Lethe, with what each of them printed.
+"""Repeats the calls of api.md in one run against one Lethe, and records their output.
 
 python -m docs.api_calls     serves Cora at port 8000 meanwhile, and writes api.md
 """
@@ -13,12 +13,12 @@ from tests.support.documents.newcomer import Newcomer, checkout
 from tests.support.documents.shown import Command, commands
 
 PAGE = Path(__file__).parent / "api.md"
-#: As the page says at its top.
+#: The settings that the page states at its top.
 SETTINGS = {"LETHE_PORT": "8000", "LETHE_MAX_WAIT_MS": "2000", "LETHE_MAX_PREDICTED_NODES": "2"}
 
 
 def answered(page: str, outputs: list[tuple[Command, str]]) -> str:
-    """`page` with what each command printed after it, in the place of what stood there."""
+    """Return `page` with the output of each command replaced by the new one."""
     lines = page.splitlines()
     for command, output in reversed(outputs):
         first = command.line - 1 + len(command.text.splitlines())

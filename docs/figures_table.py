@@ -1,6 +1,6 @@
-"""The table of an audit's figures in api.md, made from the figures themselves.
+"""Generates the table of an audit's figures in api.md from the figures themselves.
 
-python -m docs.figures_table     writes it anew; a test fails while it is out of date
+python -m docs.figures_table     rewrites it; a test fails while it is out of date
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ PAGE = Path(__file__).parent / "api.md"
 
 
 def table() -> str:
-    """One row per figure that answers have, in their order."""
+    """Return one row for each figure in answers, in their order."""
     lines = ["| field of `audit` | unit | meaning |", "| --- | --- | --- |"]
     for name, figure in FIGURES.items():
         if figure.in_answers:
@@ -23,7 +23,7 @@ def table() -> str:
 
 
 def with_current_table(page: str) -> str:
-    """`page` with the table as it is now; ValueError when a mark is missing."""
+    """Return `page` with the current table. Raises ValueError if a mark is missing."""
     return between_marks(page, "figures", table())
 
 

@@ -1,6 +1,6 @@
-"""The tables of observer.md, made from the results that are committed.
+"""Generates the tables of observer.md from the committed results.
 
-python -m docs.observer_table     writes them anew; a test fails while they are out of date
+python -m docs.observer_table     rewrites them; a test fails while they are out of date
 """
 
 import json
@@ -32,12 +32,12 @@ _HEAD = (
 
 
 def tables(folder: Path = RESULTS) -> str:
-    """One for each dataset, loss and certificate that was measured, the seeds of each together."""
+    """Return one table for each measured dataset, loss and certificate, pooling the seeds."""
     return "\n".join(_table(units) for units in _measured(folder))
 
 
 def defaults(folder: Path = RESULTS) -> str:
-    """A row for each, and for who may ask for all nodes and who for few: one node deleted, 2 decimals told."""
+    """Return rows for observers that may query all nodes and few nodes: one node deleted, answers with 2 decimals."""
     head = ("graph", "loss", "weights", "asked", *_HEAD[3:])
     lines = [f"| {' | '.join(head)} |", f"| --- | --- | --- |{' ---: |' * (len(head) - 3)}"]
     for units in _measured(folder):
@@ -50,12 +50,12 @@ def defaults(folder: Path = RESULTS) -> str:
 
 
 def with_current_table(page: str) -> str:
-    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    """Return `page` with the current tables. Raises ValueError if a mark is missing."""
     return between_marks(between_marks(page, "observer", tables()), "defaults", defaults())
 
 
 def _measured(folder: Path) -> list[list[dict[str, Any]]]:
-    """The results of each dataset, loss and certificate."""
+    """Return the results of each dataset, loss and certificate."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
     units = sorted(
         {(one["dataset"], one["loss"], one["certify"]) for one in found},
@@ -84,17 +84,17 @@ def _table(units: Sequence[dict[str, Any]]) -> str:
 
 
 def _pooled(units: Sequence[dict[str, Any]], case: str) -> dict[str, list[float]]:
-    """The figures of a case of all seeds."""
+    """Return the figures of a case, pooled over seeds."""
     return {name: [value for one in units for value in one["cases"][case][name]] for name in units[0]["cases"][case]}
 
 
 def _deleted(units: Sequence[dict[str, Any]]) -> list[int]:
-    """How many nodes went at a time."""
+    """Return the sizes of deletions."""
     return sorted({int(name.partition(" ")[0]) for name in units[0]["cases"]})
 
 
 def _counts(units: Sequence[dict[str, Any]]) -> str:
-    """How many deletions of each size there were."""
+    """Return the number of deletions of each size."""
     counts = {
         deleted: sum(len(one["cases"][str(Case(deleted, "all", "full"))]["mean"]) for one in units)
         for deleted in _deleted(units)
@@ -122,7 +122,7 @@ def _share(values: Sequence[float]) -> str:
 
 
 def _mean(values: Sequence[float], write: Callable[[float], str] = "{:.2f}".format) -> str:
-    """Nothing where nothing was measured."""
+    """Format a mean with its interval; empty if nothing was measured."""
     if None in values:
         return ""
     low, high = bootstrap(values)

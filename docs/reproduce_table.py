@@ -1,6 +1,6 @@
-"""The tables of benchmarks.md that are of `./lethe reproduce`, made from the results in `benchmarks/results`.
+"""Generates the `./lethe reproduce` tables of benchmarks.md from the results in `benchmarks/results`.
 
-python -m docs.reproduce_table     writes them anew; a test fails while they are out of date
+python -m docs.reproduce_table     rewrites them; a test fails while they are out of date
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parent / "benchmarks.md"
 
 
 def with_current_table(page: str) -> str:
-    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    """Return `page` with the current tables. Raises ValueError if a mark is missing."""
     results = Results.of(RESULTS)
     for name, table in (
         ("injection", _injection(results)),
@@ -30,7 +30,7 @@ def with_current_table(page: str) -> str:
 
 
 def _injection(results: Results) -> Table:
-    """The feature injection test of the projection, a line for each dataset and share."""
+    """Return the feature injection test of the projection, a row for each dataset and share."""
     rows = []
     for dataset in results.datasets("injection"):
         for case in results.cases("injection", dataset):

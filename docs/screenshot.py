@@ -1,4 +1,4 @@
-"""The picture of the dashboard in the README, made from a Lethe of its own.
+"""Takes the picture of the dashboard in the README, from a Lethe of its own.
 
 python -m docs.screenshot     trains Cora, deletes from it, runs a drill, and writes images/dashboard.png
 """
@@ -16,7 +16,7 @@ from playwright.sync_api import ViewportSize, sync_playwright
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 
 PICTURE = Path(__file__).parent / "images" / "dashboard.png"
-#: Deleted one after another, so that the charts have points; 1703 alone supports a direction of the feature space.
+#: Deleted one by one, so that the charts have points. Node 1703 alone supports a direction of the feature space.
 NODES = [["12", "57"], ["1703"], ["100"], ["2001", "2002", "2003"], ["640"], ["7", "1500"]]
 SIZE: ViewportSize = {"width": 1120, "height": 838}
 
@@ -25,7 +25,7 @@ def take(url: str, picture: Path) -> None:
     """Photograph the overview of the Lethe at `url`."""
     with sync_playwright() as playwright:
         browser = shutil.which("chromium") or shutil.which("chromium-browser")
-        # Root has no sandbox to be had.
+        # Chromium's sandbox does not run as root.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
         running = playwright.chromium.launch(executable_path=browser, args=flags)
         page = running.new_page(viewport=SIZE, color_scheme="light")
@@ -36,7 +36,7 @@ def take(url: str, picture: Path) -> None:
         page.locator("canvas").first.wait_for()
         page.screenshot(path=picture)
         running.close()
-    # 64 colours are enough for a page of text, and make it a third of the size.
+    # 64 colours suffice for a page of text, and reduce the file to a third.
     Image.open(picture).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 

@@ -1,6 +1,6 @@
-"""The tables of settings.md, made from the settings themselves.
+"""Generates the tables of settings.md from the settings themselves.
 
-python -m docs.settings_table     writes it anew; a test fails while it is out of date
+python -m docs.settings_table     rewrites them; a test fails while they are out of date
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent / "settings.md"
 
 
 def table() -> str:
-    """One row per setting, in the order of the class."""
+    """Return one row for each setting, in the order of the class."""
     lines = ["| variable | flag of `serve` | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default}`"
@@ -24,7 +24,7 @@ def table() -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """What is allowed: the words of a choice, or the bounds of a number."""
+    """Describe the allowed values: the words of a choice, or the bounds of a number."""
     if get_origin(field.annotation) is Literal:
         return ", ".join(f"`{word}`" for word in get_args(field.annotation))
     bounds: dict[str, Any] = {
@@ -36,13 +36,13 @@ def _values(field: FieldInfo) -> str:
 
 
 def other_variables() -> str:
-    """One row per variable that is not a setting."""
+    """Return one row for each variable that is not a setting."""
     lines = ["| variable | read by |", "| --- | --- |"]
     return "\n".join(lines + [f"| `{name}` | {reader} |" for name, reader in OTHER_VARIABLES.items()]) + "\n"
 
 
 def between_marks(page: str, name: str, text: str) -> str:
-    """`page` with what stands between the two marks of `name` replaced; ValueError when a mark is missing."""
+    """Replace the text between the two marks of `name` in `page`. Raises ValueError if a mark is missing."""
     before, begin, rest = page.partition(f"<!-- {name}: begin -->\n")
     _, end, after = rest.partition(f"<!-- {name}: end -->\n")
     if not (begin and end):
@@ -51,7 +51,7 @@ def between_marks(page: str, name: str, text: str) -> str:
 
 
 def with_current_table(page: str) -> str:
-    """`page` with the tables as they are now; ValueError when a mark is missing."""
+    """Return `page` with the current tables. Raises ValueError if a mark is missing."""
     return between_marks(between_marks(page, "settings", table()), "other variables", other_variables())
 
 

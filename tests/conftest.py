@@ -1,6 +1,6 @@
 """Fixtures shared by all tests: real Postgres and Valkey servers, empty for each test.
 
-What takes long to import is imported by the fixtures that need it: `./lethe test FILE` starts as fast as FILE does.
+Fixtures import slow modules themselves, so that `./lethe test FILE` starts as fast as FILE does.
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.support.preloaded import Preloaded, Start, service_preloaded
 if TYPE_CHECKING:
     from tests.support.databases import Templates
 
-# Much of what tests check is checked by what they share.
+# The shared helpers contain many of the assertions.
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 pytest_plugins = ["tests.support.programs", "tests.support.failures", "tests.support.sweeps"]
@@ -31,7 +31,7 @@ pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ els
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Everyday tests keep their files in memory, unless a folder is given with --basetemp; the sweeps, on the disk."""
+    """Keep files of everyday tests in memory, unless --basetemp names a folder; sweeps use the disk."""
     try:
         require_known_variables(os.environ)
     except ConfigurationError as error:
@@ -47,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path) -> None:
-    """Drawn cases take as long as a loaded machine needs; the settings must be there when a module is imported."""
+    """Set no deadline for drawn cases, since the machine may be loaded. The settings must exist before a module's
+    import.
+    """
     if "hypothesis" in module_path.read_text():
         from hypothesis import HealthCheck, settings
 
@@ -57,7 +59,7 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def publications(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the service shares in memory goes with the files of the tests."""
+    """Keep the service's shared memory with the test files, so that both are removed together."""
     layout._MEMORY = tmp_path_factory.mktemp("memory")
 
 
@@ -77,7 +79,7 @@ def postgres_url(private_servers: PrivateServers) -> str:
 
 @pytest.fixture
 def make_database(postgres_url: str) -> Iterator[Callable[[], str]]:
-    """Call it for the URL of a fresh empty database, dropped after the test."""
+    """Return a function that creates a fresh empty database and returns its URL; all are dropped after the test."""
     from tests.support.databases import fresh_database
 
     with ExitStack() as stack:
@@ -92,7 +94,7 @@ def empty_database_url(make_database: Callable[[], str]) -> str:
 
 @pytest.fixture(scope="session")
 def templates(postgres_url: str) -> "Templates":
-    """What databases are copied from."""
+    """Databases to copy from."""
     from tests.support.databases import Templates
 
     return Templates(postgres_url)
@@ -118,7 +120,7 @@ def redis_url(private_servers: PrivateServers) -> str:
 
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[Embedded]:
-    """A Postgres of the test's own, not started: `start()` gives the URL, `stop()` takes it down, on one port."""
+    """The test's own Postgres, not started: `start()` returns the URL, `stop()` stops it, always on the same port."""
     embedded = Embedded(tmp_path / "own-postgres", valkey=False, durable=False)
     yield embedded
     embedded.stop()
@@ -126,7 +128,7 @@ def own_postgres(tmp_path: Path) -> Iterator[Embedded]:
 
 @pytest.fixture
 def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
-    """A Valkey of the test's own, not started: `start()` gives the URL, `stop()` takes it down, on one port."""
+    """The test's own Valkey, not started: `start()` returns the URL, `stop()` stops it, always on the same port."""
     embedded = Embedded(tmp_path / "own-valkey", postgres=False, durable=False)
     yield embedded
     embedded.stop()
@@ -134,7 +136,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
-    """The service, imported once for all processes of it that tests start."""
+    """The service, imported once for all its processes that tests start."""
     program = service_preloaded()
     yield program
     program.close()

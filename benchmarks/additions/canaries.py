@@ -1,8 +1,8 @@
-"""What canaries cost in accuracy, and how the norms of their columns fall, on the library level.
+"""Measures what canaries cost in accuracy, and how the norms of their columns fall, at the library level.
 
-For each seed the model is trained without canaries and with them; the seed draws the cohorts' labels and links, and the
-split where a dataset has none. Then one cohort after another is deleted, each in a batch of its own and repaired as the
-service does by default, and the norm of the cohort's column is read from the weights before and after.
+For each seed the model is trained without canaries and with them. The seed draws the cohorts' labels and links, and the
+split if a dataset has none. Then the cohorts are deleted one by one, each in its own batch and repaired as the service
+does by default. The norm of the cohort's column is read from the weights before and after.
 
     python -m benchmarks.additions.canaries [--dataset cora citeseer] [--cohorts 12] [--nodes 4] [--seeds 5]
         [--split full]
@@ -35,21 +35,21 @@ from service.unlearner.resident import Resident
 
 @dataclass(frozen=True)
 class Fall:
-    """The norm of one cohort's column, summed over blocks, before and after the cohort was deleted."""
+    """Norm of one cohort's column, summed over blocks, before and after the cohort's deletion."""
 
     cohort: int
     before: float
     after: float
-    #: Dimensions that the features' span lost; 1 is right.
+    #: Dimensions that the span of the features lost; the correct number is 1.
     directions_removed: int
 
 
 @dataclass(frozen=True)
 class Result:
-    """One seed."""
+    """Results for one seed."""
 
     seed: int
-    #: Shares of test nodes predicted rightly: trained without canaries, with them, and after all were deleted.
+    #: Test accuracy when trained without canaries, with them, and after the deletion of all of them.
     accuracy_without: float
     accuracy_with: float
     accuracy_after: float
@@ -57,7 +57,7 @@ class Result:
 
 
 def measure(graph: Graph, spec: ModelSpec, accuracy_without: float, *, cohorts: int, nodes: int, device: str) -> Result:
-    """Trains on `graph` with canaries drawn by `spec.seed`, and deletes one cohort after another."""
+    """Train on `graph` with canaries drawn by `spec.seed`, then delete the cohorts one by one."""
     larger, canaries = add_canaries(graph, cohorts, nodes=nodes, seed=spec.seed, tag=new_tag())
     built = _built(larger, spec, canaries, device)
     resident = _resident_of(built, device)
@@ -75,7 +75,7 @@ def measure(graph: Graph, spec: ModelSpec, accuracy_without: float, *, cohorts: 
 
 
 def accuracy_of(built: BuiltModel) -> float:
-    """The share of test nodes that a model predicts rightly."""
+    """Return the test accuracy of a model."""
     found = built.manifest.accuracy.test
     assert found is not None, "the dataset has no test nodes"
     return found
@@ -86,7 +86,7 @@ def _built(graph: Graph, spec: ModelSpec, canaries: Canaries | None, device: str
 
 
 def _resident_of(built: BuiltModel, device: str) -> Resident:
-    """The model as the service holds it, of version 0."""
+    """Return the model as the service holds it, at version 0."""
     everyone = np.ones(built.graph.nodes, dtype=np.bool_)
     version = VersionState(
         features=SpanArrays.untouched(built.weights),
@@ -100,7 +100,7 @@ def _resident_of(built: BuiltModel, device: str) -> Resident:
 
 
 def report(found: Mapping[str, Sequence[Result]], graphs: Mapping[str, Graph]) -> str:
-    """Two Markdown tables: what canaries cost on each dataset, and how the norm of each cohort's column fell."""
+    """Return two Markdown tables: the accuracy cost for each dataset, and the fall of each cohort's column norm."""
     costs = [
         "| dataset | nodes | features | training | test | accuracy without | with | difference | after all drills | "
         "directions removed by a drill |",
@@ -118,7 +118,7 @@ def report(found: Mapping[str, Sequence[Result]], graphs: Mapping[str, Graph]) -
 
 
 def _cost(name: str, graph: Graph, results: Sequence[Result]) -> str:
-    """Means over seeds, in percent of the test nodes."""
+    """Return one table row: means over seeds, in percent of the test nodes."""
     lost = sorted({fall.directions_removed for each in results for fall in each.falls})
     cells = (
         name,
@@ -141,7 +141,7 @@ def _spread(figures: Sequence[float], sign: str = "") -> str:
 
 
 def _falls(results: Sequence[Result]) -> list[tuple[Fall, ...]]:
-    """For each cohort, its drill under every seed."""
+    """Return each cohort's drill under every seed."""
     return list(zip(*(each.falls for each in results), strict=True))
 
 
@@ -151,7 +151,7 @@ def _fall(drills: Sequence[Fall]) -> str:
 
 
 def heading(spec: ModelSpec, split: str, cohorts: int, nodes: int, seeds: int, device: str) -> str:
-    """What the figures below it were measured on."""
+    """Describe the setup of the measurement."""
     return (
         f"{cohorts} cohorts of {nodes} canaries; {split} split, L = {spec.hops}, combine {spec.combine}, "
         f"lambda {spec.regularization:g}, {seeds} seeds, repaired after every drill; "
@@ -160,11 +160,11 @@ def heading(spec: ModelSpec, split: str, cohorts: int, nodes: int, seeds: int, d
 
 
 def main() -> None:
-    """Prints a heading and two tables."""
+    """Print a heading and two tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=["cora", "citeseer"])
     parser.add_argument("--cohorts", type=int, default=12)
-    parser.add_argument("--nodes", type=int, default=4, help="of each cohort")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes in each cohort")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--split", choices=["full", "public"], default="full")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -179,7 +179,7 @@ def main() -> None:
         for seed in range(options.seeds):
             graph = load_dataset(name, split=split, data_dirs=folders, seed=seed)
             first = graphs.setdefault(name, graph)
-            # Without canaries a seed changes nothing but a split that is drawn.
+            # Without canaries, the seed matters only if the split is drawn.
             if without is None or not np.array_equal(graph.train_mask, first.train_mask):
                 without = accuracy_of(_built(graph, spec, None, options.device))
             seeded = replace(spec, seed=seed)

@@ -1,14 +1,14 @@
-"""What certified publication costs in accuracy: a model that has unlearned, as it is and published with noise.
+"""Measures the accuracy cost of certified publication: an unlearned model as it is, and published with noise.
 
-A hundredth of the training nodes is forgotten; then the weights are published 20 times under each promise, as 20
-versions would be, and the test nodes that remain are classified with what was published. The draws are fixed: the same
-command gives the same figures, but for the seconds.
+The script deletes one percent of the training nodes. Under each promise it then publishes the weights 20 times, as for
+20 versions, and classifies the remaining test nodes with the published weights. The draws are fixed, so the same
+command gives the same figures, except for the times.
 
     python -m benchmarks.additions.certified [--dataset cora …] [--publications 10000] [--tolerance 1e-8]
     python -m benchmarks.additions.certified --cost [--dataset cora …]
 
-The second is of the time of a batch of one node, computed, repaired, written to disk and predicted from, with noise and
-without, by turns on two copies of one model; the noise was drawn in idle time before, as the service does.
+The second command times a batch of one node, with noise and without, on two copies of one model in turn. A batch is
+computed, repaired, written to disk and used for predictions. The noise is drawn in idle time before, as in the service.
 """
 
 import argparse
@@ -56,7 +56,7 @@ _COLUMNS = (
 
 
 def unlearned(graph: Graph, spec: ModelSpec) -> tuple[HeldModel, Certificate]:
-    """The model without a hundredth of its training nodes, and how far from retraining it can be."""
+    """Return the model without one percent of its training nodes, and its proven distance from retraining."""
     model, report = fit(graph, spec).forget(nodes=drawn(graph, 0.01, seed=0))
     if report.bound_after is None:
         raise SystemExit(f"{spec.loss.value} has no bound.")
@@ -64,13 +64,13 @@ def unlearned(graph: Graph, spec: ModelSpec) -> tuple[HeldModel, Certificate]:
 
 
 def answers(held: HeldModel, W: torch.Tensor, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The classes that weights W (p, C) give `nodes`."""
+    """Return the classes that weights W (p, C) predict for `nodes`."""
     logits = held.live_graph.representation().logits_at_first(W)
     return np.asarray(logits[torch.from_numpy(nodes)].argmax(dim=1).numpy())
 
 
 def row(name: str, graph: Graph, spec: ModelSpec, held: HeldModel, certificate: Certificate, made: Mechanism) -> str:
-    """All but the promise: what is published, and what it answers."""
+    """Return the cells after the promise: the published weights and their answers."""
     W = stacked(held.state)
     nodes = np.flatnonzero(graph.test_mask & held.state.live)
     exact, right = answers(held, W, nodes), graph.labels[nodes]
@@ -93,7 +93,7 @@ def row(name: str, graph: Graph, spec: ModelSpec, held: HeldModel, certificate: 
 
 
 def residents(name: str, folder: Path) -> list[tuple[Store, Resident]]:
-    """Two copies of one model, the first published as it is and the second with noise."""
+    """Return two copies of one model: the first publishes without noise, the second with noise."""
     graph = load_dataset(name, data_dirs=default_data_dirs(os.environ))
     model = build_model(graph, ModelSpec(hops=3 if name == ARXIV else 2), name=name, dataset=name, split="full")
     made = []
@@ -106,7 +106,7 @@ def residents(name: str, folder: Path) -> list[tuple[Store, Resident]]:
 
 
 def batch(store: Store, resident: Resident, node: int) -> float:
-    """Milliseconds of one deletion up to the point where its version could be committed; then it is, unmeasured."""
+    """Time one deletion until its version could be committed, in milliseconds, and then commit it untimed."""
     if resident.draw_due:
         resident.draw_ahead()
     if resident.prefactor_due:
@@ -123,7 +123,7 @@ def batch(store: Store, resident: Resident, node: int) -> float:
 
 
 def cost(name: str, batches: int = 40) -> str:
-    """How many times as long a batch takes with noise: the median of pairs, and its quartiles."""
+    """Return how much longer a batch takes with noise: the median ratio of pairs, and its quartiles."""
     with tempfile.TemporaryDirectory() as folder:
         exact, noisy = residents(name, Path(folder))
         nodes = np.random.default_rng(0).permutation(exact[0].manifest.nodes)[:batches].tolist()
@@ -137,7 +137,7 @@ def cost(name: str, batches: int = 40) -> str:
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=[*SMALL, ARXIV])
     parser.add_argument("--loss", nargs="+", default=["softmax"], choices=["softmax", "ovr", "hinge"])

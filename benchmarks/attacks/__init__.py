@@ -1,1 +1,1 @@
-"""Attacks on forgetting: what somebody learns who asks a model before and after a deletion."""
+"""Attacks on forgetting: what an attacker learns by querying a model before and after a deletion."""

@@ -1,14 +1,14 @@
-"""Which edges were deleted, from the confidence of answers about their ends, after TrendAttack (2025).
+"""Find deleted edges from the confidence of answers about their ends, after TrendAttack (2025).
 
-Zhang et al., "Unlearning inversion attacks for graph neural networks": where an edge was unlearned, its ends'
-confidence (the largest probability) drops, and it is below that of the nodes around; a score of how similar the ends'
-answers are, as in link stealing, is combined with that trend. Followed here: the confidence, the trend against the
-neighbours that are left, the similarity, and that pairs are told apart from pairs that never were edges and from edges
-that are still there. Ours: no shadow model weighs them, so that each score stands alone; and the score by change, for
-who has both versions, which theirs do not use.
+Zhang et al., "Unlearning inversion attacks for graph neural networks". When an edge is unlearned, the confidence (the
+largest probability) of its ends drops below that of the nodes around them. The paper combines this trend with the
+similarity of the ends' answers, as in link stealing. Followed here: the confidence, the trend against the remaining
+neighbours, the similarity, and the comparison with pairs that never were edges and with edges that remain. Ours: no
+shadow model weighs the scores, so each stands alone. The score by change is also ours: it needs both versions, which
+their attack does not use.
 
-None of them claims to see weights that stay as they were, since an edge's deletion hardly moves them: what they claim
-to see is answers for which an edge is there or gone.
+None of these scores claims to detect weights that stay as they were, since deleting an edge hardly moves them. They
+detect answers that depend on whether an edge exists.
 """
 
 import numpy as np
@@ -19,15 +19,15 @@ from benchmarks.baselines.protocol import Array, Nodes
 
 
 def by_change(before: BlackBox, after: BlackBox, pairs: Nodes) -> Array:
-    """A score of every pair (k, 2), (k,): how much the confidence of the end that changed less has changed."""
+    """Score every pair (k, 2) by the smaller change in confidence of its two ends. Returns (k,)."""
     changes = [np.abs(_confidence(after, ends) - _confidence(before, ends)) for ends in pairs.T]
     return np.asarray(np.minimum(*changes))
 
 
 def by_trend(after: BlackBox, adjacency: sp.csr_array, pairs: Nodes) -> Array:
-    """The same from one version: by how much the ends' confidence is below their neighbours' mean, summed.
+    """Score pairs from one version: how far the ends' confidence lies below their neighbours' mean, summed.
 
-    `adjacency` (n, n) are the edges that the attacker knows of; a node without any has no trend.
+    `adjacency` (n, n) holds the edges that the attacker knows. A node without edges has no trend.
     """
     ends = np.unique(pairs)
     links = sp.csr_array(adjacency[ends])
@@ -42,7 +42,7 @@ def by_trend(after: BlackBox, adjacency: sp.csr_array, pairs: Nodes) -> Array:
 
 
 def by_similarity(after: BlackBox, pairs: Nodes) -> Array:
-    """The same: the cosine between the answers about both ends; 0 where one is not there."""
+    """Score pairs by the cosine between the answers about both ends; 0 if one end is missing."""
     one, other = (after(ends) for ends in pairs.T)
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(pairs)), where=lengths > 0))

@@ -1,12 +1,13 @@
-"""Who was deleted, of candidates whose rows and labels are known: from answers of other nodes before and after.
+"""Identify the deleted node among candidates with known rows and labels, from other nodes' answers before and after.
 
-Two attackers. One knows the objective: each candidate's deletion changes the weights in its own direction, and it
-looks for the direction of what was seen (a matched filter). The other knows the edges: where a node goes, its
-neighbours' answers change. Neither asks about the candidates, since a service says at once who is not there any more.
+There are two attackers. One knows the objective: each candidate's deletion moves the weights in its own direction, and
+a matched filter looks for the direction of the observed change. The other knows the edges: when a node is deleted, its
+neighbours' answers change. Neither queries the candidates, since a service reports directly that a node is missing.
 
-A leak in the weights (they, or a class' column of them, stay as they were) is seen by the matched filter when `after`
-is the model trained anew: what is between the two is the deleted node's part. The neighbours' filter claims nothing
-there: both answer on the graph without the node, and near nodes change more only because their rows are alike.
+The matched filter detects a leak in the weights (all weights, or one class' column, left as they were) if `after` is
+the retrained model: the difference between the two models is then the deleted node's part. The neighbours' filter
+claims nothing there. Both models answer on the graph without the node, and nearby nodes change more only because their
+rows are alike.
 """
 
 import numpy as np
@@ -17,14 +18,15 @@ from benchmarks.baselines.protocol import Array, Nodes
 
 
 def matched_filter(before: BlackBox, after: BlackBox, known: Known, labels: Nodes) -> Array:
-    """A score of every candidate, (k,), by its predicted influence; `labels` (k,) are theirs."""
+    """Score every candidate by its predicted influence. `labels` (k,) are the candidates'. Returns (k,)."""
     return known.agreement(known.changes(before, after), labels)
 
 
 def neighbours(before: BlackBox, after: BlackBox, known: Known) -> Array:
-    """A score of every candidate, (k,), by how much the answers of its public neighbours changed.
+    """Score every candidate by how much the answers of its public neighbours changed. Returns (k,).
 
-    Changes are weighted by P, as the candidate's features were in the neighbours' rows; 0 for one without any.
+    Changes are weighted by P, the weights of the candidate's features in its neighbours' rows. A candidate without
+    public neighbours scores 0.
     """
     size = np.abs(known.changes(before, after)).sum(axis=1)
     links = known.P[known.asked][:, known.candidates]

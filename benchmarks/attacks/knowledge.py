@@ -1,9 +1,9 @@
-"""What the attackers have beside answers: public nodes, candidates, and what the objective does to first order.
+"""The attackers' knowledge beyond answers: public nodes, candidates, and the first-order effect of a deletion.
 
-Around weights W, the answers p of a node with row h change by J (h dW), where J = dp/dz of its logits z = h W; and
-leaving out one of m training rows h_v changes W by about H^-1 (h_v s_v^T) / m, with s_v the derivative of its loss by
-its logits and H the Hessian of Eq. 1. How well the candidates' changes agree with a change that was seen takes one
-solution with H for all of them, since <J h dW, d> = <dW, h^T J^T d>.
+Around weights W, the answers p of a node with row h change by J (h dW), where J = dp/dz for its logits z = h W. Leaving
+out one of m training rows h_v changes W by about H^-1 (h_v s_v^T) / m, where s_v is the derivative of its loss by its
+logits and H is the Hessian of Eq. 1. One solution with H compares all candidates with an observed change, since <J h
+dW, d> = <dW, h^T J^T d>.
 """
 
 from dataclasses import dataclass, replace
@@ -21,42 +21,44 @@ from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 
-#: Random changes from which the length of the candidates' effects is estimated, to one part in eight.
+#: Number of random changes used to estimate the length of the candidates' effects, to one part in eight.
 _PROBES = 32
-#: Of public rows, at most, that the Hessian is estimated from: it takes their Gram matrix for every class.
+#: Maximum number of public rows for estimating the Hessian, which takes their Gram matrix for every class.
 _ROWS = 20_000
-#: What is left of the changes of answers, as a share: beyond it are the deleted node's neighbours, of whose rows the
-#: attackers know only what they were.
+#: Quantile at which changes of answers are clipped. Larger changes belong to the deleted node's neighbours, whose rows
+#: the attackers know only as they were before.
 _UNCLIPPED = 0.98
 
 
 @dataclass(frozen=True, eq=False)
 class Hessian:
-    """Of the mean of Eq. 1 over m rows (m, p): rows^T S rows / m + regularization, S = diag(a) - b b^T of each row."""
+    """Hessian of the mean of Eq. 1 over rows (m, p): rows^T S rows / m + regularization, S = diag(a) - b b^T of each
+    row.
+    """
 
     rows: Array
-    #: a and b, (m, C) each; b is zero where the logits do not act on each other.
+    #: a and b, (m, C) each; b is zero if the logits do not interact.
     a: Array
     b: Array
     regularization: float
 
     @classmethod
     def at(cls, rows: Array, W: Array, loss: LossKind, regularization: float) -> "Hessian":
-        """At W (p, C), for a softmax or one class against the rest."""
+        """Return the Hessian at W (p, C), for softmax or one-vs-rest."""
         p = expected(rows @ W, loss)
         coupled = loss is LossKind.SOFTMAX
         return cls(rows, p if coupled else p * (1 - p), p if coupled else np.zeros_like(p), regularization)
 
     def times(self, V: Array) -> Array:
-        """H V for V (p, C)."""
+        """Return H V for V (p, C)."""
         z = self.rows @ V
         curved = self.a * z - self.b * (self.b * z).sum(axis=1, keepdims=True)
         return np.asarray(self.rows.T @ curved / len(self.rows) + self.regularization * V)
 
     def solve(self, G: Array) -> Array:
-        """H^-1 G for G (p, C), class by class: for a softmax with the diagonal of S alone.
+        """Return H^-1 G for G (p, C), class by class; for a softmax, with the diagonal of S only.
 
-        The coupling of classes is left out there: conjugate gradients with it take a hundred steps a solution.
+        Leaves out the coupling of classes: with it, conjugate gradients take a hundred steps a solution.
         """
         return np.stack([cho_solve(one, g) for one, g in zip(self._classes, G.T, strict=True)], axis=1)
 
@@ -78,38 +80,38 @@ class Linearised:
     slopes: Array
 
     def forth(self, z: Array) -> Array:
-        """J z of changes z (a, C) of the logits."""
+        """Return J z for changes z (a, C) of the logits."""
         steep = self.slopes * z
         return np.asarray(self.p * (steep - (self.p * steep).sum(axis=1, keepdims=True)))
 
     def back(self, d: Array) -> Array:
-        """J^T d of changes d (a, C) of the answers."""
+        """Return J^T d for changes d (a, C) of the answers."""
         return np.asarray(self.slopes * (self.p * d - self.p * (self.p * d).sum(axis=1, keepdims=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """The attackers' side: rows of the graph of before, a model of their own, and who may have been deleted."""
+    """The attackers' side: rows of the graph before the deletion, a model of their own, and the candidates."""
 
-    #: Rows of H of all nodes on the graph of before, (n, p).
+    #: Rows of H of all nodes before the deletion, (n, p).
     H: Array
-    #: P, (n, n), there.
+    #: P before the deletion, (n, n).
     P: sp.csr_array
-    #: Weights (p, C) of a model that the attackers trained on the public nodes.
+    #: Weights (p, C) of the attackers' own model, trained on the public nodes.
     W: Array
     spec: ModelSpec
-    #: Of public rows, there.
+    #: Hessian of the public rows at W.
     hessian: Hessian
-    #: Public nodes whose answers are asked for, (a,); the others' rows are known all the same.
+    #: Public nodes that are queried, (a,). The rows of the other public nodes are known as well.
     asked: Nodes
-    #: One of them is deleted, (k,).
+    #: Candidates, one of which is deleted, (k,).
     candidates: Nodes
-    #: m, how many nodes the model was trained on.
+    #: m, the number of nodes that the model was trained on.
     training: int
 
     @classmethod
     def of(cls, graph: Graph, spec: ModelSpec, candidates: Nodes) -> "Known":
-        """Everybody but the `candidates` (k,) is public, with labels; the attackers train on those."""
+        """Build the attackers' knowledge: all nodes except `candidates` (k,) are public and labelled, and train W."""
         nobody = np.zeros(graph.nodes, dtype=np.bool_)
         public = graph.labels >= 0
         public[candidates] = False
@@ -122,16 +124,18 @@ class Known:
         return cls(H, propagation(graph, spec), stacked(W), spec, hessian, asked, candidates, training)
 
     def changes(self, before: BlackBox, after: BlackBox) -> Array:
-        """By how much the answers on public nodes changed, (a, C); zero for one that is not there any more."""
+        """Return the change of the answers on queried nodes, (a, C); zero for a node that is now missing."""
         new = after(self.asked)
         return np.where(new.any(axis=1, keepdims=True), new - before(self.asked), 0.0)
 
     def agreement(self, changes: Array, labels: Nodes | None) -> Array:
-        """How well each candidate's deletion explains `changes` (a, C): the cosine to its effects, times a constant.
+        """Score how well each candidate's deletion explains `changes` (a, C): the cosine to its effects, times a
+        constant.
 
-        `labels` (k,) are the candidates'; without them, the label that explains the changes best. Times the changes'
-        norm this is the likelihood of normal noise, the effect's scale left open. Changes are clipped at the size that
-        2 % of them exceed, since what happens where an edge went does not follow from the weights. Returns (k,).
+        `labels` (k,) are the candidates'. Without them, the label that explains the changes best is used. Times the
+        norm of the changes, this is the likelihood under normal noise, with the scale of the effect left open. Changes
+        are clipped at the size that 2 % of them exceed, since changes next to a deleted edge do not follow from the
+        weights. Returns (k,).
         """
         seen = self._with_each_label(self._projected(clipped(changes)))
         agreement = np.divide(seen, self.lengths, out=np.zeros_like(seen), where=self.lengths > 0)
@@ -139,17 +143,17 @@ class Known:
 
     @cached_property
     def public(self) -> Nodes:
-        """All nodes that are no candidates, asked or not, (n - k,)."""
+        """All nodes except the candidates, queried or not, (n - k,)."""
         return np.setdiff1d(np.arange(len(self.H)), self.candidates)
 
     @cached_property
     def mean(self) -> Array:
-        """Of the public nodes' rows, (p,)."""
+        """Mean of the public nodes' rows, (p,)."""
         return np.asarray(self.H[self.public].mean(axis=0))
 
     @cached_property
     def lengths(self) -> Array:
-        """How far each candidate's deletion changes the public answers, for each label that it may have, (k, C)."""
+        """Size of the effect of each candidate's deletion on the public answers, for each possible label, (k, C)."""
         random = np.random.default_rng(0)
         squares = np.zeros((self.candidates.size, self.W.shape[1]))
         for _ in range(_PROBES):
@@ -159,51 +163,53 @@ class Known:
 
     @property
     def answers(self) -> Array:
-        """What the attackers' own model tells of all nodes, (n, C)."""
+        """Answers of the attackers' own model for all nodes, (n, C)."""
         return answers(self.H @ self.W, self.spec.loss)
 
     @cached_property
     def linearised(self) -> "Linearised":
-        """How answers of the nodes asked change with their logits."""
+        """Derivative of the queried nodes' answers by their logits."""
         logits = self.H[self.asked] @ self.W
         return Linearised(answers(logits, self.spec.loss), log_slopes(logits, self.spec.loss))
 
     def on(self, H: Array, P: sp.csr_array) -> "Known":
-        """The same attackers with the rows of a later graph; what they trained stays, and how long effects are."""
+        """Return the same attackers with the rows of a later graph. Their trained model and the lengths of effects
+        stay.
+        """
         later = replace(self, H=H, P=P)
-        # A cached property's value. A few nodes change it less than it is known to.
+        # Sets a cached property: a few nodes change it by less than its precision.
         later.__dict__["lengths"] = self.lengths
         return later
 
     def _projected(self, d: Array) -> Array:
-        """R (k, C): the effect of the candidate with slopes s is in the direction d (a, C) by s R."""
+        """Return R (k, C): the effect of a candidate with slopes s projects on the direction d (a, C) as s R."""
         solved = self.hessian.solve(self.H[self.asked].T @ self.linearised.back(d))
         return np.asarray(self.H[self.candidates] @ solved) / self.training
 
     def _with_each_label(self, R: Array) -> Array:
-        """s R for the slopes s = p - y of every label y, (k, C)."""
+        """Return s R for the slopes s = p - y of every label y, (k, C)."""
         p = expected(self.H[self.candidates] @ self.W, self.spec.loss)
         return np.asarray((p * R).sum(axis=1, keepdims=True) - R)
 
 
 def clipped(changes: Array) -> Array:
-    """`changes` (a, C) clipped at the size that 2 % of them exceed; of those that are not 0 where fewer are."""
+    """Clip `changes` (a, C) at the size that 2 % of them exceed, or the smallest nonzero size if fewer are nonzero."""
     size = np.abs(changes)
     limit = np.quantile(size, _UNCLIPPED) or size[size > 0].min(initial=np.inf)
     return np.clip(changes, -limit, limit)
 
 
 def expected(logits: Array, loss: LossKind) -> Array:
-    """p of the loss' derivative p - y by the logits (m, C)."""
+    """Return the p in the loss' derivative p - y by the logits (m, C)."""
     return np.asarray(softmax(logits, axis=1) if loss is LossKind.SOFTMAX else expit(logits))
 
 
 def answers(logits: Array, loss: LossKind) -> Array:
-    """What is told for logits (m, C); for `ovr` the sigmoids, divided by their sum."""
+    """Return the answers for logits (m, C); for `ovr` the sigmoids divided by their sum."""
     p = expected(logits, loss)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
 def log_slopes(logits: Array, loss: LossKind) -> Array:
-    """Derivatives of the logarithm of an answer, before it is divided by the sum, by its logit, (m, C)."""
+    """Return the derivative of an answer's logarithm by its logit, before the division by the sum, (m, C)."""
     return np.ones_like(logits) if loss is LossKind.SOFTMAX else np.asarray(expit(-logits))

@@ -1,20 +1,19 @@
-"""U-LiRA: whether a model has unlearned a node or was never trained on it, by an attacker of each node's own.
+"""U-LiRA: decides whether a model has unlearned a node or never trained on it, with one attacker for each node.
 
 Hayes, Shumailov, Triantafillou, Khalifa and Papernot, "Inexact unlearning needs more careful evaluations to avoid a
 false sense of privacy" (2024), the algorithm U-LiRA, after Carlini et al., "Membership inference attacks from first
-principles" (2022), the algorithm of the online attack with a normal distribution of each example's own.
+principles" (2022), the online attack with a normal distribution for each example.
 
-Of shadow models the attacker takes log p / (1 - p), where p is the probability that a model gives the target's true
-class. One normal distribution is fitted to those of models that were trained on the target and then made to forget it,
-another to those of models that never had it; another model's answer is scored by the logarithm of the ratio of the two
-densities. The attacker is assumed to know the target, its features, edges and true class, the other nodes, the
-settings of training and the method of unlearning, and to train as many models as it likes; of the model that it attacks
-it has one answer a target.
+The attacker reads log p / (1 - p) from shadow models, where p is the probability of the target's true class. One normal
+distribution is fitted to models that were trained on the target and then unlearned it, another to models that never had
+it. The score of another model's answer is the logarithm of the ratio of the two densities. The attacker is assumed to
+know the target, its features, edges and true class, the other nodes, the training settings and the unlearning method.
+It may train any number of models. From the attacked model it has one answer for each target.
 
-Attackers are judged on models that they did not learn from: those who learned on one half of the models are asked
-about the other half, and figures are means of both directions. Scores are compared within a half: across halves, and in
-leaving out one model at a time, a model's own answer moves the distributions that the others are scored by, and
-guessing would come out below chance.
+Attackers are judged on models that they did not learn from: those that learned on one half of the models are tested on
+the other half, and figures are means of both directions. Scores are compared within a half. Across halves, or when one
+model is left out at a time, a model's own answer would move the distributions that score the others, and guessing would
+come out below chance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,21 +28,21 @@ from projector import ProjectorError
 
 Mask = NDArray[np.bool_]
 
-#: What an attacker reaches who guesses: area under the ROC curve, balanced accuracy, and true-positive rates at false-
-#: positive rates of 0.1 and 1 %.
+#: Figures of an attacker that guesses: area under the ROC curve, balanced accuracy, and true-positive rates at
+#: false-positive rates of 0.1 and 1 %.
 CHANCE: Mapping[str, float] = {"auc": 0.5, "balanced": 0.5, "tpr_0.001": 0.001, "tpr_0.01": 0.01}
 _LEVELS = (0.001, 0.01)
-#: A probability below it, as one rounded to 0, counts as this much.
+#: Lower limit of a probability, for answers rounded to 0.
 _LEAST = 1e-12
-#: Of a fitted normal distribution: where all answers are the same, a density there is.
+#: Lower limit of a fitted standard deviation, so that a density exists when all answers are equal.
 _LEAST_DEVIATION = 1e-6
 _RESAMPLED, _COVERAGE = 1_000, 0.95
-#: Of a bootstrap's draws together: some ten megabytes an array.
+#: Number of pairs in the bootstrap draws computed together: some ten megabytes an array.
 _PAIRS_AT_ONCE = 1_000_000
 
 
 class AttackError(ProjectorError):
-    """An attack that cannot be carried out with what there is."""
+    """The attack cannot run on the given models."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class Estimate:
 
 
 def confidence(box: BlackBox, targets: Nodes, labels: Nodes) -> Array:
-    """log p / (1 - p) of the true class `labels` (m,) of each of `targets` (m,), (m,) float64; natural logarithm.
+    """Return log p / (1 - p) of the true classes `labels` (m,) of `targets` (m,), natural logarithm, (m,) float64.
 
-    1 - p is the sum of the other classes' probabilities, which keeps its digits where p is close to 1.
+    1 - p is the sum of the other classes' probabilities, which stays accurate when p is close to 1.
     """
     answers = box(targets).copy()
     place = np.arange(targets.size), labels
@@ -69,17 +68,17 @@ def confidence(box: BlackBox, targets: Nodes, labels: Nodes) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Attackers:
-    """One a target: normal distributions of its confidence, after unlearning and without ever training on it."""
+    """One attacker for each target: normal distributions of confidences of models that unlearned it or never had it."""
 
-    #: Means and standard deviations, (2, T): unlearned, never trained on.
+    #: Means and standard deviations, (2, T): first unlearned, then never trained on.
     means: Array
     deviations: Array
 
     @classmethod
     def learned(cls, told: Array, unlearned: Mask) -> "Attackers":
-        """From the confidences (K, T) of K shadow models, and which of them have unlearned the target, (K, T).
+        """Fit to the confidences (K, T) of K shadow models, given which of them unlearned the target, (K, T).
 
-        Raises AttackError for a target with fewer than two models of either kind.
+        Raises AttackError if a target has fewer than two models of either kind.
         """
         moments = []
         for kind in (unlearned, ~unlearned):
@@ -92,19 +91,19 @@ class Attackers:
         return cls(np.stack([mean for mean, _ in moments]), np.stack([deviation for _, deviation in moments]))
 
     def scores(self, told: Array) -> Array:
-        """log N(told; unlearned) - log N(told; never trained on) of the confidences (..., T) of other models."""
+        """Return log N(told; unlearned) - log N(told; never trained on) for confidences (..., T) of other models."""
         away = [(told - mean) / deviation for mean, deviation in zip(self.means, self.deviations, strict=True)]
         return np.asarray((away[1] ** 2 - away[0] ** 2) / 2 + np.log(self.deviations[1] / self.deviations[0]))
 
 
 def attack(told: Array, unlearned: Mask, seed: int = 0) -> dict[str, Estimate]:
-    """How well attackers tell the two kinds of models apart: an estimate for each of `CHANCE`.
+    """Estimate how well attackers distinguish the two kinds of models, for each figure of `CHANCE`.
 
-    `told` (K, T) are the confidences of K models for T targets, and `unlearned` (K, T) says which have unlearned the
-    target; the others never had it. Intervals are of the cluster bootstrap over targets and over models: both are drawn
-    anew, with replacement, and a pair counts as often as its target times its model was drawn (Owen's pigeonhole
-    bootstrap, 2007, which is wide rather than narrow). They do not cover what other shadow models would have taught.
-    Raises AttackError for fewer than two models of a kind in a half of the models.
+    `told` (K, T) are the confidences of K models for T targets. `unlearned` (K, T) marks the models that have unlearned
+    the target; the others never had it. Intervals come from the cluster bootstrap over targets and over models. Both
+    are drawn with replacement, and a pair counts as often as its target times its model was drawn (Owen's pigeonhole
+    bootstrap, 2007, which is wide rather than narrow). They do not cover the choice of shadow models. Raises
+    AttackError if half of the models has fewer than two models of a kind.
     """
     halves = np.array_split(np.arange(len(told)), 2)
     ranked = [
@@ -119,19 +118,19 @@ def attack(told: Array, unlearned: Mask, seed: int = 0) -> dict[str, Estimate]:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Scores (K, T) in descending order, so that figures of many weightings of them take one pass each."""
+    """Scores (K, T) in descending order, so that the figures for many weightings take one pass each."""
 
     shape: tuple[int, int]
     order: Nodes
-    #: In that order: which have unlearned, and where the last of equal scores is.
+    #: In that order: which models have unlearned, and the position of the last of equal scores.
     unlearned: Mask
     ends: Nodes
-    #: How many of `ends` have a score above 0: there unlearned is the likelier.
+    #: Number of `ends` with a score above 0, where unlearned is the likelier.
     above: int
 
     @classmethod
     def of(cls, scores: Array, unlearned: Mask) -> "Ranked":
-        """Of scores (K, T), larger for who seems to have unlearned, and who has, (K, T)."""
+        """Rank scores (K, T), larger for models that seem to have unlearned, with the true marks (K, T)."""
         models, targets = scores.shape
         order = np.argsort(-scores, axis=None, kind="stable")
         sorted_scores = scores.ravel()[order]
@@ -140,9 +139,10 @@ class Ranked:
         return cls((models, targets), order, unlearned.ravel()[order], ends, above)
 
     def figures(self, weights: Array) -> Array:
-        """Those of `CHANCE`, (B, 4), where each pair counts `weights` (B, K, T) times; equal scores are told together.
+        """Return the figures of `CHANCE`, (B, 4), counting each pair `weights` (B, K, T) times. Equal scores share a
+        threshold.
 
-        NaN where no pair of a kind counts.
+        NaN if no pair of a kind counts.
         """
         sorted_weights = weights.reshape(len(weights), -1)[:, self.order]
         rates = []
@@ -153,16 +153,16 @@ class Ranked:
         true, false = rates
         area = np.sum(np.diff(false, axis=1) * (true[:, 1:] + true[:, :-1]) / 2, axis=1)
         balanced = (true[:, self.above] + 1 - false[:, self.above]) / 2
-        # A level met exactly may be a rounding above it. Rates rise: the largest true one is that of the last.
+        # A level that is met exactly may be a rounding above it. Rates rise, so the last true rate is the largest.
         last = [(false[:, 1:] <= level + 1e-12).sum(axis=1) for level in _LEVELS]
         at = [np.take_along_axis(true, each[:, None], axis=1)[:, 0] for each in last]
         return np.stack([area, balanced, *at], axis=1)
 
 
 def _resampled(ranked: Sequence[Ranked], random: np.random.Generator) -> Array:
-    """Figures of targets drawn for all halves and models drawn for each; a draw where a half lacks a kind is left out.
+    """Return figures (`_RESAMPLED`, 4), with targets drawn once for all halves and models drawn for each half.
 
-    (`_RESAMPLED`, 4).
+    Drops a draw if a half lacks a kind.
     """
     targets = ranked[0].shape[1]
     at_once = max(1, _PAIRS_AT_ONCE // (ranked[0].shape[0] * targets))
@@ -176,5 +176,5 @@ def _resampled(ranked: Sequence[Ranked], random: np.random.Generator) -> Array:
 
 
 def _multiplicities(rows: int, size: int, random: np.random.Generator) -> Array:
-    """How often each of `size` is drawn in as many draws with replacement, (rows, size) float64."""
+    """Return how often each of `size` items occurs in `size` draws with replacement, (rows, size) float64."""
     return random.multinomial(size, np.full(size, 1 / size), size=rows).astype(np.float64)

@@ -1,7 +1,7 @@
-"""A deleted node's features, by an attacker who knows how answers are told and has rehearsed (ours).
+"""Reconstruct a deleted node's features, by an attacker that knows how answers are rounded and has rehearsed (ours).
 
-It deletes public nodes from its own model, tells itself the answers as they will be told, and learns how many steps of
-least squares to take and how much to believe its guess beside the public rows' mean. It may learn to guess the mean.
+It deletes public nodes from its own model and rounds the answers as the service does. From these it learns the number
+of least-squares steps, and the weight of its guess against the public rows' mean. It may learn to guess the mean.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from benchmarks.baselines.linear import remaining, representation
 from benchmarks.baselines.protocol import Array, Nodes
 from projector.graph.graph import Graph
 
-#: Of conjugate gradients; of the guess beside the mean.
+#: Choices for the steps of conjugate gradients and for the share of the guess against the mean.
 _STEPS, _SHARES = (1, 2, 4, 8), (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """Public nodes (m,) deleted from the attackers' own model, and its answers (n, C)."""
+    """Public nodes (m,) deleted from the attackers' own model, with its answers (n, C) before and after."""
 
     nodes: Nodes
     before: Array
@@ -32,12 +32,13 @@ class Rehearsal:
     def drawn(
         cls, graph: Graph, known: Known, count: int, random: np.random.Generator, sigma: float = 0.0
     ) -> "Rehearsal":
-        """`count` nodes at random. The weights take one step towards the optimum without them, as long as the model's.
+        """Delete `count` random nodes. The weights take one step towards the optimum without them, as long as the
+        model's.
 
-        `sigma` is the standard deviation of the noise that each version's weights are published with.
+        `sigma` is the standard deviation of the noise in each version's published weights.
 
-        A step of Newton's method, with the Hessian of before; it is longer by as much as the attackers have more nodes
-        to train on.
+        The step is of Newton's method, with the Hessian from before, scaled by the larger number of nodes that the
+        attackers train on.
         """
         labelled = known.public[graph.labels[known.public] >= 0]
         nodes = np.sort(random.choice(labelled, count, replace=False))
@@ -47,13 +48,13 @@ class Rehearsal:
         slopes[np.arange(left.size), graph.labels[left]] -= 1.0
         gradient = rows[left].T @ slopes / left.size + known.spec.regularization * known.W
         W = known.W - known.hessian.solve(gradient) * (labelled.size / known.training)
-        # Of draws of its own, so that nodes are those that would be drawn without noise.
+        # The noise has its own stream, so that the same nodes are drawn with and without noise.
         (noise,) = random.spawn(1)
         before, after = (
             answers(H @ (weights + sigma * noise.standard_normal(weights.shape)), known.spec.loss)
             for H, weights in ((known.H, known.W), (rows, W))
         )
-        # A deleted node is not answered.
+        # The service does not answer for a deleted node.
         after[nodes] = 0.0
         return cls(nodes, before, after)
 
@@ -63,12 +64,12 @@ class Rehearsed:
     """What the attacker has learned."""
 
     steps: int
-    #: Of the guess; the rest is the mean's.
+    #: Share of the guess; the mean has the rest.
     share: float
 
     @classmethod
     def by(cls, rehearsals: Sequence[Rehearsal], known: Known, decimals: int | None) -> "Rehearsed":
-        """What comes nearest to the nodes' rows, in the mean of the rehearsals, when `decimals` are told."""
+        """Choose what comes nearest to the nodes' rows, on average over the rehearsals, at `decimals` places."""
         cosines = np.zeros((len(_STEPS), len(_SHARES)))
         for one in rehearsals:
             versions = recorded(one.before, decimals), recorded(one.after, decimals)
@@ -79,7 +80,7 @@ class Rehearsed:
         return cls(_STEPS[steps], _SHARES[share])
 
     def row(self, before: BlackBox, after: BlackBox, known: Known, count: int = 1) -> Array:
-        """The guess (p,)."""
+        """Return the guess (p,)."""
         if not self.share:
             return known.mean
         return _beside_mean(rows_by_steps(before, after, known, count, [self.steps])[0], self.share, known)
@@ -90,5 +91,5 @@ def _beside_mean(guess: Array, share: float, known: Known) -> Array:
 
 
 def _direction(row: Array) -> Array:
-    """A row (p,) of length 1; zeros as they are."""
+    """Normalise a row (p,) to length 1; zeros stay zeros."""
     return np.asarray(row / (np.linalg.norm(row) or 1.0))

@@ -1,4 +1,4 @@
-"""Every baseline by the name under which experiments report it."""
+"""Every baseline under its name in the experiments."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,14 +19,14 @@ from benchmarks.baselines.saint import SampledNetwork
 from projector import ModelSpec
 from projector.network.spec import LossKind
 
-#: Deviation of the noise of the methods that publish a level (Chien et al.: 0.1, at their lambda of 1e-2) and, for lack
-#: of one, of the others. What it does to the weights is divided by lambda: at 1e-4 a hundred times as much.
+#: Standard deviation of the noise of the methods that publish one (Chien et al.: 0.1, at their lambda of 1e-2), and of
+#: the others, which publish none. Its effect on the weights is divided by lambda: at 1e-4, a hundred times as much.
 _NOISE = 0.1
-#: Of Fisher+, whose noise is divided by the fourth root of lambda: 10 times at 1e-4.
+#: For Fisher+, whose noise is divided by the fourth root of lambda: 10 times at 1e-4.
 _FISHER_NOISE = 0.01
 _PARTITIONS: Mapping[str, Partition] = {"bekm": bekm, "blpa": blpa, "metis": metis}
 
-#: What methods with the squared loss are compared with, each with its own targets and ridge.
+#: Retrained references for the methods with the squared loss, each with its own targets and ridge.
 SQUARED_RETRAINING, EDITOR_RETRAINING = "retraining, squared loss", "graph editor, solved again"
 Build = Callable[[ModelSpec, int], Baseline]
 
@@ -48,11 +48,11 @@ def _squared(spec: ModelSpec) -> ModelSpec:
 
 
 def is_squared(method: str) -> bool:
-    """Whether a method has the squared loss, whatever the specification says."""
+    """Whether a method uses the squared loss, regardless of the specification."""
     return method.endswith("squared loss") or method.startswith(("closed-form sgc", "graph editor"))
 
 
-#: What builds each, of a specification with the loss `ovr` and a seed.
+#: Builders of each method, from a specification with the loss `ovr` and a seed.
 METHODS: dict[str, Build] = {
     "retraining": lambda spec, seed: Retraining(spec),
     "lethe, projection": lambda spec, seed: Lethe(spec, repair=False),
@@ -82,17 +82,17 @@ METHODS: dict[str, Build] = {
         for name, partition in _PARTITIONS.items()
         for aggregator in Aggregator
     },
-    # Table 2 has GraphSAINT with an eraser; one of them shows it.
+    # Table 2 combines GraphSAINT with erasers; one of them is enough.
     "graph eraser, gcn graphsaint, metis, mean": lambda spec, seed: GraphEraser(
         SampledNetwork(Kind.GCN, seed), metis, Aggregator.MEAN, seed=seed
     ),
     **{str(kind): _network(kind) for kind in Kind},
     "gcn, graphsaint": lambda spec, seed: SampledNetwork(Kind.GCN, seed),
 }
-#: Those that are not linear in the features, without erasers.
+#: Methods that are not linear in the features, without erasers.
 NETWORKS = (*map(str, Kind), "gcn, graphsaint")
 
 
 def build(method: str, spec: ModelSpec, seed: int, regularization: float) -> Baseline:
-    """The method of that name with `spec` at another lambda."""
+    """Build the named method from `spec`, with lambda `regularization`."""
     return METHODS[method](replace(spec, regularization=regularization), seed)

@@ -1,19 +1,19 @@
-"""GraphEraser: a model for each shard of the training graph, and only those retrained that held a deleted node.
+"""GraphEraser: one model for each shard of the training graph, where a deletion retrains only the shards it touches.
 
 Chen et al., "Graph Unlearning", CCS 2022. The training nodes are cut into shards (`partition`), and a model is trained
 on the graph that each induces. Answers are means of the models' probabilities, or are weighted by importance learned on
 training nodes: LBAggr, their Eq. 3, min over alpha >= 0 with sum 1 of mean cross-entropy(sum_i alpha_i p_i, y) +
-|alpha|_2, where the weight 1 of the norm and the thousand nodes are their code's. Their code applies two more softmaxes
-to the sum before the cross-entropy and takes fifty epochs of Adam; here the problem, which is convex, is solved.
+|alpha|_2. The weight 1 of the norm and the thousand nodes are from their code. Their code applies two more softmaxes to
+the sum before the cross-entropy and takes fifty epochs of Adam. Here the convex problem is solved.
 
 Every model answers on the whole remaining graph. GraphEraser's code shows a shard's model only that shard and the test
-nodes; that of the Projector paper shows it the whole graph, as here, but averages the shards' *weights*, where its text
-says predictions. A deletion reaches no shard but its own, and none when the node was not in training; what the deleted
-helped to choose for other shards, their cut and the epochs of their networks, stays.
+nodes. The Projector paper's code shows it the whole graph, as here, but averages the shards' *weights*, where its text
+says predictions. A deletion retrains only its own shard, or none if the node was not in training. The deleted node's
+influence on other shards remains: on their cut and on the chosen epochs of their networks.
 
-The Projector paper cuts all nodes and takes the training ones of each part; here the training graph is cut, as
-GraphEraser's is. A network's epoch is the one of "the highest validation score", and whose validation nodes it does
-not say: of every tenth epoch, the one that classifies those of the whole graph best.
+The Projector paper cuts all nodes and takes the training nodes of each part. Here the training graph is cut, as in
+GraphEraser. A network keeps the epoch with "the highest validation score", and the paper does not say whose validation
+nodes. Here it is, among every tenth epoch, the one that classifies those of the whole graph best.
 """
 
 from collections.abc import Sequence
@@ -32,21 +32,21 @@ from benchmarks.baselines.partition import Partition
 from benchmarks.baselines.protocol import Array, Nodes
 from projector.graph.graph import Graph
 
-#: Training nodes on which importance is learned, and the least probability a logarithm is taken of.
+#: Number of training nodes on which importance is learned, and the lower limit of a probability before its logarithm.
 _SAMPLE, _LEAST = 1_000, 1e-12
-#: Of that draw, so that it is neither the one of who is deleted nor a partition's.
+#: A stream for that draw alone, separate from the draws of deleted nodes and of partitions.
 _STREAM = 2
 
 
 class Aggregator(StrEnum):
-    """How the shards' answers become one."""
+    """How the shards' answers are combined."""
 
     MEAN = "mean"
     LEARNED = "learned"
 
 
 class ShardModel(Protocol):
-    """A model that was trained on a shard."""
+    """A model trained on a shard."""
 
     @property
     def weights(self) -> Array | None:
@@ -57,15 +57,15 @@ class ShardModel(Protocol):
 
 
 class ShardTrainer(Protocol):
-    """What trains on a shard: `Retraining` or a `Network`."""
+    """Trains on a shard: `Retraining` or a `Network`."""
 
     def fit(self, graph: Graph, whole: Graph) -> ShardModel:
-        """Trained on the training nodes of `graph`, a part of the `whole`."""
+        """Train on the training nodes of `graph`, a part of the `whole`."""
 
 
 @dataclass(frozen=True)
 class GraphEraser:
-    """Forgets by retraining shards."""
+    """Forgets by retraining the affected shards."""
 
     trainer: ShardTrainer
     partition: Partition
@@ -80,11 +80,11 @@ class GraphEraser:
         return ErasedModel(self, graph, everyone, shard_of, models, self.importance(graph, models), ())
 
     def shard_model(self, graph: Graph, members: Nodes) -> ShardModel | None:
-        """Trained on the graph that `members` (m,) induce; None for no members."""
+        """Train on the graph that `members` (m,) induce. Returns None without members."""
         return self.trainer.fit(induced(graph, members), graph) if members.size else None
 
     def importance(self, graph: Graph, models: Sequence[ShardModel | None]) -> Array:
-        """alpha, (shards,): 0 for empty shards, and summing to 1."""
+        """Return alpha, (shards,): 0 for empty shards, with sum 1."""
         filled = np.array([model is not None for model in models])
         alpha = np.where(filled, 1.0 / filled.sum(), 0.0)
         if self.aggregator is Aggregator.LEARNED:
@@ -99,9 +99,9 @@ class GraphEraser:
 
 @lru_cache(maxsize=2)
 def _shards(settings: GraphEraser, graph: Graph) -> tuple[Nodes, tuple[ShardModel | None, ...]]:
-    """The shard of each node, (n,), and their models; kept for an eraser that answers otherwise.
+    """Return the shard of each node, (n,), and the models. Cached for erasers that differ only in the aggregator.
 
-    Of two graphs, since the injection test has as many.
+    The cache holds two graphs, as many as the injection test uses.
     """
     training = np.flatnonzero(graph.train_mask)
     shard_of = np.full(graph.nodes, -1, dtype=np.int64)
@@ -112,7 +112,7 @@ def _shards(settings: GraphEraser, graph: Graph) -> tuple[Nodes, tuple[ShardMode
 
 @dataclass(frozen=True, eq=False)
 class ErasedModel:
-    """The shards' models on the graph that remains."""
+    """The shards' models on the remaining graph."""
 
     settings: GraphEraser
     graph: Graph
@@ -127,9 +127,9 @@ class ErasedModel:
 
     @property
     def weights(self) -> Array | None:
-        """The shards' weights, weighted as their answers are: what the Projector paper's code predicts with.
+        """The mean of the shards' weights, by importance: what the Projector paper's code predicts with.
 
-        Answers here are not those of these weights; they stand for how much is left along a channel, and how far away.
+        Answers here do not come from these weights. They serve to measure residual weight in a channel, and distances.
         """
         parts = [(a, m.weights) for a, m in zip(self.importance, self.models, strict=True) if m is not None]
         given = [a * W for a, W in parts if W is not None]
@@ -146,7 +146,7 @@ class ErasedModel:
         return np.asarray(np.sum(answers, axis=0))
 
     def unlearn(self, nodes: Nodes) -> "ErasedModel":
-        """The shards of `nodes` trained anew without them, and importance learned anew."""
+        """Retrain the shards of `nodes` without them, and learn the importance again."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         concerned = tuple(shard for shard in np.unique(self.shard_of[nodes]).tolist() if shard >= 0)
         shard_of = self.shard_of.copy()
@@ -159,9 +159,9 @@ class ErasedModel:
 
 
 def learned_importance(right: Array) -> Array:
-    """The minimum of mean(-log(alpha right)) + |alpha|_2 over alpha >= 0 with sum 1, (shards,).
+    """Minimise mean(-log(alpha right)) + |alpha|_2 over alpha >= 0 with sum 1. Returns alpha, (shards,).
 
-    `right` (shards, m) is the probability that each model gives the right class of each node.
+    `right` (shards, m) is the probability that each model gives to each node's true class.
     """
 
     def value(alpha: Array) -> tuple[float, Array]:
@@ -184,7 +184,7 @@ def learned_importance(right: Array) -> Array:
 
 
 def induced(graph: Graph, nodes: Nodes) -> Graph:
-    """The graph of `nodes` (m,) and the edges between them, all of them for training."""
+    """Return the graph of `nodes` (m,) and the edges between them, with all nodes in training."""
     adjacency = sp.csr_array(graph.adjacency[nodes][:, nodes])
     adjacency.sort_indices()
     nobody = np.zeros(nodes.size, dtype=np.bool_)

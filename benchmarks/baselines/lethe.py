@@ -1,6 +1,6 @@
 """Lethe itself: its projection, alone and followed by the repair, through the library's public names.
 
-With adaptive diffusion as well, and then beside `RetrainedWithDiffusion`, which learns its weights of edges anew.
+Also with adaptive diffusion, beside `RetrainedWithDiffusion`, which learns the edge weights again.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Held:
     spec: ModelSpec
     model: Model
     repair: bool
-    #: What the last deletion did; None before the first.
+    #: Report of the last deletion; None before the first.
     report: Report | None = None
 
     @property
@@ -42,16 +42,17 @@ class Held:
         return probabilities(logits(graph, self.spec, self.weights), self.spec.loss)
 
     def unlearn(self, nodes: Nodes) -> "Held":
-        """The projection of the paper's Proposition 1 on all remaining nodes' features, and the repair if asked for."""
+        """Project on all remaining nodes' features (the paper's Proposition 1), and repair if asked for."""
         model, report = self.model.forget(nodes=nodes, repair=self.repair)
         return Held(self.spec, model, self.repair, report)
 
 
 @dataclass(frozen=True)
 class Lethe:
-    """Forgets by projection (the paper's Proposition 1); with `repair` on to the weights of retraining.
+    """Forgets by projection (the paper's Proposition 1). With `repair` it goes on to the weights of retraining.
 
-    To the minimum of its Eq. 1 on what remains, to a relative bound of 1e-8 that is proven by |grad F| / lambda.
+    Those are the minimum of the paper's Eq. 1 on the remaining graph. The repair reaches a relative bound of 1e-8,
+    proven by |grad F| / lambda.
     """
 
     spec: ModelSpec
@@ -65,16 +66,18 @@ class Lethe:
 
 @lru_cache(maxsize=2)
 def _fitted(graph: Graph, spec: ModelSpec) -> Model:
-    """The model, once for what is measured on one graph in a row: forgetting makes another and leaves it as it is."""
+    """Fit once for consecutive measurements on one graph. Forgetting returns another model and leaves this one
+    unchanged.
+    """
     if spec.loss is LossKind.SQUARED:
-        # Without validation nodes the temperature is that of all others here, so that answers can be compared.
+        # Without validation nodes it uses the same temperature as the other methods, so answers can be compared.
         graph = replace(graph, val_mask=np.zeros(graph.nodes, dtype=np.bool_))
     return fit(graph, spec)
 
 
 @dataclass(frozen=True, eq=False)
 class Diffused:
-    """A `projector.Model` with diffusion, on what remains of a graph."""
+    """A `projector.Model` with diffusion, on the remaining graph."""
 
     spec: ModelSpec
     model: Model
@@ -95,14 +98,14 @@ class Diffused:
         return
 
     def unlearn(self, nodes: Nodes) -> "Diffused":
-        """Trained from zero, sh and sz too, on the graph without `nodes`."""
+        """Train from zero, including sh and sz, on the graph without `nodes`."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         return Diffused(self.spec, fit(graph, self.spec), graph, live)
 
 
 @dataclass(frozen=True)
 class RetrainedWithDiffusion:
-    """Forgets by training anew, with the adaptive diffusion of the paper's Section 3.4."""
+    """Forgets by retraining, with the adaptive diffusion of the paper's Section 3.4."""
 
     spec: ModelSpec
 

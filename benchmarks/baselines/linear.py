@@ -1,7 +1,7 @@
-"""The linear graph neural network as someone sees it who has `projector` from outside: its rows, logits and answers.
+"""The linear graph neural network from outside `projector`: its rows, logits and answers.
 
-`projector` trains it and forgets from it. Second-order baselines need the rows of H = P^L X (or [X, PX, …, P^L X])
-that the model was trained on, before and after a deletion, and all need predictions of weights of their own.
+`projector` trains the model and forgets from it. Second-order baselines need the rows of H = P^L X (or [X, PX, …, P^L
+X]) that the model was trained on, before and after a deletion. All baselines need predictions from their own weights.
 """
 
 from dataclasses import dataclass, replace
@@ -19,19 +19,19 @@ from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import LossKind, PropagationKind
 from projector.training.fit import train
 
-#: From so many rows and columns on H is not formed of sparse features for second-order methods. [A deletion by
+#: Minimum of rows and columns above which second-order methods do not form H from sparse features. [A deletion by
 #: Influence+ takes a fifth of the time of a Cholesky factor on Cora, 1,208 x 1,433, and a seventh on Citeseer.]
 _LARGE = 1_000
 
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """Weights on a graph from which some nodes are gone; what every linear baseline predicts with."""
+    """Weights on a graph after some deletions; every linear baseline predicts with it."""
 
-    #: What remains; deleted nodes keep their rows, without edges, features, label or place in the split.
+    #: The remaining graph. Deleted nodes keep their rows, without edges, features, label or place in the split.
     graph: Graph
     spec: ModelSpec
-    #: Which nodes have not been deleted, (n,).
+    #: Nodes that have not been deleted, (n,).
     live: NDArray[np.bool_]
     #: W, (blocks, d, C) float64.
     weights: Array
@@ -46,11 +46,11 @@ class LinearModel:
 
 
 def train_linear(graph: Graph, spec: ModelSpec) -> LinearModel:
-    """The optimum on the training nodes of `graph`, from zero.
+    """Return the optimum on the training nodes of `graph`, trained from zero.
 
-    By `train`, since `projector.fit` also factorises the Gram matrix for deletions to come; for features so badly
-    scaled that `fit` rescales their columns the two differ, which none of the datasets here is.
-    Raises BaselineError for a model that is more than blocks of propagated features.
+    Uses `train`, since `projector.fit` also factorises the Gram matrix for later deletions. The two differ if `fit`
+    rescales badly scaled columns, which happens for none of the datasets here. Raises BaselineError if the model has
+    more than blocks of propagated features.
     """
     check_linear(spec)
     weights = train(spec, graph).weights.numpy()
@@ -59,12 +59,12 @@ def train_linear(graph: Graph, spec: ModelSpec) -> LinearModel:
 
 @lru_cache(maxsize=2)
 def fitted(graph: Graph, spec: ModelSpec) -> LinearModel:
-    """The same, once for methods that are fitted to one graph in a row; what is timed has graphs of its own."""
+    """Call `train_linear` once for consecutive methods on one graph. Timed runs use other graphs."""
     return train_linear(graph, spec)
 
 
 def check_linear(spec: ModelSpec) -> None:
-    """Raises BaselineError for a model that is more than blocks of propagated features."""
+    """Raise BaselineError if the model has more than blocks of propagated features."""
     if spec.label_hops or spec.diffusion or spec.mlp_width:
         raise BaselineError(
             "Baselines are compared on blocks of propagated features.", "Leave out label reuse, diffusion and the MLP."
@@ -72,7 +72,7 @@ def check_linear(spec: ModelSpec) -> None:
 
 
 def remaining(graph: Graph, nodes: Nodes) -> Graph:
-    """`graph` without `nodes` (m,): they keep their rows, without edges, features, label or place in the split."""
+    """Return `graph` without `nodes` (m,): they keep rows without edges, features, label or place in the split."""
     kept = np.ones(graph.nodes)
     kept[nodes] = 0.0
     keep = sp.diags_array(kept)
@@ -98,7 +98,7 @@ def remaining(graph: Graph, nodes: Nodes) -> Graph:
 
 
 def without_nodes(live: NDArray[np.bool_], nodes: Nodes) -> NDArray[np.bool_]:
-    """`live` (n,) without `nodes` (m,). Raises BaselineError for a node that is not there any more."""
+    """Return `live` (n,) without `nodes` (m,). Raises BaselineError for a node already deleted or named twice."""
     if not live[nodes].all() or np.unique(nodes).size != nodes.size:
         raise BaselineError("A node was deleted before, or is named twice.", "Name live nodes, each once.")
     left = live.copy()
@@ -107,7 +107,7 @@ def without_nodes(live: NDArray[np.bool_], nodes: Nodes) -> NDArray[np.bool_]:
 
 
 def propagation(graph: Graph, spec: ModelSpec) -> sp.csr_array:
-    """P, (n, n): D^-1/2 (A + sI) D^-1/2 or D^-1 (A + sI), D the degrees of A + sI; zero rows where a degree is 0."""
+    """Return P, (n, n): D^-1/2 (A + sI) D^-1/2 or D^-1 (A + sI), D the degrees of A + sI; zero rows for degree 0."""
     looped = graph.adjacency + spec.self_loops * sp.eye_array(graph.nodes, format="csr")
     degrees = np.asarray(looped.sum(axis=1)).ravel()
     inverse = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
@@ -118,7 +118,7 @@ def propagation(graph: Graph, spec: ModelSpec) -> sp.csr_array:
 
 
 def representation(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array:
-    """H[rows], (m, p) float64: the blocks P^l X side by side, in the order of the blocks of W."""
+    """Return H[rows], (m, p) float64: the blocks P^l X side by side, in the order of the blocks of W."""
     P, block = propagation(graph, spec), _float64(graph)
     blocks = []
     for hop in range(spec.hops + 1):
@@ -131,7 +131,7 @@ def representation(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array:
 
 
 def design(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array | LinearOperator:
-    """H[rows], (m, p), for second-order methods: formed, or the product of its factors where that is the faster."""
+    """Return H[rows], (m, p), for second-order methods: formed, or as an operator if that is faster."""
     formed = isinstance(graph.features, np.ndarray)
     if formed or min(rows.size, len(spec.block_hops) * graph.num_features) < _LARGE:
         return representation(graph, spec, rows)
@@ -139,7 +139,7 @@ def design(graph: Graph, spec: ModelSpec, rows: Nodes) -> Array | LinearOperator
 
 
 def representation_operator(graph: Graph, spec: ModelSpec, rows: Nodes) -> LinearOperator:
-    """H[rows], (m, p), as the product S [P^l X, side by side], of which nothing is formed."""
+    """Return H[rows], (m, p), as the operator S [P^l X, side by side], without forming it."""
     P, X = propagation(graph, spec), _float64(graph)
     P_t, X_t = P.T.tocsr(), X.T if isinstance(X, np.ndarray) else X.T.tocsr()
 
@@ -161,14 +161,14 @@ def representation_operator(graph: Graph, spec: ModelSpec, rows: Nodes) -> Linea
 
 
 def logits(graph: Graph, spec: ModelSpec, weights: Array) -> Array:
-    """H W of every node, (n, C) float64, for `weights` (blocks, d, C); propagated C columns wide."""
+    """Return H W of every node, (n, C) float64, for `weights` (blocks, d, C), propagating C columns."""
     return _product(propagation(graph, spec), _float64(graph), spec, weights)
 
 
 def probabilities(logits: Array, loss: LossKind) -> Array:
-    """What `Model.predict` answers for logits (n, C): a softmax, for `ovr` of the logarithms of the sigmoids.
+    """Return the answers of `Model.predict` for logits (n, C): a softmax, for `ovr` of the logarithms of the sigmoids.
 
-    Of the squared loss with the temperature that stands where none was fitted.
+    The squared loss uses the default temperature for models without a fitted one.
     """
     scores = -np.logaddexp(0.0, -logits) if loss is LossKind.OVR else logits
     if loss is LossKind.SQUARED:
@@ -178,7 +178,7 @@ def probabilities(logits: Array, loss: LossKind) -> Array:
 
 
 def within_hops(graph: Graph, nodes: Nodes, hops: int) -> NDArray[np.bool_]:
-    """The nodes at most `hops` edges away from one of `nodes`, these included, (n,) bool."""
+    """Return a mask of the nodes at most `hops` edges away from one of `nodes`, including these, (n,) bool."""
     reached = np.zeros(graph.nodes)
     reached[nodes] = 1.0
     for _ in range(hops):
@@ -187,17 +187,17 @@ def within_hops(graph: Graph, nodes: Nodes, hops: int) -> NDArray[np.bool_]:
 
 
 def stacked(weights: Array) -> Array:
-    """(blocks, d, C) as (p, C)."""
+    """Reshape (blocks, d, C) to (p, C)."""
     return weights.reshape(-1, weights.shape[2])
 
 
 def blocks_of(W: Array, spec: ModelSpec) -> Array:
-    """(p, C) as (blocks, d, C)."""
+    """Reshape (p, C) to (blocks, d, C)."""
     return W.reshape(len(spec.block_hops), -1, W.shape[1])
 
 
 def _product(P: sp.csr_array, X: Array | sp.csr_array, spec: ModelSpec, weights: Array) -> Array:
-    """H of every node times `weights` (blocks, d) or (blocks, d, C): (n,) or (n, C), by Horner's rule."""
+    """Return H of every node times `weights` (blocks, d) or (blocks, d, C): (n,) or (n, C), by Horner's rule."""
     found = np.zeros((P.shape[0], *weights.shape[2:]))
     for hop in range(spec.hops, -1, -1):
         if hop in spec.block_hops:

@@ -1,11 +1,11 @@
 """Two-layer graph neural networks, retrained: GCN, GraphSAGE, GAT and APPNP by torch-geometric.
 
 The references of the paper's Tables 2 and 4, after torch-geometric's examples, as its appendix says ("Details on
-multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`. What differs, so
-that all are trained alike: rows are the graph's, not divided by their sums; 200 epochs of the whole graph and weight
-decay on every layer, where `reddit.py` has ten of batches and none, and `gcn.py` none on the second layer. GCN drops no
-features and has 64 hidden units, as APPNP does: the example's 16 are for Planetoid's sparse rows; on Amazon Photo's two
-of 16 lived, and the network classified 39 % of the test nodes.
+multi-layer GNNs"): `gcn.py` and `gat.py`, `reddit.py` for GraphSAGE, `benchmark/citation/appnp.py`. The changes make
+the training alike for all. Rows are not divided by their sums. Training takes 200 epochs of the whole graph, where
+`reddit.py` has ten of batches. Weight decay applies to every layer, where `reddit.py` has none and `gcn.py` none on the
+second layer. GCN drops no features and has 64 hidden units, as APPNP does. The example's 16 are for Planetoid's sparse
+rows; on Amazon Photo two of the 16 stayed active, and the network classified 39 % of the test nodes.
 
 * GCN (Kipf and Welling, 2017, Eq. 9): P relu(P X W_1 + b_1) W_2 + b_2 with P = D^-1/2 (A + I) D^-1/2.
 * GraphSAGE (Hamilton et al., 2017, Algorithm 1, mean aggregator): x_i W_r + mean_j x_j W_l + b in each layer, W_r and
@@ -14,8 +14,8 @@ of 16 lived, and the network classified 39 % of the test nodes.
   itself, eight heads side by side and then one.
 * APPNP (Klicpera et al., 2019, Eq. 4): Z <- (1 - 0.1) P Z + 0.1 H ten times, H of a multilayer perceptron.
 
-Trained on the whole graph in single precision by Adam; the epoch that classifies validation nodes best is kept (of a
-shard, among every tenth), the last one where there are none. Features that are mostly zeros are kept sparse: the
+Adam trains on the whole graph in single precision. The epoch that classifies validation nodes best is kept (for a
+shard, among every tenth), or the last one without validation nodes. Features that are mostly zeros stay sparse: the
 products are the same, and dropping zeros changes nothing.
 """
 
@@ -39,7 +39,7 @@ from projector.graph.graph import Graph
 
 
 class Kind(StrEnum):
-    """Which network."""
+    """Network architecture."""
 
     GCN = "gcn"
     SAGE = "sage"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Settings:
-    """How one of them is built and trained."""
+    """How a network is built and trained."""
 
     hidden: int
     dropout: float
@@ -65,9 +65,9 @@ SETTINGS = {
     Kind.APPNP: Settings(hidden=64, dropout=0.5, learning_rate=0.01, decay=5e-4),
 }
 _HEADS = 8
-#: A shard's network is judged after every so many epochs: the whole graph takes longer than the shard's own step.
+#: A shard's network is evaluated every so many epochs, since the whole graph takes longer than the shard's own step.
 _JUDGED = 10
-#: Features of which at most this share is not zero are kept sparse.
+#: Maximum share of nonzero entries at which features stay sparse.
 _SPARSE = 0.05
 
 
@@ -79,14 +79,14 @@ class Sage(nn.Module):
         self.lin_l, self.lin_r = nn.Linear(features, units), nn.Linear(features, units, bias=False)
 
     def forward(self, x: Tensor, mean: Tensor) -> Tensor:
-        """(n, units) of x (n, features) and the matrix, (n, n), that takes means over neighbours."""
-        # Laid out anew by columns: a sparse product with a transposed view takes three times as long.
+        """Return (n, units) from x (n, features) and the matrix (n, n) that averages over neighbours."""
+        # The layout is by columns: a sparse product with a transposed view takes three times as long.
         around, itself = (x @ layer.weight.t().contiguous() for layer in (self.lin_l, self.lin_r))
         return mean @ around + itself + self.lin_l.bias
 
 
 class Layers(nn.Module):
-    """Two layers with what lies between them."""
+    """Two layers and the activation between them."""
 
     def __init__(self, kind: Kind, features: int, classes: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Layers(nn.Module):
             self.second = GCNConv(hidden, classes, normalize=False)
 
     def forward(self, x: Tensor, neighbours: Tensor) -> Tensor:
-        """Logits, (n, C), of what `tensors` gives of a graph for this kind."""
+        """Return logits, (n, C), from the `tensors` of a graph for this kind."""
         given = () if self.kind is Kind.APPNP else (neighbours,)
         # GAT and APPNP drop features as well as hidden units.
         if self.kind in (Kind.GAT, Kind.APPNP):
@@ -120,7 +120,7 @@ class Layers(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TrainedNetwork:
-    """A network on the graph that remains."""
+    """A network on the remaining graph."""
 
     settings: "Network"
     graph: Graph
@@ -147,7 +147,7 @@ class TrainedNetwork:
             return found
 
     def unlearn(self, nodes: Nodes) -> "TrainedNetwork":
-        """Trained anew without `nodes`, from the same seed."""
+        """Retrain without `nodes`, from the same seed."""
         live = without_nodes(self.live, nodes)
         found = self.settings.fit(remaining(self.graph, nodes))
         return TrainedNetwork(self.settings, found.graph, live, found.layers)
@@ -155,16 +155,16 @@ class TrainedNetwork:
 
 @dataclass(frozen=True)
 class Network:
-    """Forgets by training anew; `seed` draws the first weights and what is dropped."""
+    """Forgets by retraining. `seed` draws the initial weights and the dropout."""
 
     kind: Kind
     seed: int = 0
     epochs: int = 200
 
     def fit(self, graph: Graph, whole: Graph | None = None) -> TrainedNetwork:
-        """As `Baseline.fit`; a shard's epoch, of every tenth, is chosen by validation nodes of the `whole` graph.
+        """As `Baseline.fit`. A shard's epoch, among every tenth, is chosen by validation nodes of the `whole` graph.
 
-        Of fewer than ten epochs it is the last.
+        With fewer than ten epochs it is the last.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -194,7 +194,7 @@ class Network:
         return layers
 
     def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
-        """What gives the losses of one epoch's steps, each of the weights after the step before."""
+        """Return a function that yields the losses of one epoch, each with the weights after the step before."""
         given, y = tensors(graph, self.kind), torch.from_numpy(graph.labels)
         training = torch.from_numpy(graph.train_mask)
 
@@ -205,10 +205,10 @@ class Network:
 
 
 def tensors(graph: Graph, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Features (n, d) float32, sparse where most are zero, and the neighbours.
+    """Return features (n, d) float32, sparse if most are zero, and the neighbours.
 
-    Those are edges (2, E) int64 in both directions for GAT, and for the others the matrix (n, n) that they propagate
-    by, float32 in CSR: D^-1/2 (A + I) D^-1/2, of GraphSAGE D^-1 A.
+    For GAT the neighbours are edges (2, E) int64 in both directions. For the others they are the propagation matrix (n,
+    n), float32 in CSR: D^-1 A for GraphSAGE, else D^-1/2 (A + I) D^-1/2.
     """
     features = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     x = torch.from_numpy(np.asarray(features, dtype=np.float32))
@@ -230,7 +230,9 @@ def _neighbours(A: sp.csr_array, kind: Kind) -> Tensor:
 
 
 def dropped(x: Tensor, share: float) -> Tensor:
-    """`x`, dense or sparse, in training: each entry zero with probability `share`, the others the larger for it."""
+    """Apply dropout to `x`, dense or sparse, in training: zero each entry with probability `share` and scale the
+    others.
+    """
     if not x.is_sparse:
         return dropout(x, share)
     kept = dropout(x.values(), share)

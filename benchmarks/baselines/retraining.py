@@ -1,4 +1,4 @@
-"""Retraining from scratch on what remains: the exact answer that everything else is measured against."""
+"""Retraining from scratch on the remaining graph: the exact reference for all other methods."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from projector.graph.graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class Retrained(LinearModel):
-    """The minimum of the paper's Eq. 1 on what remains."""
+    """The minimum of the paper's Eq. 1 on the remaining graph."""
 
     def unlearn(self, nodes: Nodes) -> "Retrained":
-        """w_u of the paper's Section 3.1: trained from zero on the graph without `nodes`."""
+        """w_u of the paper's Section 3.1: train from zero on the graph without `nodes`."""
         live = without_nodes(self.live, nodes)
         found = train_linear(remaining(self.graph, nodes), self.spec)
         return Retrained(found.graph, found.spec, live, found.weights)
@@ -21,11 +21,11 @@ class Retrained(LinearModel):
 
 @dataclass(frozen=True)
 class Retraining:
-    """Forgets by training anew: the minimum of the paper's Eq. 1."""
+    """Forgets by retraining: the minimum of the paper's Eq. 1."""
 
     spec: ModelSpec
 
     def fit(self, graph: Graph, whole: Graph | None = None) -> Retrained:
-        """As `Baseline.fit`, of a shard as of the `whole` graph: the minimum has no epochs to choose from."""
+        """As `Baseline.fit`, for a shard as for the `whole` graph: the minimum has no epochs to choose from."""
         found = fitted(graph, self.spec)
         return Retrained(found.graph, found.spec, found.live, found.weights)

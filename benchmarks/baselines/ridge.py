@@ -1,15 +1,16 @@
 """Ridge regression on propagated features, updated in closed form: GraphEditor and closed-form SGC.
 
-GraphEditor (Cong and Mahdavi, an ICLR 2023 submission that the Projector paper names beside itself) keeps
-S = (H^T H + mu I)^-1 and targets of 1 and -1. All training rows that a deletion changes leave S as they were, by
-Sherman, Morrison and Woodbury, and the surviving ones join it as they are; W = S H^T Y is then fine-tuned by 500 steps
-of Adam on the cross-entropy. mu does not follow the number of rows: here it is lambda n_train as at the fit, so that
-both start from one objective. The rate of Adam is its default, 1e-3. What it does is taken from a description; neither
-the paper's text nor the authors' code was at hand.
+GraphEditor (Cong and Mahdavi, an ICLR 2023 submission that the Projector paper names beside itself) keeps S = (H^T H +
+mu I)^-1 and targets of 1 and -1. All training rows that a deletion changes leave S with their old values, by Sherman,
+Morrison and Woodbury, and the surviving ones join it with their new values. W = S H^T Y is then fine-tuned by 500 steps
+of Adam on the cross-entropy. mu does not follow the number of rows: here it is lambda n_train at the fit, so that both
+start from one objective. Adam uses its default rate, 1e-3. The method follows a description; neither the paper's text
+nor the authors' code was available.
 
-Closed-form SGC (Gaur and Sharma, arXiv 2605.25662) keeps the sums H^T H and H^T Y of one-hot targets, subtracts and
-adds the rows within L hops of what changes, and solves again. Its router, its solvers for heterophilous graphs and its
-post-processing are left out, and the ridge is lambda n_train as of the model here: only its abstract was at hand.
+Closed-form SGC (Gaur and Sharma, arXiv 2605.25662) keeps the sums H^T H and H^T Y of one-hot targets. It subtracts the
+old and adds the new rows within L hops of a change, and solves again. Its router, its solvers for heterophilous graphs
+and its post-processing are left out, and the ridge is lambda n_train of the model here: only its abstract was
+available.
 """
 
 from dataclasses import dataclass, replace
@@ -41,19 +42,19 @@ _STEPS, _RATE = 500, 1e-3
 
 
 class Editing(Enum):
-    """How GraphEditor comes to its weights."""
+    """How GraphEditor computes its weights."""
 
-    #: By the updated inverse, and left there.
+    #: By the updated inverse alone.
     CLOSED_FORM = auto()
     #: By the updated inverse, then by steps on the cross-entropy.
     FINE_TUNED = auto()
-    #: By solving again, with the ridge that the first solution had: what the closed form is to equal.
+    #: By solving again, with the ridge of the first solution: the reference for the closed form.
     RETRAINED = auto()
 
 
 @dataclass(frozen=True, eq=False)
 class EditedModel(LinearModel):
-    """Weights S H^T Y, maybe fine-tuned, with what they come from."""
+    """Weights S H^T Y, possibly fine-tuned, with their factors."""
 
     editing: Editing
     #: mu.
@@ -63,7 +64,7 @@ class EditedModel(LinearModel):
     correlation: Array
 
     def unlearn(self, nodes: Nodes) -> "EditedModel":
-        """The affected rows leave as they were; those that stay join as they are."""
+        """Subtract the affected rows with their old values, and add those that remain with their new values."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         if self.editing is Editing.RETRAINED:
             return _edited(graph, self.spec, live, self.editing, self.ridge)
@@ -78,13 +79,13 @@ class EditedModel(LinearModel):
 
 
 def without_rows(inverse: Array, A: Array) -> Array:
-    """(M - A^T A)^-1 for M^-1 (p, p) and rows A (m, p): S + S A^T (I - A S A^T)^-1 A S."""
+    """Return (M - A^T A)^-1 for M^-1 (p, p) and rows A (m, p): S + S A^T (I - A S A^T)^-1 A S."""
     SA = inverse @ A.T
     return np.asarray(inverse + SA @ np.linalg.solve(np.eye(len(A)) - A @ SA, SA.T))
 
 
 def with_rows(inverse: Array, B: Array) -> Array:
-    """(M + B^T B)^-1 for M^-1 (p, p) and rows B (m, p): S - S B^T (I + B S B^T)^-1 B S."""
+    """Return (M + B^T B)^-1 for M^-1 (p, p) and rows B (m, p): S - S B^T (I + B S B^T)^-1 B S."""
     SB = inverse @ B.T
     return np.asarray(inverse - SB @ np.linalg.solve(np.eye(len(B)) + B @ SB, SB.T))
 
@@ -99,7 +100,7 @@ class GraphEditor:
     def fit(self, graph: Graph) -> EditedModel:
         """As `Baseline.fit`."""
         check_linear(self.spec)
-        # Its answers are the softmax of the scores, which its fine-tuning is of.
+        # Its answers are the softmax of the scores, which its fine-tuning optimises.
         spec, everyone = replace(self.spec, loss=LossKind.SOFTMAX), np.ones(graph.nodes, dtype=np.bool_)
         return _edited(graph, spec, everyone, self.editing, spec.regularization * int(graph.train_mask.sum()))
 
@@ -114,7 +115,7 @@ def _edited(graph: Graph, spec: ModelSpec, live: NDArray[np.bool_], editing: Edi
 
 
 def _tuned(graph: Graph, spec: ModelSpec, W: Array, editing: Editing) -> Array:
-    """`W` (p, C) after Adam on the mean cross-entropy of the training nodes, where that is asked for."""
+    """Return `W` (p, C), after Adam on the training nodes' mean cross-entropy if `editing` asks for it."""
     if editing is not Editing.FINE_TUNED:
         return W
     rows = np.flatnonzero(graph.train_mask)
@@ -129,14 +130,14 @@ def _tuned(graph: Graph, spec: ModelSpec, W: Array, editing: Editing) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ResolvedModel(LinearModel):
-    """The ridge solution of sums over the training rows."""
+    """The ridge solution from sums over the training rows."""
 
     #: H^T H, (p, p), and H^T Y, (p, C).
     gram: Array
     correlation: Array
 
     def unlearn(self, nodes: Nodes) -> "ResolvedModel":
-        """The rows within reach leave the sums as they were and join them as they are; then it is solved again."""
+        """Subtract the rows within reach with their old values, add them with their new values, and solve again."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         old, new = _changed(self.graph, graph, self.spec, nodes)
         A, B = representation(self.graph, self.spec, old), representation(graph, self.spec, new)
@@ -166,7 +167,9 @@ def _resolved(graph: Graph, spec: ModelSpec, live: NDArray[np.bool_], gram: Arra
 
 
 def _changed(before: Graph, after: Graph, spec: ModelSpec, nodes: Nodes) -> tuple[Nodes, Nodes]:
-    """The training nodes whose rows of H a deletion of `nodes` changes: those of before, and those that stay."""
+    """Return the training nodes whose rows of H change when `nodes` are deleted: those of before, and those that
+    remain.
+    """
     reached = within_hops(before, nodes, reach(spec))
     return np.flatnonzero(reached & before.train_mask), np.flatnonzero(reached & after.train_mask)
 

@@ -4,19 +4,18 @@ Zeng et al., "GraphSAINT: Graph Sampling Based Inductive Learning Method", ICLR 
 whole network on the graph that they induce. With P = D^-1/2 (A + I) D^-1/2, p_v the probability that v is drawn and
 p_uv that u and v both are:
 
-* Random node sampler (their "Samplers"): n nodes are drawn with replacement, u with probability
-  P(u) proportional to |P_:,u|^2. So p_v = 1 - (1 - P(v))^n and, for u != v,
-  p_uv = 1 - (1 - P(u))^n - (1 - P(v))^n + (1 - P(u) - P(v))^n.
+* Random node sampler (their "Samplers"): n nodes are drawn with replacement, u with probability P(u) proportional to
+  |P_:,u|^2. So p_v = 1 - (1 - P(v))^n and, for u != v, p_uv = 1 - (1 - P(u))^n - (1 - P(v))^n + (1 - P(u) - P(v))^n.
 * Aggregator (their "Normalization"): sum over the u drawn of P_vu / alpha_uv x_u, with alpha_uv = p_uv / p_v. On
-  average over the draws that have v it is row v of P X.
+  average over the draws that contain v it is row v of P X.
 * Loss (ibid.): sum over the training nodes v drawn of L_v / lambda_v, lambda_v = m p_v for m training nodes. Its
-  expectation is the mean of the L_v, where these are as on the whole graph.
+  expectation is the mean of the L_v, if these are as on the whole graph.
 
 The paper counts draws beforehand to estimate alpha and lambda, since most of its samplers have no closed form; this one
-has. It samples from the graph of training nodes alone; here, as in torch-geometric's example, from the whole graph, of
-which training nodes have a loss. `GraphSAINTNodeSampler` of torch-geometric needs a package without wheels, and takes
-nodes by their degrees. Nodes without edges and label, as deleted ones are, are never drawn. Predictions are of the
-whole graph.
+has. The paper samples from the graph of training nodes alone. Here, as in torch-geometric's example, the sample is from
+the whole graph, and training nodes have a loss. `GraphSAINTNodeSampler` of torch-geometric needs a package without
+wheels, and samples nodes by degree. Nodes without edges and label, such as deleted ones, are never drawn. Predictions
+use the whole graph.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,17 +33,17 @@ from benchmarks.baselines.protocol import Array, Nodes
 from projector import ModelSpec
 from projector.graph.graph import NO_LABEL, Graph
 
-#: Of the nodes, how many draws make one sample.
+#: Draws in one sample, as a share of the nodes.
 SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class NodeSampler:
-    """Which nodes are drawn how often, and what that does to sums over them."""
+    """Probabilities of the draws, and the normalisation that they require."""
 
     #: P(u), (n,).
     probabilities: Array
-    #: How many are drawn, with replacement.
+    #: Number of draws, with replacement.
     draws: int
     #: p_v, (n,).
     included: Array
@@ -53,7 +52,7 @@ class NodeSampler:
 
     @classmethod
     def of(cls, graph: Graph, draws: int) -> "NodeSampler":
-        """The random node sampler of `draws` >= 2 draws; a pair is never drawn by one."""
+        """Build the random node sampler of `draws` >= 2 draws; a single draw never contains a pair."""
         P = propagation(graph, ModelSpec())
         there = (np.diff(graph.adjacency.indptr) > 0) | (graph.labels != NO_LABEL)
         squares = np.where(there, np.asarray((P * P).sum(axis=0)).ravel(), 0.0)
@@ -71,12 +70,12 @@ class NodeSampler:
         return cls(drawn, draws, included, sp.csr_array((values, (v, u)), shape=P.shape))
 
     def draw(self, random: np.random.Generator) -> Nodes:
-        """The nodes of one sample, ascending."""
+        """Draw the nodes of one sample, ascending."""
         return np.unique(random.choice(self.probabilities.size, self.draws, p=self.probabilities))
 
 
 def on_sample(layers: Layers, x: Tensor, P: Tensor) -> Tensor:
-    """Logits, (m, C), of a GCN's layers on features (m, d) with P (m, m) in place of its own propagation."""
+    """Return logits, (m, C), of a GCN's layers on features (m, d), with P (m, m) in place of its own propagation."""
     hidden = layers.between(torch.sparse.mm(P, layers.first.lin(x)) + layers.first.bias)
     hidden = dropout(hidden, layers.share, layers.training)
     found: Tensor = torch.sparse.mm(P, layers.second.lin(hidden)) + layers.second.bias
@@ -85,7 +84,7 @@ def on_sample(layers: Layers, x: Tensor, P: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledNetwork(Network):
-    """A GCN trained by GraphSAINT; an epoch has as many samples as give one draw for each node."""
+    """A GCN trained by GraphSAINT. An epoch has as many samples as give one draw for each node."""
 
     def _losses(self, graph: Graph) -> Callable[[Layers], Iterator[Tensor]]:
         sampler = NodeSampler.of(graph, max(2, round(SHARE * graph.nodes)))
@@ -107,7 +106,7 @@ class SampledNetwork(Network):
 
 
 def sample_of(sampler: NodeSampler, nodes: Nodes) -> Tensor:
-    """Rows and columns `nodes` of the aggregator, (m, m) float32."""
+    """Return rows and columns `nodes` of the aggregator, (m, m) float32."""
     part = sampler.aggregator[nodes][:, nodes].tocoo()
     places = torch.from_numpy(np.stack(part.coords).astype(np.int64))
     values = torch.from_numpy(part.data.astype(np.float32))

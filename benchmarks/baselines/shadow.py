@@ -1,15 +1,14 @@
-"""ShaDow: every node is classified from a small graph of its own, however many layers there are.
+"""ShaDow: classifies every node from a small graph of its own, for any number of layers.
 
 Zeng et al., "Decoupling the Depth and Scope of Graph Neural Networks", NeurIPS 2021. EXTRACT(v, G) gives a connected
-graph around v that does not depend on the number of layers L; the network's L layers run on it, and what they give v is
-its representation. Here the extractor is their k-hop sampler: from v, `depth` times, at most `neighbours` neighbours of
-every node that was reached last, drawn without replacement; the graph is what the nodes reached induce.
-torch-geometric's `ShaDowKHopSampler` does the same, but needs a package without wheels; depth 2 and 5 neighbours are
-its example's.
+graph around v that does not depend on the number of layers L. The network's L layers run on it, and their output for v
+is its representation. Here the extractor is their k-hop sampler: `depth` times from v, it draws at most `neighbours`
+neighbours of each newly reached node, without replacement. The graph is induced by the reached nodes. torch-geometric's
+`ShaDowKHopSampler` does the same, but needs a package without wheels. Depth 2 and 5 neighbours are from its example.
 
-The Projector paper trains its linear model so, with L = 3, on ogbn-arxiv and ogbn-products. Since the model is linear,
-the l-th block of v's row is c X, with c the row of v in P^l of its own graph, so a sample is L + 1 sparse matrices. A
-sample is drawn once, where stochastic training would draw one in every epoch.
+The Projector paper trains its linear model this way, with L = 3, on ogbn-arxiv and ogbn-products. Since the model is
+linear, the l-th block of v's row is c X, with c the row of v in P^l of its own graph. So a sample is L + 1 sparse
+matrices. A sample is drawn once, where stochastic training would draw one in every epoch.
 """
 
 import numpy as np
@@ -25,7 +24,7 @@ DEPTH, NEIGHBOURS = 2, 5
 
 
 def scope(graph: Graph, root: int, depth: int, neighbours: int, random: np.random.Generator) -> Nodes:
-    """The nodes of `root`'s own graph, itself first."""
+    """Return the nodes of `root`'s own graph, `root` first."""
     A, reached = graph.adjacency, {root: None}
     last = [root]
     for _ in range(depth):
@@ -44,7 +43,7 @@ def scope(graph: Graph, root: int, depth: int, neighbours: int, random: np.rando
 def sampled_hops(
     graph: Graph, roots: Nodes, hops: int, seed: int, depth: int = DEPTH, neighbours: int = NEIGHBOURS
 ) -> list[sp.csr_array]:
-    """For l = 0 … `hops` the (m, n) matrix of which row i holds that of `roots[i]` in P^l of its own graph.
+    """Return for l = 0 … `hops` the (m, n) matrix whose row i is that of `roots[i]` in P^l of its own graph.
 
     P is D^-1/2 (A + I) D^-1/2 with the degrees of that graph.
     """
@@ -68,9 +67,9 @@ def sampled_hops(
 
 
 def shadow_accuracy(graph: Graph, hops: int, regularization: float, seed: int) -> float:
-    """Share of test nodes that one-against-rest classifies rightly from [X, C_1 X, …, C_L X], the C_l as sampled.
+    """Return the test accuracy of one-against-rest on [X, C_1 X, …, C_L X], with the C_l as sampled.
 
-    Trained to the optimum on the rows of the training nodes; test nodes get rows of their own graphs.
+    Trained to the optimum on the rows of the training nodes. Test nodes get rows from their own graphs.
     """
     training, test = np.flatnonzero(graph.train_mask), np.flatnonzero(graph.test_mask)
     X = graph.features.astype(np.float64)

@@ -1,1 +1,1 @@
-"""What an observer of a running Lethe can tell of those who were deleted: `docs/observer.md`."""
+"""What an observer of a running Lethe can infer about deleted nodes: `docs/observer.md`."""

@@ -1,4 +1,4 @@
-"""What the attacks make of one deletion: by how many nodes were asked, and how the answers were told."""
+"""Attack results for one deletion, by the number of queried nodes and by the rounding of answers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ from benchmarks.observer.observed import Deletion
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
-#: Nodes that are deleted at a time, where it is not one.
+#: Size of a batch of deletions.
 BATCH = 16
-#: How often the attackers rehearse each size.
+#: Number of rehearsals for each size.
 _REHEARSALS = 8
-#: How answers are told, and of how many nodes.
+#: The rounding of answers, and the number of queried nodes.
 TOLD: Mapping[str, int | None] = {"full": None, "3": 3, "2": 2, "1": 1}
 ASKED: Mapping[str, int | None] = {"100": 100, "1,000": 1000, "all": None}
 
 
 @dataclass(frozen=True)
 class Case:
-    """How an attacker is placed."""
+    """The attacker's setting."""
 
     deleted: int
     asked: str
@@ -39,18 +39,18 @@ class Case:
 
 
 class Attackers:
-    """Those who are after one model's deletions; each case has one, who has rehearsed once."""
+    """Attackers on one model's deletions. Each case has its own attacker, which rehearses once."""
 
     def __init__(self, graph: Graph, spec: ModelSpec, candidates: Nodes, seed: int, sigma: float) -> None:
-        """They know all nodes but the `candidates` (k,) of `graph`, and draw from `seed` whom to ask for.
+        """They know all nodes except the `candidates` (k,) of `graph`, and draw the nodes to query from `seed`.
 
-        `sigma` is the standard deviation of the noise in published weights, as `GET /model` tells it.
+        `sigma` is the standard deviation of the noise in published weights, as `GET /model` reports it.
         """
         known = Known.of(graph, spec, candidates)
         order = np.random.default_rng(seed).permutation(known.asked)
         #: Public nodes, (a,).
         self.public = known.asked
-        #: By how many are asked, on the graph of before the next deletion.
+        #: Knowledge by the number of queried nodes, on the graph before the next deletion.
         self._known = {asked: replace(known, asked=np.sort(order[:most])) for asked, most in ASKED.items()}
         self._rehearsed = dict[Case, Rehearsed]()
         for deleted in (1, BATCH):
@@ -63,11 +63,12 @@ class Attackers:
         self._live = np.ones(candidates.size, dtype=np.bool_)
 
     def figures(self, deletion: Deletion, left: Graph) -> Iterator[tuple[Case, dict[str, float | None]]]:
-        """Each case's, of a deletion that leaves the graph `left`; deletions are told in their order.
+        """Yield the figures of each case for a deletion that leaves the graph `left`. Call it in the order of
+        deletions.
 
-        `…_first` is how probably a deleted node is ranked first, `chance` that of a candidate at random; the others are
-        cosines to the deleted node's row of before, of a batch the nearest. Regression is of all digits alone: where
-        most answers did not change it has nothing to go by.
+        `…_first` is the probability that a deleted node ranks first, and `chance` is that of a random candidate. The
+        others are cosines to the deleted node's earlier row, or the nearest one in a batch. Regression needs all
+        digits: it fails if most answers did not change.
         """
         count = deletion.nodes.size
         some = self._known["all"]

@@ -1,11 +1,11 @@
-"""Attacks on a running Lethe: who was deleted, and what its features were, told from answers over HTTP.
+"""Attacks on a running Lethe: infer the deleted nodes and their features from answers over HTTP.
 
-A Lethe of its own is trained, nodes are deleted one at a time and then sixteen at a time, and public nodes are asked
-for before and after each, once, with all digits; rounding is done offline. Half of the training nodes, at most 5,000,
-are candidates, of whom the deleted are; all others are public. The attackers know the rounding, how large the noise of
-certified weights is, every version's answers, the graph, all public nodes' features and labels and those of the
-candidates, and that one deletion lies in between. A unit is one dataset, loss, certificate and seed; one whose file is
-there is not measured again.
+The script trains its own Lethe and deletes nodes, first one at a time and then sixteen at a time. Before and after each
+deletion it queries public nodes once, with all digits; it rounds the answers offline. Half of the training nodes, at
+most 5,000, are candidates, and the deleted nodes are among them. All other nodes are public. The attackers know the
+rounding, the size of the noise in certified weights, every version's answers, the graph, the features and labels of
+public nodes and candidates, and that one deletion lies between two versions. A unit is one dataset, loss, certificate
+and seed. A unit with a file is not measured again.
 
     python -m benchmarks.observer.measure [--dataset cora …] [--loss softmax …] [--certify EPSILON,DELTA] [--seeds N]
 """
@@ -35,14 +35,14 @@ RESULTS = Path(__file__).parents[1] / "results" / "observer"
 DATASETS = ("cora", "pubmed", ARXIV)
 LOSSES = (LossKind.SOFTMAX.value, LossKind.OVR.value)
 _CANDIDATES = 5000
-#: Deletions of one node and of a batch, in a unit; fewer on graphs of more than `_LARGE` nodes.
+#: Single deletions and batches in a unit; fewer on graphs of more than `_LARGE` nodes.
 _SINGLE, _BATCHES = 30, 6
 _SINGLE_OF_LARGE, _BATCHES_OF_LARGE, _LARGE = 6, 2, 50_000
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What is measured at a time."""
+    """One measurement."""
 
     dataset: str
     loss: str
@@ -51,13 +51,13 @@ class Unit:
     seed: int
 
     def file(self, folder: Path) -> Path:
-        """Where its result is, below `folder`."""
+        """Return the path of its result below `folder`."""
         certified = "" if self.certify is None else f"-certified-{self.certify}"
         return folder / self.dataset / f"{self.loss}{certified}-{self.seed}.json"
 
 
 def measured(unit: Unit) -> dict[str, object]:
-    """Every figure of every deletion, by case."""
+    """Return every figure of every deletion, by case."""
     began, about = time.monotonic(), surroundings(torch.get_num_threads())
     spec = spec_of(unit.dataset, SOFTMAX if unit.loss == LossKind.SOFTMAX.value else "")
     graph = load_dataset(unit.dataset, data_dirs=default_data_dirs(os.environ))
@@ -95,13 +95,13 @@ def measured(unit: Unit) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measures what is missing."""
+    """Measure the missing units."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=DATASETS)
     parser.add_argument("--loss", nargs="+", choices=LOSSES, default=LOSSES)
-    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="as of `lethe serve`; unset: weights as they are")
+    parser.add_argument("--certify", metavar="EPSILON,DELTA", help="as in `lethe serve`; default: exact weights")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
     options = parser.parse_args()
     for seed in range(options.seeds):
         for dataset in options.dataset:
@@ -119,6 +119,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Ends the Lethe as well.
+    # Also stops the Lethe.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

@@ -1,4 +1,4 @@
-"""A Lethe that is asked over HTTP before and after each deletion, with a key that is told all digits."""
+"""A Lethe queried over HTTP before and after each deletion, with a key that receives all digits."""
 
 import os
 import subprocess
@@ -19,16 +19,16 @@ from service.settings import variable_name
 
 _ROOT = Path(__file__).parents[2]
 _AT_ONCE = 10_000
-#: A deletion is one version: it is repaired before it is served.
+#: Every deletion is one version, repaired before it is served.
 _REPAIR_S = 600
 _PATIENCE_S = 900.0
 
 
 @dataclass(frozen=True, eq=False)
 class Deletion:
-    """One version's answers and the next one's, (n, C) each; zeros for nodes that were not asked for."""
+    """Answers of two consecutive versions, (n, C) each; zeros for nodes that were not queried."""
 
-    #: Who was deleted between them, (m,).
+    #: The nodes deleted between them, (m,).
     nodes: Nodes
     before: Array
     after: Array
@@ -38,7 +38,7 @@ class Deletion:
 def serving(
     home: Path, dataset: str, spec: ModelSpec, certify: str | None
 ) -> Iterator[tuple[LetheClient, LetheClient]]:
-    """Clients of a Lethe in `home` that was trained on `dataset`: one that may delete, and the observer's."""
+    """Serve a Lethe in `home`, trained on `dataset`. Yields two clients: one that may delete, and the observer's."""
     settings = {"LETHE_REPAIR_BUDGET": str(_REPAIR_S), "LETHE_DATASET": dataset}
     if certify is not None:
         settings[variable_name("certify")] = certify
@@ -64,9 +64,9 @@ def serving(
 def observed(
     deleting: LetheClient, asking: LetheClient, ids: Sequence[str], asked: Nodes, targets: Sequence[Nodes]
 ) -> Iterator[Deletion]:
-    """Deletes `targets` one after another, and asks for `asked` (a,) in between; `ids` are all nodes'.
+    """Delete `targets` one by one and query `asked` (a,) in between; `ids` are those of all nodes.
 
-    Raises SystemExit when a deletion did not end with the weights of retraining.
+    Raises SystemExit if a deletion does not end with the weights of retraining.
     """
     before = _answers(asking, ids, asked)
     for nodes in targets:
@@ -94,7 +94,7 @@ def _answers(client: LetheClient, ids: Sequence[str], asked: Nodes) -> Array:
 
 
 def _command(*arguments: str) -> str:
-    """What a command of `./lethe` printed."""
+    """Return the output of a `./lethe` command."""
     command = [sys.executable, "-P", "-m", "service.cli", *arguments]
     environment = os.environ | {"PYTHONPATH": str(_ROOT)}
     return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -1,8 +1,8 @@
-"""Test accuracy of the linear model as Lethe, and as the paper, trains it, and of networks that are not linear.
+"""Test accuracy of the linear model, trained as by Lethe and as in the paper, and of nonlinear networks.
 
-A seed draws the split where a dataset has none, the order in which validation nodes judge adaptive diffusion, the
-nodes that are public for the MLP, and the MLP's start. "10 % public" means that the MLP was trained on a tenth of the
-training nodes, and the model on what it makes of all of them.
+A seed draws the split if a dataset has none, the order in which validation nodes judge adaptive diffusion, the public
+nodes for the MLP, and the MLP's start. "10 % public" means that the MLP was trained on a tenth of the training nodes,
+and the model on the MLP's output for all of them.
 """
 
 import time
@@ -32,7 +32,7 @@ from projector.training.scaling import well_scaled
 
 @dataclass(frozen=True)
 class Variant:
-    """A model, and which share of the training nodes is public for its MLP."""
+    """A model, and the share of the training nodes that is public for its MLP."""
 
     spec: ModelSpec
     public: float = 0.0
@@ -45,12 +45,12 @@ _MLP = replace(_PLAIN, mlp_width=256)
 _AS_PRINTED = ModelSpec(
     combine=Combine.CONCAT, loss=LossKind.OVR, label_hops=2, regularization=1e-6, solver=SolverKind.SGD, momentum=0.9
 )
-#: L = 3, in the paper with a sampler that was to make it affordable, here also without.
+#: L = 3. The paper needs a sampler to make it affordable; measured here without one too.
 _DEEP = ModelSpec(combine=Combine.CONCAT, loss=LossKind.OVR, hops=3)
 SHADOW = "linear, L = 3, ShaDow's sampler"
-#: The paper's z^(0) of adaptive diffusion; ours knows the labels of training nodes alone.
+#: The paper's z^(0) of adaptive diffusion. Lethe's uses only the labels of training nodes.
 ALL_LABELS = "+ diffusion, z0 = y of all but test nodes"
-#: The paper's Table 2 has both extensions together.
+#: The paper's Table 2 combines both extensions.
 DIFFUSED_MLP = "+ diffusion + MLP, 50 % public"
 VARIANTS = {
     "linear": Variant(_PLAIN),
@@ -68,7 +68,7 @@ VARIANTS = {
 
 
 def accuracies(graph: Graph, unit: Unit) -> Cases:
-    """Share of test nodes that one model classifies rightly, trained to its end on the whole graph."""
+    """Yield the test accuracy of one model, fully trained on the whole graph."""
     began = time.process_time()
     if unit.method == SHADOW:
         found = shadow_accuracy(graph, _DEEP.hops, _DEEP.regularization, unit.seed)
@@ -83,7 +83,7 @@ def accuracies(graph: Graph, unit: Unit) -> Cases:
 
 
 def variant_accuracy(graph: Graph, variant: Variant, seed: int, features: Features) -> float:
-    """Share of test nodes classified rightly by a model trained as `build_model` does.
+    """Return the test accuracy of a model trained as `build_model` does.
 
     `features` are those of `graph`, well scaled.
     """
@@ -102,9 +102,11 @@ def variant_accuracy(graph: Graph, variant: Variant, seed: int, features: Featur
 
 
 def all_labels_accuracy(graph: Graph, seed: int) -> float:
-    """With adaptive diffusion whose z^(0) is y of every labelled node but the test nodes, as in the paper.
+    """Return the accuracy of adaptive diffusion whose z^(0) is y of every labelled node but the test nodes, as in the
+    paper.
 
-    Lethe's is y of training nodes alone. The sigmas are those that it learns; the weights are fitted to training nodes.
+    Lethe's z^(0) is y of training nodes alone. The sigmas are those that it learns. The weights are fitted to training
+    nodes.
     """
     spec = replace(_DIFFUSED, seed=seed)
     graph = replace(graph, features=well_scaled(graph.features, np.ones(graph.nodes, dtype=np.bool_)).features)

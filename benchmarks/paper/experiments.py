@@ -1,4 +1,4 @@
-"""The paper's experiments: of which methods, on which datasets and with how many seeds each is measured."""
+"""The paper's experiments, with their methods, datasets and seeds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,18 +38,18 @@ from benchmarks.paper.units import Unit
 from projector.network.spec import LossKind
 
 _LINEAR = tuple(name for name in METHODS if not is_network(name))
-#: A network that is retrained is as close to itself as can be; of its erasers there is one.
+#: A retrained network is its own reference, so it is left out. One eraser for each network is enough.
 _CLOSE = (*_LINEAR, *(f"graph eraser, {network}, metis, mean" for network in ("gcn", "sage", "gat")))
-#: Erasers differ by network, partition and aggregator; one of them shows whether the machinery works.
+#: Erasers differ by network, partition and aggregator. One of them shows whether the machinery works.
 _FEW = (*(name for name in _LINEAR if "eraser" not in name), "graph eraser, linear, metis, mean")
 _PROJECTED = ("lethe, projection", "lethe, projection and repair")
-#: The projection among models that are trained anew.
+#: The projection beside retrained models.
 _RETRAINED = ("retraining", "lethe, projection", *NETWORKS)
-#: Of those that differ in how lambda suits them, one each.
+#: One of each kind of method that prefers another lambda.
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
 #: Ridge regressions updated in closed form.
 _RIDGE = ("closed-form sgc", "graph editor", "graph editor, fine-tuned")
-#: That attacks are measured on, with the loss of each; Newton steps are defined for `ovr` alone.
+#: Methods under attack, with their losses. Newton steps are defined for `ovr` alone.
 _EITHER_LOSS = ("retraining", *_PROJECTED, PLANTED, "projector, option 1 as printed")
 _ATTACKED = (
     *_EITHER_LOSS,
@@ -62,12 +62,12 @@ _ATTACKED = (
 )
 _FORGETTING_EDGES = tuple(name + loss for loss in ("", SOFTMAX) for name in ("retraining", *_PROJECTED))
 _QUICK_ATTACKED = ("lethe, projection and repair", PLANTED, "graph eraser, linear, metis, mean", PLANTED + SOFTMAX)
-#: Graphs that attacks are measured on.
+#: Graphs under attack.
 _ATTACKED_GRAPHS = ("cora", "pubmed", ARXIV)
-#: How many are planned of what a seed draws something in, within `LIMITS`.
+#: Planned seeds for experiments that draw something, within `LIMITS`.
 SEEDS = 5
 _LARGE = ("amazon_photo", "coauthor_cs", ARXIV)
-#: The attacks with models of the attacker's own go by confidences, of either loss in one unit.
+#: Attacks with shadow models use confidences, of either loss in one unit.
 _SHADOWED = (
     "retraining",
     *_PROJECTED,
@@ -113,7 +113,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """Of an experiment, dataset and method that it `holds` for, no more than so many seeds are planned."""
+    """Maximum number of seeds for the experiments, datasets and methods that it `holds` for."""
 
     what: str
     why: str
@@ -121,7 +121,7 @@ class Limit:
     seeds: int = 1
 
 
-#: What `plan` takes by fewer seeds than asked for.
+#: Where `plan` uses fewer seeds than requested.
 LIMITS = (
     Limit(
         "delta of Assumption 3 and expressiveness, by more than one seed",
@@ -198,7 +198,7 @@ LIMITS = (
     ),
 )
 
-#: What is not planned, and why: by the limits above, and by the methods and datasets of `EXPERIMENTS`.
+#: What is not planned, and why: by these limits, and by the methods and datasets of `EXPERIMENTS`.
 EXCLUDED = (
     *((limit.what, limit.why) for limit in LIMITS),
     (
@@ -235,9 +235,9 @@ def plan(
     *,
     quick: bool = False,
 ) -> list[Unit]:
-    """The units asked for, those of the first seed first, within `LIMITS`.
+    """Return the requested units, those of the first seed first, within `LIMITS`.
 
-    `datasets` other than an experiment's own (a file, one made up) are for all experiments.
+    `datasets` that belong to no experiment (files or synthetic graphs) apply to all experiments.
     """
     units = []
     known = {name for each in EXPERIMENTS.values() for name in each.datasets}

@@ -1,7 +1,7 @@
-"""Test accuracy of the linear model with each loss, lambda by validation.
+"""Test accuracy of the linear model with each loss, with lambda chosen by validation.
 
-H = [X, PX, P^2 X] and the dataset's split; a seed draws the split where a dataset has none. Of the squared loss
-probabilities are those of a temperature fitted on validation nodes.
+H = [X, PX, P^2 X] and the dataset's split; a seed draws the split if a dataset has none. The squared loss gets its
+probabilities from a temperature fitted on validation nodes.
 """
 
 import math
@@ -21,16 +21,16 @@ from projector.training.fit import train
 from projector.training.scaling import well_scaled
 from projector.training.temperature import fitted_temperature
 
-#: That are tried.
+#: Candidate lambdas.
 LAMBDAS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.SQUARED)
 _SPEC = ModelSpec(combine=Combine.CONCAT)
 
 
 def losses(graph: Graph, unit: Unit) -> Cases:
-    """For each lambda, accuracy of validation and test nodes, and the test nodes' mean negative log-likelihood.
+    """Yield, for each lambda, validation and test accuracy, and the test nodes' mean negative log-likelihood.
 
-    "chosen" has those of the lambda with the most validation nodes right, of several the largest.
+    "chosen" is the lambda with the best validation accuracy, the largest one among equals.
     """
     graph = replace(graph, features=well_scaled(graph.features, np.ones(graph.nodes, dtype=np.bool_)).features)
     found: dict[float, Figures] = {}

@@ -1,4 +1,4 @@
-"""Units measured one after another, in a process that is ended when one takes too long."""
+"""Measures units one by one, in a process that is killed if a unit takes too long."""
 
 import multiprocessing
 import signal
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     Pipe = Connection[Any, Any]
 
-#: What a unit may take.
+#: Time limit of a unit.
 LIMIT_S = 20 * 60.0
 _THREADS = torch.get_num_threads()
 
 
 class UnitError(RuntimeError):
-    """A unit whose code raised; the message has its traceback."""
+    """A unit's code raised; the message has its traceback."""
 
 
 class Runner:
@@ -49,7 +49,7 @@ class Runner:
         self._worker: tuple[SpawnProcess, Pipe] | None = None
 
     def run(self, unit: Unit) -> str:
-        """Measures a unit and returns how it ended. Raises UnitError, and writes nothing, when its code raised."""
+        """Measure a unit and return how it ended. Raises UnitError, and writes nothing, if its code raised."""
         pipe = self._started()
         about = surroundings(_threads(unit))
         cases: dict[str, Figures] = {}
@@ -65,7 +65,7 @@ class Runner:
         return outcome
 
     def _heard(self, unit: Unit, until: float, about: dict[str, object], cases: dict[str, Figures]) -> str:
-        """Takes down what the process says of a unit until it has done, or until then on the monotonic clock."""
+        """Record what the process reports about a unit, until it finishes or until the monotonic time `until`."""
         pipe = self._started()
         while pipe.poll(max(0.0, until - time.monotonic())):
             said, what = pipe.recv()
@@ -81,7 +81,7 @@ class Runner:
         return OUT_OF_TIME
 
     def stop(self) -> None:
-        """Ends the process; the next unit gets another."""
+        """Kill the process; the next unit starts another."""
         if self._worker is not None:
             process, pipe = self._worker
             process.kill()
@@ -97,13 +97,13 @@ class Runner:
             process.start()
             theirs.close()
             self._worker = process, pipe
-            pipe.recv()  # importing is no part of a unit's time
+            pipe.recv()  # import time does not count
         return self._worker[1]
 
 
 def _serve(pipe: "Pipe") -> None:
-    """Measures what comes, and says each case as soon as it is there."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the keyboard's is for the process that waits
+    """Measure the received units, and report each case when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process handles the keyboard
     pipe.send(("ready", None))
     while True:
         unit = pipe.recv()
@@ -120,9 +120,9 @@ def _serve(pipe: "Pipe") -> None:
 
 
 def _threads(unit: Unit) -> int:
-    """Of a network one: two threads make other sums than one, and two hundred epochs other networks of them.
+    """Return 1 for a network: two threads give other sums than one, and after two hundred epochs another network.
 
-    So it is with the classifier of membership inference.
+    The classifier of membership inference behaves the same way.
     """
     return 1 if is_network(unit.method) or unit.experiment == "membership" else _THREADS
 
@@ -130,9 +130,9 @@ def _threads(unit: Unit) -> int:
 def reproduce(
     chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S
 ) -> list[Unit]:
-    """Measures those of `chosen` that have no file below `folder`, and says how far it is and how long it will take.
+    """Measure those of `chosen` without a file below `folder`, and report progress and remaining time.
 
-    Returns those whose code raised, which have no file; the others are measured all the same.
+    Returns the units whose code raised; they have no file. The other units are still measured.
     """
     missing = [unit for unit in chosen if not unit.file(folder).exists()]
     tell(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
@@ -158,7 +158,7 @@ def reproduce(
 
 
 def _expected(unit: Unit, times: Sequence[tuple[str, str, str, float]]) -> float:
-    """Seconds that a unit will take: as those most like it did."""
+    """Estimate the seconds of a unit from those most like it."""
     key = (unit.experiment, unit.dataset, unit.method)
     for alike in ((0, 1, 2), (0, 1), (0, 2), (0,), ()):
         found = [each[3] for each in times if all(each[place] == key[place] for place in alike)]

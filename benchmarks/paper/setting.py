@@ -1,8 +1,8 @@
-"""What the paper's experiments have in common: datasets, the model, which nodes are deleted, how time is taken.
+"""The common setting of the paper's experiments: datasets, model, deleted nodes and timing.
 
-Seconds are of the processor: other work on the machine changes them less than those of the clock. Each is also given as
-a multiple of what Lethe's projection took for the same deletion in the same process. What methods have in common, as
-Lethe's model of a graph, is made once for all that are measured one after another.
+Seconds are processor time, which other work on the machine disturbs less than wall-clock time. Each is also given as a
+multiple of the time of Lethe's projection for the same deletion in the same process. Objects that methods share, such
+as Lethe's model of a graph, are made once for consecutive measurements.
 """
 
 import time
@@ -24,32 +24,32 @@ from projector.network.spec import LossKind, SolverKind
 
 SMALL = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs")
 ARXIV = "ogbn_arxiv_llm"
-#: Methods that go from one node to the next, on Cora alone: the larger graphs have thousands. Their lambda is Chien
-#: et al.'s.
+#: Methods that process nodes one by one, on Cora alone: the larger graphs have thousands. Their lambda is Chien et
+#: al.'s.
 CERTIFIED, CERTIFIED_LAMBDA = ("certified removal", "scalegun"), 1e-2
 #: The support vector machines of the appendix.
 SMOOTHED_HINGE, PLAIN_HINGE = "smoothed hinge", "plain hinge"
-#: Ends the name of a method that is measured with a softmax.
+#: Suffix of a method that is measured with a softmax.
 SOFTMAX = ", softmax"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One of them."""
+    """One experiment."""
 
     measure: Callable[[Graph, Unit], Cases]
     methods: tuple[str, ...]
     datasets: tuple[str, ...] = (*SMALL, ARXIV)
-    #: Of the methods, those that `--quick` runs; all where there are none.
+    #: The methods that `--quick` runs; all if empty.
     quick: tuple[str, ...] = ()
 
 
 def spec_of(dataset: str, method: str = "") -> ModelSpec:
-    """The model that methods are compared on: Eq. 1 with L = 2, on arXiv 3 as in the paper.
+    """Return the model for comparing methods: Eq. 1 with L = 2, and 3 on arXiv as in the paper.
 
     Lambda is 1e-4, and 1e-2 for certified removal, as published: at 1e-4 its budget pays for hardly a step. Support
-    vector machines have the hinge instead, smoothed for Newton's method or as it is for Pegasos' steps; some methods
-    are measured with a softmax as well, and ridge regressions have the squared loss.
+    vector machines use the hinge, smoothed for Newton's method or plain for Pegasos' steps. Some methods are also
+    measured with a softmax, and ridge regressions have the squared loss.
     """
     if method == PLAIN_HINGE:
         return ModelSpec(loss=LossKind.PLAIN_HINGE, solver=SolverKind.SGD, batch_size=32, epochs=100)
@@ -66,14 +66,14 @@ def is_network(method: str) -> bool:
 
 
 def drawn(graph: Graph, share: float, seed: int) -> Nodes:
-    """A random share of the training nodes, at least one, ascending."""
+    """Draw a random share of the training nodes, at least one, ascending."""
     training = np.flatnonzero(graph.train_mask)
     size = max(1, round(share * training.size))
     return np.sort(np.random.default_rng(seed).choice(training, size=size, replace=False))
 
 
 def forgotten(fitted: Trained, nodes: Nodes) -> tuple[Trained, float]:
-    """Without `nodes`, and the processor's seconds until the answers were there."""
+    """Return the model without `nodes`, and the processor time in seconds until its answers are ready."""
     began = time.process_time()
     left = fitted.unlearn(nodes)
     left.predict()
@@ -81,7 +81,7 @@ def forgotten(fitted: Trained, nodes: Nodes) -> tuple[Trained, float]:
 
 
 def lethe_seconds(graph: Graph, spec: ModelSpec, nodes: Nodes) -> float:
-    """What Lethe's projection takes to forget `nodes` in this process, of the processor: the median of three."""
+    """Return the processor time in seconds of Lethe's projection for `nodes` in this process: the median of three."""
     return _lethe_seconds(graph, spec, nodes.tobytes())
 
 

@@ -1,4 +1,4 @@
-"""What is measured at a time, (experiment, dataset, method, seed), and the one JSON file that it leaves."""
+"""A unit of measurement (experiment, dataset, method, seed), and its JSON file."""
 
 import json
 import os
@@ -19,19 +19,20 @@ from benchmarks.device import device_name
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.graph.graph import Graph
 
-#: What one case gave, by the name of the figure; None where the method has no such thing.
+#: Figures of one case, by name; None if the method has no such figure.
 Figures: TypeAlias = dict[str, float | None]
-#: A case (a share of the nodes, "all", …) and what it gave, one after another.
+#: Cases (a share of the nodes, "all", …) and their figures, one by one.
 Cases: TypeAlias = Iterator[tuple[str, Figures]]
 
 _ROOT = Path(__file__).parents[2]
-#: How a unit ended: all cases measured; those of before the limit; the process was ended from outside (no memory).
+#: How a unit ended: all cases measured; only those within the limit; or the process was killed from outside (no
+#: memory).
 MEASURED, OUT_OF_TIME, DIED = "measured", "out of time", "died"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One thing to measure."""
+    """One measurement."""
 
     experiment: str
     dataset: str
@@ -39,7 +40,7 @@ class Unit:
     seed: int
 
     def file(self, folder: Path) -> Path:
-        """Where its result is, below `folder`."""
+        """Return the path of its result below `folder`."""
         return folder / _slug(self.dataset) / f"{_slug(f'{self.experiment} {self.method} {self.seed}')}.json"
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class Unit:
 
 
 def graph_of(unit: Unit) -> Graph:
-    """The unit's dataset; its seed draws the split where there is none. The same object for units in a row."""
+    """Return the unit's dataset; its seed draws a missing split. Consecutive units get the same object."""
     return _loaded(unit.dataset, unit.seed)
 
 
@@ -57,7 +58,7 @@ def _loaded(dataset: str, seed: int) -> Graph:
 
 
 def size_of(graph: Graph) -> dict[str, int]:
-    """What the figures of a graph stand for."""
+    """Describe the size of a graph, to store with its figures."""
     return {
         "nodes": graph.nodes,
         "edges": graph.edges,
@@ -69,7 +70,7 @@ def size_of(graph: Graph) -> dict[str, int]:
 
 
 def surroundings(threads: int) -> dict[str, object]:
-    """What it takes to repeat a measurement: commit, device, versions, load of the machine, day."""
+    """Describe a measurement for repeating it: commit, device, versions, load of the machine, day."""
     return {
         "commit": _commit(),
         "device": device_name(torch.device("cpu")).partition(",")[0],
@@ -84,7 +85,7 @@ def surroundings(threads: int) -> dict[str, object]:
 
 
 def _commit() -> str:
-    """The commit of the code, marked where the code has changes since; results are not code."""
+    """Return the commit of the code, marked if the code has uncommitted changes; results are not code."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True)
@@ -97,7 +98,7 @@ def _commit() -> str:
 def write(
     folder: Path, unit: Unit, outcome: str, cases: Mapping[str, Figures], seconds: float, about: Mapping[str, object]
 ) -> None:
-    """Writes the unit's file, whole or not at all: an interrupted run leaves nothing that would pass for a result."""
+    """Write the unit's file atomically, so that an interrupted run leaves nothing that looks like a result."""
     found = {**asdict(unit), "outcome": outcome, "cases": dict(cases), "seconds": round(seconds, 3), **about}
     file = unit.file(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,7 @@ def write(
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """What every unit's file below `folder` says, in the order of their names."""
+    """Return the content of every unit's file below `folder`, ordered by name."""
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
 
 

@@ -1,4 +1,4 @@
-"""The report's part on attacks: what each finds, beside chance, and what it takes for granted."""
+"""The report's part on attacks: results against chance, and assumptions."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -7,16 +7,16 @@ from benchmarks.report.results import Results, called, percent, spread
 from benchmarks.report.section import Section, Table
 
 _TOLD = (("exact", "exact"), ("3", "3 decimals"), ("2", "2"), ("1", "1"))
-#: A figure, and how it is written.
+#: A figure and its format.
 Column: TypeAlias = tuple[str, Callable[[Sequence[float]], str]]
 
 
 def _by(attacks: Sequence[str], figure: str, write: Callable[[Sequence[float]], str]) -> dict[str, Column]:
-    """Columns of attacks, from answers that are exact or rounded; `figure` has places for both."""
+    """Return columns of attacks, from exact or rounded answers; `figure` has placeholders for both."""
     return {f"{attack}, {name}": (figure.format(attack, told), write) for attack in attacks for told, name in _TOLD}
 
 
-#: The columns of each table, by its title and theirs; chance is first.
+#: The columns of each table, by titles of table and column; chance comes first.
 _IDENTIFICATION: dict[str, dict[str, Column]] = {
     "ranked first, %": {"chance": ("first_chance", percent), **_by(("filter", "neighbours"), "{}_{}_first", percent)},
     "median rank": {"chance": ("middle_rank", spread), **_by(("filter", "neighbours"), "{}_{}_rank", spread)},
@@ -49,7 +49,7 @@ _EDGES: dict[str, dict[str, Column]] = {
     for other, name in (("kept", "edges still there"), ("never", "pairs that never were edges"))
     for kind, scores in (("two versions", ("change",)), ("the version after", ("trend", "similarity")))
 }
-#: (attack, what it assumes, what it needs, whether it sees that the weights of one class stay as they were).
+#: (attack, its assumptions, its requirements, whether it detects that the weights of one class stay as they were).
 _NEEDS = (
     (
         "reconstruction from weights",
@@ -104,7 +104,7 @@ _NEEDS = (
 
 
 def sections(results: Results) -> list[Section]:
-    """All of them, also where nothing was measured yet."""
+    """Return all sections, measured or not."""
     return [
         Section(
             "Who was deleted",
@@ -143,7 +143,7 @@ def sections(results: Results) -> list[Section]:
 
 
 def _tables(results: Results, experiment: str, parts: dict[str, dict[str, Column]]) -> list[tuple[str, Table]]:
-    """Of each dataset, a table for each part: a row for each method and pair of versions, its columns' figures."""
+    """Return a table for each dataset and part, with a row for each method and pair of versions."""
     made = []
     for dataset in results.datasets(experiment):
         for title, columns in parts.items():
@@ -154,7 +154,7 @@ def _tables(results: Results, experiment: str, parts: dict[str, dict[str, Column
                         (results.values(experiment, dataset, method, case, figure), write)
                         for figure, write in columns.values()
                     ]
-                    # Where only chance has a figure, or none has, there is nothing to show.
+                    # Without figures beyond chance there is nothing to show.
                     if any(found for found, _ in values[1:]):
                         rows.append([f"{method}: {case}", *(write(found) for found, write in values)])
             made.append((f"{called(dataset)}: {title}", Table(("", *columns), rows)))

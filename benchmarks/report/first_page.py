@@ -1,4 +1,4 @@
-"""The first page: in ten lines what holds, for somebody who has not read the paper."""
+"""The first page: the results in ten lines, for readers who have not read the paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called, number
 
-#: Of claims: the sentence where one is reproduced, and where it is refuted.
+#: Sentences for a claim, if reproduced and if refuted.
 _SENTENCES = {
     "The projection takes the injected channel away": (
         "The paper’s own test is passed: a feature that only the deleted nodes had is gone from the model.",
@@ -44,23 +44,23 @@ _SENTENCES = {
         "than any distance can be.",
     ),
 }
-#: Where lines of our own stand among them.
+#: Positions of our own lines among them.
 _IDENTITY, _LIRA, _REPAIR = 2, 4, 5
 _UNMEASURED = "It was not measured yet."
 
 
 @dataclass(frozen=True)
 class Line:
-    """One of the ten."""
+    """One of the ten lines."""
 
-    #: The verdict on a claim of the paper; None for what is said here.
+    #: The verdict on a claim of the paper; None for our own statements.
     verdict: Verdict | None
     sentence: str
     figures: str
 
 
 def lines(findings: Sequence[Finding], results: Results) -> list[Line]:
-    """All ten, also where nothing was measured yet."""
+    """Return all ten lines, measured or not."""
     by_name = {each.claim.name: each for each in findings}
     made = [_of_claim(by_name[name], *sentences) for name, sentences in _SENTENCES.items()]
     guarantee = by_name["The projected weights hold nothing of the deleted nodes’ features"].verdict

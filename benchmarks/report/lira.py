@@ -1,4 +1,4 @@
-"""The report's part on U-LiRA: what an attacker of each node's own tells of it after it was unlearned."""
+"""The report's part on U-LiRA: what one attacker for each node infers about it after unlearning."""
 
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION, RETRAINED_QUESTION
@@ -15,7 +15,7 @@ _COUNTS = ("models", "targets")
 
 
 def sections(results: Results) -> list[Section]:
-    """One, also where nothing was measured yet."""
+    """Return the section, measured or not."""
     return [
         Section(
             "Unlearned or never trained on: U-LiRA",
@@ -49,6 +49,6 @@ def _table(results: Results, dataset: str) -> Table:
 
 
 def _estimate(results: Results, key: tuple[str, str, str, str], figure: str) -> str:
-    """In percent, with its interval."""
+    """Format a percentage with its interval."""
     value, low, high = (results.values(*key, f"{figure}{end}")[0] for end in ("", "_low", "_high"))
     return f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]"

@@ -1,4 +1,4 @@
-"""The report: one HTML file of what was measured, which names what was not."""
+"""The report: one HTML file of the results, which also lists what was not measured."""
 
 import re
 from pathlib import Path
@@ -58,7 +58,7 @@ _METHODS = (
     ),
     ("gcn, sage, gat, appnp, graphsaint", "Non-linear networks, trained again."),
 )
-#: What our runs take where the paper takes something else.
+#: Settings in which our runs differ from the paper.
 _SETTINGS = (
     (
         "lambda",
@@ -96,7 +96,7 @@ _SETTINGS = (
 
 
 def write_page(folder: Path, file: Path) -> Path:
-    """Writes the report of the results below `folder` into `file`, and returns it."""
+    """Write the report of the results below `folder` to `file`, and return `file`."""
     results = Results.of(folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page(results))
@@ -104,7 +104,7 @@ def write_page(folder: Path, file: Path) -> Path:
 
 
 def page(results: Results) -> str:
-    """The report as one HTML document that loads nothing."""
+    """Return the report as one HTML document that loads no other files."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"anchor": _anchor, "called": called, "headings": _headings}
     findings = [found(claim, results) for claim in CLAIMS]
@@ -142,12 +142,12 @@ def page(results: Results) -> str:
 
 
 def _anchor(title: str) -> str:
-    """What a link calls a heading."""
+    """Return the anchor of a heading."""
     return "-".join(re.findall(r"[a-z0-9]+", title.lower()))
 
 
 def _headings(body: str) -> list[tuple[str, Markup]]:
-    """Those of the second level in a part of the page: (anchor, title)."""
+    """Return the second-level headings in a part of the page: (anchor, title)."""
     return [(anchor, Markup(title)) for anchor, title in re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', body)]
 
 
@@ -156,7 +156,7 @@ def _paper_row(row: Row, results: Results) -> list[str]:
 
 
 def _machines(results: Results) -> str:
-    """How much the same took on one day and another: what ratios were made with."""
+    """Describe how much the same measurement took on different days: the base of all ratios."""
     took: dict[tuple[str, str, int], list[float]] = {}
     for record in results.records:
         case = record["cases"].get("0.1", {})
@@ -175,7 +175,7 @@ def _machines(results: Results) -> str:
 
 
 def _made(results: Results) -> Table:
-    """On what, when and of which commit."""
+    """Return the devices, dates and commits of the results."""
     made: dict[tuple[str, ...], int] = {}
     for record in results.records:
         commit, *changed = record["commit"].split("-")

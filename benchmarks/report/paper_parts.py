@@ -1,4 +1,4 @@
-"""Every table, figure and statement of the paper, and where this report has it."""
+"""Every table, figure and statement of the paper, and its place in this report."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from benchmarks.report.claims.judging import Finding, Verdict
 from benchmarks.report.section import Table
 
-#: What each is about, and what there is to say where no claim is judged.
+#: The subject of each part, and a remark if no claim is judged.
 PARTS = (
     ("Table 1", "the feature injection test", ""),
     ("Table 2", "linear and ordinary GNNs", ""),
@@ -64,7 +64,7 @@ PARTS = (
 
 
 def named(where: str) -> set[str]:
-    """The parts that a claim's place names: "Tables 1, 2 and 6" are three."""
+    """Return the parts that a claim's place names: "Tables 1, 2 and 6" are three."""
     found = {f"{kind} {number}" for kind, numbers in _NUMBERED.findall(where) for number in re.findall(r"\d+", numbers)}
     return found | {part for part, _, _ in PARTS if not _NUMBERED.fullmatch(part) and part in where}
 
@@ -73,7 +73,7 @@ _NUMBERED = re.compile(r"(Table|Figure|Theorem|Proposition|Assumption|Algorithm)
 
 
 def index(findings: Sequence[Finding]) -> Table:
-    """A line for each part, with the verdicts on what it claims."""
+    """Return a row for each part, with the verdicts on its claims."""
     rows = []
     for part, about, words in PARTS:
         here = [each for each in findings if part in named(each.claim.where)]

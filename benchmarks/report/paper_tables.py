@@ -1,4 +1,4 @@
-"""The paper's tables, each cell beside what was measured here."""
+"""The paper's tables, each cell beside our result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from benchmarks.report.results import LETHE, RETRAINED, Results, number, percent
 
 UNREACHABLE = "not reachable"
 
-#: Ours, or why there is none.
+#: Our figure, or why there is none.
 Ours = str | Callable[[Results], str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: what it is of, the paper's cells, and ours beside each."""
+    """One row: its subject, the paper's cells, and ours beside each."""
 
     dataset: str
     label: str
@@ -27,22 +27,22 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One of the paper's."""
+    """One of the paper's tables."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...] = field(repr=False)
-    #: Why ours differ.
+    #: Why our figures differ.
     because: str
 
 
 def shown(ours: Ours, results: Results) -> str:
-    """What stands beside a cell of the paper."""
+    """Return the text beside a cell of the paper."""
     return ours if isinstance(ours, str) else ours(results)
 
 
 def _change(figure: str, method: str, share: str) -> Ours:
-    """A figure before and after a deletion of the injection test on the arXiv graph."""
+    """Return a figure before and after a deletion of the injection test on the arXiv graph."""
 
     def cell(results: Results) -> str:
         key = ("injection", ARXIV, method, share)
@@ -58,7 +58,7 @@ def _change(figure: str, method: str, share: str) -> Ours:
 
 
 def _accuracy(method: str) -> Ours:
-    """On the arXiv graph, of erasers after the deletion of the injection test."""
+    """Return the accuracy on the arXiv graph; for erasers, after the deletion of the injection test."""
     if method.startswith("graph eraser"):
         key = ("injection", ARXIV, method, "0.05", "accuracy_after")
     else:
@@ -69,14 +69,14 @@ def _accuracy(method: str) -> Ours:
 def _size(dataset: str, figure: str) -> Ours:
     def cell(results: Results) -> str:
         size = results.size(dataset)
-        # Ours are undirected; the paper counts both directions, and for arXiv those of the source.
+        # Our edges are undirected. The paper counts both directions, and for arXiv those of the source.
         return f"{size[figure] * (2 if figure == 'edges' else 1):,}" if size else "–"
 
     return cell
 
 
 def _injection(dataset: str, label: str, method: str, *values: str) -> tuple[Row, Row]:
-    """Two lines of Table 1: accuracies at 5 and 10 %, norms and seconds at 5 and 10 %."""
+    """Return two rows of Table 1: accuracies at 5 and 10 %, norms and seconds at 5 and 10 %."""
     ours: list[Ours] = [
         _change(figure, method, share) if dataset == _A else UNREACHABLE
         for figure in ("accuracy", "channel_norm")
@@ -88,7 +88,7 @@ def _injection(dataset: str, label: str, method: str, *values: str) -> tuple[Row
     )
 
 
-#: The paper's graph has OGB's 128 numbers a paper, ours a language model's guesses.
+#: The paper's graph has OGB's 128 features for each publication; ours has a language model's guesses.
 _A, _P = "ogbn-arxiv; ours: other features", "ogbn-products"
 _ERASER, _OFFICIAL = "graph eraser, linear, metis, mean", "projector, official code"
 
@@ -248,7 +248,7 @@ def _plain(ours: str, *rows: tuple[str, str, tuple[str, ...]]) -> tuple[Row, ...
 
 
 def _delta(figure: str, dataset: str) -> Ours:
-    """A cell of Table 3, of every scaling of the rows."""
+    """Return a cell of Table 3, for every scaling of the rows."""
 
     def cell(results: Results) -> str:
         found = [(name, results.mean("delta", dataset, name, "all", figure)) for name in SCALINGS]
@@ -300,7 +300,7 @@ SCHEMES = PaperTable(
 
 
 def _table_6(label: str, method: str, *cells: str) -> Row:
-    """A line of Table 6 on the arXiv graph."""
+    """Return a row of Table 6 on the arXiv graph."""
 
     def ours(stage: str) -> Ours:
         return lambda results: results.percent_or_why("fine-tuning", ARXIV, method, stage, "accuracy")
@@ -327,7 +327,7 @@ FINETUNING = PaperTable(
 
 
 def _membership(dataset: str, phase: str, *cells: str) -> Row:
-    """A line of Table 5; what was before is the same for all methods."""
+    """Return a row of Table 5; the figures before are the same for all methods."""
     method = LETHE if phase == "Projector" else RETRAINED
     when = "before" if phase == "before" else "after"
 

@@ -1,4 +1,4 @@
-"""What was measured, as the report asks for it, and how a figure is written."""
+"""Measured results for the report, and the format of figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.paper.experiments import EXPERIMENTS, SEEDS, plan
 from benchmarks.paper.units import MEASURED, Unit, read
 
-#: As people call them; the last is no reproduction of OGB's dataset of 128 features.
+#: Common names. The last one does not reproduce OGB's dataset with 128 features.
 NAMES = {
     "cora": "Cora",
     "citeseer": "Citeseer",
@@ -23,17 +23,17 @@ LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair"
 
 @dataclass(frozen=True)
 class Results:
-    """Every unit's file of one folder."""
+    """The files of all units in one folder."""
 
     records: Sequence[dict[str, Any]]
 
     @classmethod
     def of(cls, folder: Path) -> "Results":
-        """What is below `folder`."""
+        """Read the results below `folder`."""
         return cls(read(folder))
 
     def by_seed(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> dict[int, float]:
-        """A figure of every seed that has it."""
+        """Return a figure for every seed that has it."""
         return {
             record["seed"]: record["cases"][case][figure]
             for record in self.records
@@ -42,22 +42,22 @@ class Results:
         }
 
     def values(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> list[float]:
-        """The same without the seeds."""
+        """Return a figure of all seeds, without the seeds."""
         return list(self.by_seed(experiment, dataset, method, case, figure).values())
 
     def mean(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> float | None:
-        """Over the seeds; None where there are none."""
+        """Return the mean over seeds; None without any."""
         found = self.values(experiment, dataset, method, case, figure)
         return fmean(found) if found else None
 
     def datasets(self, experiment: str) -> list[str]:
-        """Those with a figure of an experiment, in the order in which they are listed, others last."""
+        """Return the datasets with a figure of an experiment, in the listed order, others last."""
         there = {record["dataset"] for record in self.records if record["experiment"] == experiment and record["cases"]}
         order = list(NAMES)
         return sorted(there, key=lambda name: (order.index(name) if name in order else len(order), name))
 
     def methods(self, experiment: str, dataset: str) -> list[str]:
-        """Those with a figure of an experiment on a dataset, in the catalogue's order."""
+        """Return the methods with a figure of an experiment on a dataset, in the catalogue's order."""
         there = {
             record["method"]
             for record in self.records
@@ -66,7 +66,7 @@ class Results:
         return [method for method in EXPERIMENTS[experiment].methods if method in there]
 
     def cases(self, experiment: str, dataset: str) -> list[str]:
-        """Which there are of an experiment on a dataset, in the order in which they were measured."""
+        """Return the cases of an experiment on a dataset, in the order of measurement."""
         return list(
             dict.fromkeys(
                 case
@@ -77,12 +77,12 @@ class Results:
         )
 
     def size(self, dataset: str) -> dict[str, int] | None:
-        """Nodes, edges, … of a dataset."""
+        """Return nodes, edges, … of a dataset."""
         return next((r["graph"] for r in self.records if r["dataset"] == dataset and "graph" in r), None)
 
     @property
     def unfinished(self) -> list[tuple[Unit, str, list[str]]]:
-        """Units that ran out of time or died, how they ended, and the cases that they had."""
+        """Units that ran out of time or died, with their outcome and finished cases."""
         return [
             (Unit(r["experiment"], r["dataset"], r["method"], r["seed"]), r["outcome"], list(r["cases"]))
             for r in self.records
@@ -90,19 +90,19 @@ class Results:
         ]
 
     def absent(self, experiment: str, dataset: str, method: str) -> str:
-        """Why a figure of a method is not there: how its unit ended, or that there is none."""
+        """Explain why a method has no figure: the outcome of its unit, or that it was not measured or planned."""
         for unit, outcome, _ in self.unfinished:
             if (unit.experiment, unit.dataset, unit.method) == (experiment, dataset, method):
                 return outcome
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
     def percent_or_why(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> str:
-        """A figure in percent over the seeds, or why there is none."""
+        """Return a figure in percent over the seeds, or why there is none."""
         found = self.values(experiment, dataset, method, case, figure)
         return percent(found) if found else self.absent(experiment, dataset, method)
 
     def missing(self) -> list[tuple[str, str, dict[tuple[int, int], list[str]]]]:
-        """Of each experiment and dataset, the methods with fewer units than planned, by (there, planned)."""
+        """Return the methods with fewer units than planned, by (measured, planned), for each experiment and dataset."""
         there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
         planned: dict[tuple[str, str], dict[str, list[bool]]] = {}
         for unit in plan():
@@ -120,12 +120,12 @@ class Results:
 
 
 def called(dataset: str) -> str:
-    """A dataset's name in `NAMES`, or its own."""
+    """Return a dataset's name in `NAMES`, or its own."""
     return NAMES.get(dataset, dataset)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Three digits or so many, thousands as they are, or a power of ten where that is shorter."""
+    """Format a number with `digits` digits, thousands in full, or as a power of ten if that is shorter."""
     if value is None:
         return "–"
     if value == 0:
@@ -136,7 +136,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def apart(values: Sequence[float], unit: str = "") -> list[str]:
-    """Each as `number` has it, with more digits where that would make equals of different ones."""
+    """Format each as `number` does, with enough digits to keep different values distinct."""
     for digits in range(3, 8):
         told = [number(each, digits) for each in values]
         if len(set(told)) == len(set(values)):
@@ -145,12 +145,12 @@ def apart(values: Sequence[float], unit: str = "") -> list[str]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and, of several, standard deviation; of how many, where that is fewer than all seeds."""
+    """Format the mean and, for several values, the standard deviation; with their count if seeds are missing."""
     return number(fmean(values)) + _deviation(values, number) if values else "–"
 
 
 def percent(values: Sequence[float]) -> str:
-    """The same in percent with one decimal."""
+    """Format like `spread`, in percent with one decimal."""
     return _tenths(fmean(values)) + _deviation(values, _tenths) if values else "–"
 
 
@@ -165,18 +165,18 @@ def _tenths(value: float) -> str:
 
 
 def paired(*figures: dict[int, float]) -> tuple[list[float], int]:
-    """Means of figures of every seed over the seeds that all have, and how many these are; no means where none."""
+    """Return means of several figures over their shared seeds, and the number of seeds; no means without any."""
     seeds = set.intersection(*(set(each) for each in figures))
     return [fmean(each[seed] for seed in seeds) for each in figures] if seeds else [], len(seeds)
 
 
 def repair_to_retraining(results: Results, dataset: str, share: str) -> float | None:
-    """What the repair alone takes as a multiple of retraining, each in Lethe's projections in its own run."""
+    """Return the repair's own time as a multiple of retraining, each in units of Lethe's projection in its own run."""
     methods = LETHE, REPAIRED, RETRAINED
     times, _ = paired(*(results.by_seed("closeness", dataset, each, share, "times_lethe") for each in methods))
     return (times[1] - times[0]) / times[2] if times else None
 
 
 def by(seeds: int) -> str:
-    """Of how many seeds something is."""
+    """Name a number of seeds."""
     return "one seed" if seeds == 1 else f"{seeds} seeds"

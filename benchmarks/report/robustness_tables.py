@@ -1,4 +1,4 @@
-"""The report's parts on robustness, membership inference, requests one after another and support vector machines."""
+"""The report's parts on robustness, membership inference, consecutive requests and support vector machines."""
 
 from statistics import fmean
 
@@ -19,7 +19,7 @@ _COLUMNS = ("deleted", "kept", "others", "balanced")
 
 
 def sections(results: Results) -> list[Section]:
-    """All of them, also where nothing was measured yet."""
+    """Return all sections, measured or not."""
     return [
         Section(
             "More and more deleted",
@@ -125,7 +125,7 @@ def _sequential(results: Results) -> Table:
 
 
 def _svm(results: Results) -> list[tuple[str, Table]]:
-    """One of the weights and one of accuracies."""
+    """Return a table of weights and one of accuracies."""
     channel = [f"channel_{each}" for each in ("before", "projected", "tuned_alone")]
     distances = [f"weights_{each}" for each in ("projected", "tuned", "tuned_alone")]
     accuracies = [f"accuracy_{each}" for each in ("before", "projected", "tuned", "retrained")]

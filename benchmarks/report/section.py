@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Picture:
-    """One drawn in the page, and what stands below it."""
+    """A drawing and its caption."""
 
     svg: Markup
     words: str
@@ -16,21 +16,21 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words under a head; the first column is left-aligned."""
+    """Rows of text under a header; the first column is left-aligned."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     #: Whether cells are sentences, which wrap.
     prose: bool = False
-    #: What is drawn of the rows, above them.
+    #: Pictures of the rows, shown above them.
     pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one experiment gave."""
+    """The results of one experiment."""
 
     title: str
     words: str
-    #: Each under a name, "" for none.
+    #: Tables under their names; "" for none.
     tables: Sequence[tuple[str, Table]]

@@ -1,9 +1,9 @@
-"""Chien et al.'s deletions one after another, beside what they publish."""
+"""Chien et al.'s consecutive deletions, beside their published results."""
 
 from benchmarks.report.results import Results, called, number, percent, spread
 from benchmarks.report.section import Table
 
-#: Figures of a stream, and how they are written.
+#: Figures of a stream and their formats.
 _STREAM = (
     ("accuracy before, %", "accuracy_before", percent),
     ("after, %", "accuracy_after", percent),
@@ -17,12 +17,12 @@ _STREAM = (
     ("of one retraining, s", "seconds_of_one_retraining", spread),
 )
 _LOST, _FASTER = "lost to retraining without noise, points", "times as fast as retraining after each"
-#: Of 200 of Cora's nodes.
+#: Published for 200 of Cora's nodes.
 _PUBLISHED = {_LOST: "0.1", _FASTER: "4"}
 
 
 def stream_table(results: Results) -> Table:
-    """A column for each stream, of a graph's nodes, edges or features."""
+    """Return a column for each stream of a graph's nodes, edges or features."""
     streams = [(dataset, case) for dataset in results.datasets("stream") for case in results.cases("stream", dataset)]
     columns = [_streamed(results, *each) for each in streams]
     names = [name for name, _, _ in _STREAM] + [_LOST, _FASTER]
@@ -37,7 +37,7 @@ def _removed(results: Results, dataset: str, case: str) -> str:
 
 
 def _streamed(results: Results, dataset: str, case: str) -> dict[str, str]:
-    """Every figure of one stream as it is written, by its name."""
+    """Return every formatted figure of one stream, by name."""
     key = ("stream", dataset, "certified removal", case)
     told = ("accuracy_after", "accuracy_retrained", "seconds_of_one_retraining", "seconds", "removals")
     after, anew, once, spent, count = (results.mean(*key, each) for each in told)

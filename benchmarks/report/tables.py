@@ -1,4 +1,4 @@
-"""The tables of what was measured: one line for a dataset, a share or a method."""
+"""Tables of results: one row for a dataset, a share or a method."""
 
 from math import log10
 from statistics import fmean
@@ -26,7 +26,7 @@ from benchmarks.report.section import Picture, Table
 
 
 def identity(results: Results) -> Table:
-    """Share of deletions in which no direction is lost; draws of all seeds together."""
+    """Return the share of deletions that lose no direction, with the draws of all seeds together."""
     rows = []
     for dataset in results.datasets("identity"):
         size = results.size(dataset)
@@ -44,7 +44,7 @@ def identity(results: Results) -> Table:
 
 
 def repair(results: Results) -> Table:
-    """Distance to retraining of the projection alone and with repair."""
+    """Return the distance to retraining of the projection, alone and with repair."""
     rows = []
     for dataset in results.datasets("closeness"):
         for case in results.cases("closeness", dataset):
@@ -58,7 +58,7 @@ def repair(results: Results) -> Table:
 
 
 def injection(results: Results, dataset: str) -> Table:
-    """Every method's line of the feature injection test."""
+    """Return every method's row of the feature injection test."""
     rows = []
     for method in results.methods("injection", dataset):
         for case in results.cases("injection", dataset):
@@ -87,7 +87,7 @@ def injection(results: Results, dataset: str) -> Table:
 
 
 def regularization(results: Results) -> Table:
-    """Each method's accuracies after the deletion at every lambda, and the lambda that validation nodes choose."""
+    """Return each method's accuracies after the deletion at every lambda, and the lambda chosen by validation."""
     lambdas = [f"{each:g}" for each in LAMBDAS]
     rows = []
     for dataset in results.datasets("regularization"):
@@ -99,7 +99,7 @@ def regularization(results: Results) -> Table:
 
 
 def closeness(results: Results, dataset: str) -> Table:
-    """Every method's distances, the picture of one share, and that of all."""
+    """Return every method's distances, the picture of one share, and those of all shares."""
     rows, points = [], []
     cases = results.cases("closeness", dataset)
     share = "0.01" if "0.01" in cases else cases[0]
@@ -125,12 +125,12 @@ def closeness(results: Results, dataset: str) -> Table:
 
 
 def _family(method: str) -> str:
-    """The colour of a method."""
+    """Return the colour class of a method."""
     return next((each for each in ("lethe", "projector", "eraser", "retraining") if each in method), "newton")
 
 
 def accuracy(results: Results) -> Table:
-    """Test accuracies, a line for each model."""
+    """Return test accuracies, a row for each model."""
     datasets = results.datasets("accuracy")
     methods = dict.fromkeys(method for each in datasets for method in results.methods("accuracy", each))
     rows = [
@@ -141,7 +141,7 @@ def accuracy(results: Results) -> Table:
 
 
 def losses(results: Results) -> Table:
-    """A line for each dataset and loss, at the lambda that validation nodes choose."""
+    """Return a row for each dataset and loss, at the lambda that validation nodes choose."""
     rows = []
     for dataset in results.datasets("losses"):
         for method in results.methods("losses", dataset):
@@ -154,7 +154,7 @@ def losses(results: Results) -> Table:
 
 
 def ridge(results: Results) -> Table:
-    """What is left of the injected channel, and how far weights are from solving again, of the squared loss."""
+    """Return, for the squared loss, the channel's remaining weight and the distance from solving again."""
     rows = []
     for dataset in results.datasets("injection"):
         for method in filter(is_squared, results.methods("injection", dataset)):
@@ -170,5 +170,5 @@ def ridge(results: Results) -> Table:
 
 
 def _with_lambda(method: str) -> str:
-    """A method's name, with its lambda where that is not the others'."""
+    """Return a method's name, with its lambda if it differs from the others'."""
     return f"{method} (lambda 1e{log10(CERTIFIED_LAMBDA):.0f})" if method in CERTIFIED else method

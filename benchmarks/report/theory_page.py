@@ -8,7 +8,7 @@ from benchmarks.report.section import Section, Table
 
 
 def sections(results: Results) -> list[Section]:
-    """All of them, also where nothing was measured yet."""
+    """Return all sections, measured or not."""
     return [
         Section(
             "How far a node’s features are from the others’",

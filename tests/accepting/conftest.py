@@ -1,4 +1,4 @@
-"""Fixtures of the tests of requests for a deletion."""
+"""Fixtures for tests of accepting deletion requests."""
 
 from tests.support.service.running import settings, small_model
 from tests.support.service.serving import models, serve

@@ -1,4 +1,4 @@
-"""The interface and its description are one: methods, scopes, and ids that are reachable wherever they may be sent."""
+"""The API matches its description: methods, scopes, and ids that are reachable in every position."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ SOME_REQUEST = "5e1c0a66-1111-4222-8333-444455556666"
 
 
 def flat(routes: Iterable[BaseRoute]) -> Iterator[StrictRoute]:
-    """Every route of the application, which are all of one kind."""
+    """Yield every route of the application, all of one type."""
     for route in routes:
         inner = getattr(getattr(route, "original_router", None), "routes", None)
         if inner is not None:

@@ -1,4 +1,4 @@
-"""Asking for deletions: what is accepted, what is refused, and that nothing is half written."""
+"""Deletion requests: accepted, refused, and never half written."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -159,7 +159,7 @@ async def test_nodes_that_were_all_deleted_are_named_and_left_to_the_unlearner_t
         assert accepted["already_deleted"] == {"1": earlier, "2": earlier}
         assert (await writer.get(accepted["links"]["self"])).json()["status"] == "queued"
         assert set(accepted["salts"]["nodes"]) == {"1", "2"}
-    # What events there are, the unlearner wrote.
+    # Any events were written by the unlearner.
     assert await api.count("events") == 2
 
 

@@ -1,4 +1,4 @@
-"""The whole service in one process: asked over HTTP, applied, audited, and gone from predictions."""
+"""The whole service in one process: called over HTTP, applied, audited, and gone from predictions."""
 
 import asyncio
 import shutil
@@ -72,7 +72,7 @@ async def test_a_predictions_version_is_never_older_than_one_reported_applied(le
     seen: list[int] = []
 
     async def answer_of(*nodes: str) -> Any:
-        """The first that is given: none is while the lease has run out, as it may on a busy machine."""
+        """Return the first answer. There is none after the lease has expired, which may happen on a busy machine."""
         given: list[Any] = []
 
         async def is_given() -> bool:

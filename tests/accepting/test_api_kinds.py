@@ -1,4 +1,4 @@
-"""Asking for features and edges to be forgotten: what exists, what is gone already, what is refused and why."""
+"""Requests to forget features and edges: existing targets, deleted ones, and the reasons of refusals."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Following, listing and searching deletion requests, and who may see which."""
+"""Following, listing and searching deletion requests, and the rights to see them."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -98,7 +98,7 @@ async def test_filters_keep_what_matches(api: Api) -> None:
     assert await listed(writer, until=between) == [first["id"]]
     later = datetime.fromisoformat(between) + timedelta(microseconds=1)
     assert await listed(writer, since=later.isoformat()) == []
-    # A filter without a value would keep everything, of which nobody can have asked.
+    # A filter without a value would match everything, which is never the intent.
     for name in ("status", "kind", "guarantee", "repair", "since", "until", "cursor"):
         empty = await writer.get("/deletions", params={name: ""})
         assert (empty.status_code, empty.json()["errors"][0]["loc"]) == (422, ["query", name])

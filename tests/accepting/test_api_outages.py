@@ -1,4 +1,4 @@
-"""What the interface answers while Postgres is away, and that nothing is half written."""
+"""Answers of the API while Postgres is down, with nothing half written."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ async def test_an_outage_of_postgres_is_503_and_leaves_nothing_half_written(
         response = await client.request(method, path, json=body)
         refused(response, 503, "unavailable")
         assert int(response.headers["retry-after"]) >= 1
-    # Predictions of live nodes need no database, nor does a key that was seen before.
+    # Predictions of live nodes need no database, nor does a known key.
     assert (await client.get("/predict/2")).status_code == 200
     refused(await (await api.client_with("unseen")).get("/predict/2"), 503, "unavailable")
     assert (await client.get("/healthz")).status_code == 200

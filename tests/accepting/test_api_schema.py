@@ -1,4 +1,4 @@
-"""The interface does what its own OpenAPI description says, for requests that fit it and for requests that do not."""
+"""The API follows its own OpenAPI description, for requests that match it and for requests that do not."""
 
 import signal
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.support.service import api_harness
 
 @dataclass(frozen=True)
 class Served:
-    """A server in a process of its own, and a key with all scopes."""
+    """A server in its own process, and a key with all scopes."""
 
     url: str
     key: str
@@ -59,7 +59,7 @@ def test_answers_fit_their_description(served: Served, mode: GenerationMode, exa
         def answers_fit(case: schemathesis.Case[Any]) -> None:
             case.call_and_validate(
                 headers={"Authorization": f"Bearer {served.key}"},
-                # Ids that fit the schema are still ids of no node, and cursors of no page.
+                # Ids that match the schema may still be unknown, as may cursors.
                 excluded_checks=[positive_data_acceptance],
             )
 

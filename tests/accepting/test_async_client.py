@@ -1,4 +1,4 @@
-"""The client for asyncio against the real application."""
+"""The asyncio client against the real application."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -131,7 +131,7 @@ async def test_a_key_taken_by_another_process_during_the_commit_is_a_repetition(
     with OwnSlots.open(db.slots.folder) as slots:
         other = Intake(db.engine, slots, db.keyring, max_queued_nodes=None)
         async with transaction(db.engine) as blocking:
-            # The other process's insert, not yet committed.
+            # The other process' insert, not yet committed.
             await blocking.execute(
                 text(
                     "INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id, idempotency_key,"
@@ -197,7 +197,7 @@ async def test_a_key_whose_first_use_was_refused_is_free_for_the_next_in_its_gro
     drill = replace(db.new("2", key="monday"), drill=NewDrill(2, after=None))
     asked = (drill, drill, db.new("3", key="monday", digest=bytes([1] * 32)), db.new("3", key="monday"))
     answers = await asyncio.gather(*map(db.intake.accept, asked), return_exceptions=True)
-    # As if they had come one after the other: twice the drill that is open, then a request, then another body.
+    # The same as in sequence: the open drill twice, then a request, then another body.
     assert [type(answer) for answer in answers] == [DrillOpen, DrillOpen, Accepted, Conflict]
     assert len(await _stored(db)) == 2
 

@@ -1,4 +1,4 @@
-"""What Postgres says when it refuses a connection reaches the operator, with a remedy that fits, and nobody else."""
+"""Postgres' refusal of a connection reaches the operator, with a matching remedy, and no one else."""
 
 import asyncio
 import ssl
@@ -29,7 +29,7 @@ def with_(url: str, *, more: str = "", **parts: Any) -> str:
 
 
 async def refused(url: str) -> Unavailable:
-    """How an attempt to use `url` ends, whichever way it is made: all must say the same."""
+    """Return how a connection to `url` fails; every way to connect must report the same."""
     engine = create_engine(url)
     ways = []
     try:
@@ -52,7 +52,7 @@ async def refused(url: str) -> Unavailable:
     return ways[0]
 
 
-#: What is wrong with a URL -> the kind, and words of what is said, of what Postgres says, and of the remedy.
+#: Fault in a URL -> the error type, and words from the message, from Postgres and from the remedy.
 WRONG: dict[str, tuple[Callable[[str], str], type[LetheError], str, str, str]] = {
     "no such login": (
         lambda url: with_(url, username="nobody", password="mistyped"),
@@ -125,7 +125,7 @@ async def test_each_refusal_is_told_by_its_cause(empty_database_url: str, what: 
     assert _WAIT not in error.remedy
     for secret in ("mistyped", make_url(empty_database_url).password or "?"):
         assert secret not in f"{error.for_operators} {error.remedy}"
-    # Callers are not told of logins, databases and addresses.
+    # Callers must not see logins, databases and addresses.
     answered = bytes(of_error(error).body)
     assert b"nobody" not in answered
     assert b"nowhere" not in answered
@@ -202,7 +202,7 @@ async def test_a_server_with_tls_is_verified_as_the_url_asks(empty_database_url:
 
 @asynccontextmanager
 async def _with_tls(url: str, made: Certificate) -> AsyncIterator[tuple[str, list[None]]]:
-    """What takes TLS for the server of `url`, and its handshakes."""
+    """Yield a TLS proxy for the server of `url`, and its handshakes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
     handshakes: list[None] = []

@@ -1,4 +1,4 @@
-"""What becomes of a request that failed: it stays open until it is handled, and what it names is kept no longer."""
+"""Failed requests stay open until they are handled, and then their targets are no longer kept."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 class World:
-    """What the unlearner does for requests beside deleting, over a database."""
+    """The unlearner's work on requests other than deleting, over a database."""
 
     def __init__(self, db: Database, home: Path) -> None:
         self.db = db
@@ -51,14 +51,14 @@ class World:
         self.follow_up = FollowUp(db.engine, failed, timedelta(days=90))
 
     async def failed(self, *nodes: str) -> UUID:
-        """The id of a request that failed."""
+        """Return the id of a failed request."""
         request_id = await self.db.accept(*nodes)
         async with transaction(self.db.engine) as conn:
             await RequestMoves(conn).mark_failed(request_id, "It could not be computed.")
         return request_id
 
     async def deleted(self, *nodes: str, version: int = 1, complete: bool = True) -> UUID:
-        """The id of a request that has deleted `nodes`."""
+        """Return the id of a request that has deleted `nodes`."""
         request_id = await self.db.accept(*nodes)
         batch = await self.db.applied([request_id], version)
         hashes = [self.keyring.tombstone_hash(MODEL, RequestKind.NODE, node) for node in nodes]
@@ -154,7 +154,7 @@ async def test_a_later_request_for_the_same_handles_it_and_both_name_each_other(
     assert await world.open_failed() == 2
     first = await world.deleted("1", version=1)
     await world.follow_up.look()
-    # A part of each is deleted, and nothing that is not is handled.
+    # Part of each is deleted, and an incomplete one is not handled.
     assert await world.open_failed() == 2
     second = await world.deleted("2", version=2)
     await world.follow_up.look()
@@ -237,7 +237,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         due = "UPDATE requests SET due_at = received_at + CAST(:time AS interval)"
         async with transaction(api.engine) as connection:
             await connection.execute(text(due), {"time": timedelta(microseconds=1)})
-        # Failed and late is one request, of this model.
+        # One request of this model is both failed and late.
         assert "1 request is late." in (await auditor.get("/dashboard")).text
         async with transaction(api.engine) as connection:
             await connection.execute(text(due), {"time": timedelta(days=30)})
@@ -246,7 +246,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
             "A later request that deletes the same data settles this one automatically."
             in (await operator.get(page)).text
         )
-        # Who may only read is offered no form, and no form of theirs is taken.
+        # A reader gets no form, and a reader's form is refused.
         shown = (await auditor.get(page)).text
         assert "It could not be computed." in shown
         assert "Mark as handled" not in shown
@@ -254,7 +254,7 @@ async def test_the_dashboard_says_what_failed_until_it_is_handled_there(database
         for path, day in (("handle", {}), ("extend", {"day": "2099-01-31"})):
             sent = {"form_token": log_out, "reason": "x", **day}
             assert (await auditor.post(f"{page}/{path}", data=sent, headers=SAME_ORIGIN)).status_code == 403
-        # Without the key to its ids no later request is known to delete the same: one place says what to do then.
+        # Without the key to its ids, no later request is known to delete the same; one place says what to do then.
         async with transaction(api.engine) as connection:
             slot = await RequestKeyRepository(connection).slot(UUID(accepted["id"]))
         assert slot is not None

@@ -1,4 +1,4 @@
-"""Salts that a caller draws itself: used as given, for whoever must not lose them with an answer, and never twice."""
+"""Salts chosen by the caller: used as given, so that a lost answer does not lose them, and never twice."""
 
 import asyncio
 import hashlib
@@ -28,7 +28,7 @@ async def writer(api: Api) -> httpx2.AsyncClient:
 
 
 def with_salts(body: dict[str, Any], *nodes: str, reference: str | None = None) -> dict[str, Any]:
-    """A body with a new salt for each of `nodes`."""
+    """Return a body with a new salt for each of `nodes`."""
     return body | {"salts": {"nodes": {node: token_hex(24) for node in nodes}, "reference": reference}}
 
 
@@ -44,7 +44,7 @@ async def test_given_salts_are_those_of_the_answer_and_of_the_log(api: Api, writ
     digests = [hashlib.sha256(bytes.fromhex(salts["nodes"][node]) + node.encode()).digest() for node in ("1", "2")]
     assert row.subject_commitments == b"".join(digests)
     assert row.reference_commitment == hashlib.sha256(bytes.fromhex(salts["reference"]) + b"R").digest()
-    # Whoever reads the database, and knows or guesses a salt, finds neither it nor its digest there.
+    # The database contains neither a known salt nor its digest.
     given = [bytes.fromhex(salt) for salt in (*salts["nodes"].values(), salts["reference"])]
     assert len(kept) == 3
     assert kept.isdisjoint([*given, *(hashlib.sha256(salt).digest() for salt in given)])
@@ -64,7 +64,7 @@ async def test_what_is_no_salt_is_told_with_its_place(writer: httpx2.AsyncClient
 async def test_a_salt_is_never_used_twice(api: Api, writer: httpx2.AsyncClient) -> None:
     first = with_salts(node_body("1"), "1")
     [salt] = first["salts"]["nodes"].values()
-    # What was refused has used none.
+    # A refused request has used no salts.
     unknown = node_body("1", "nobody") | {"salts": {"nodes": {"1": salt, "nobody": token_hex(24)}}}
     refused(await writer.post("/deletions", json=unknown), 404, "unknown-nodes")
     assert (await writer.post("/deletions", json=first)).status_code == 202

@@ -1,4 +1,4 @@
-"""How long the request at the head of the queue has waited though it could have been taken up."""
+"""The waiting time of the request at the head of the queue, while it could be processed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,14 +20,14 @@ LONG_S = 24 * 3600.0
 
 @pytest.fixture
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    """With an unlearner that has served for long."""
+    """A database whose unlearner has served for a long time."""
     async with open_database(database_url, tmp_path) as database:
         await told(database, Phase.SERVING, LONG_S)
         yield database
 
 
 async def told(db: Database, phase: Phase, ago_s: float) -> None:
-    """An unlearner has acquired the lease, and told that it is at `phase`."""
+    """An unlearner has acquired the lease, and reported that it is at `phase`."""
     lease = await leases.acquire(db.engine, MODEL, "one", LONG_S)
     assert lease is not None
     await leases.renew(db.engine, lease, LeaseReport(Condition(phase)))

@@ -1,4 +1,4 @@
-"""Pages of the requests in a state are not cut short by requests that leave it meanwhile."""
+"""Pages of the requests in a state are complete, even if requests leave the state meanwhile."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,7 +29,7 @@ async def page(db: Database, limit: int, cursor: PageCursor | None = None) -> Pa
 
 
 async def accepted(db: Database, count: int, days_ago: int) -> list[UUID]:
-    """Requests of one day, newest first."""
+    """Return requests of one day, newest first."""
     ids = [await db.accept(f"{days_ago} {number}") for number in range(count)]
     for request_id in ids:
         await db.rows(
@@ -46,7 +46,7 @@ async def test_a_list_that_drains_while_it_is_paged_misses_none_that_stays(db: D
     while True:
         found = await page(db, 2, cursor)
         seen |= {entry.request.id for entry in found.entries}
-        # What is shown next has left by then, and so has what the cursor names.
+        # The next entries have left by then, and so has the cursor's.
         async with transaction(db.engine) as conn:
             gone = [one for one in ids if one not in stays][:3]
             for request_id in gone:

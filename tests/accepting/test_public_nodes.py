@@ -1,4 +1,4 @@
-"""A model with an MLP, served: its public nodes stay, all others can be forgotten."""
+"""A served model with an MLP: its public nodes stay, all others can be forgotten."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -63,7 +63,7 @@ async def test_public_nodes_are_refused_by_name_and_nothing_is_accepted(
     assert "trained on public nodes" in document["detail"]
     assert (await lethe.client.get("/deletions")).json()["deletions"] == []
     assert (await lethe.client.get(f"/predict/{private[0]}")).status_code == 200
-    # The key was not used up.
+    # The key was not used.
     accepted = await lethe.client.post("/deletions", json=node_body(private[0]), headers={"Idempotency-Key": "one"})
     assert accepted.status_code == 202
 
@@ -80,7 +80,7 @@ async def test_a_request_that_was_queued_for_another_model_fails_with_the_reason
 ) -> None:
     async with running(settings) as lethe:
         await until(lethe.is_ready)
-    # This API knows of no public nodes.
+    # This API knows no public nodes.
     named = [node for node in public if int(node) < 38][:2]
     async with without_unlearner(database_url, settings.home, model="small") as api:
         writer = await api.client(Scope.DELETIONS_WRITE)

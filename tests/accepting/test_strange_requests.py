@@ -1,4 +1,4 @@
-"""What nobody sends by mistake: it is refused in few words, without an error inside, and without holding up others."""
+"""Unusual requests: refused briefly, without an internal error, and without delaying others."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from service.domain.scopes import Scope
 from service.errors import MOST_FAULTS
 from tests.support.service.api_harness import Api, serving
 
-#: Bytes of the longest refusal of a body: some faults, each in a line.
+#: Bytes of the longest refusal of a body: some faults, one per line.
 SHORT = 8_192
 
 
@@ -28,7 +28,7 @@ async def client(api: Api) -> httpx2.AsyncClient:
 
 
 def of_one_mebibyte(faulty: str, frame: str) -> bytes:
-    """`frame` around as many `faulty` as fit into the largest body."""
+    """Return `frame` around as many `faulty` as fit into the largest body."""
     return frame.replace("…", ",".join([faulty] * ((1_048_576 - len(frame)) // (len(faulty) + 1)))).encode()
 
 

@@ -1,4 +1,4 @@
-"""A key that may only ask for deletions learns nothing of the graph, and nothing of who was deleted."""
+"""A key that may only request deletions learns nothing about the graph or about deleted nodes."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ from tests.support.processes.lethe_process import LetheProcess
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import node_body, refused
 
-#: LeaseReport alike, whatever is wrong.
+#: The same answer, whatever is wrong.
 UNKNOWN = (404, "unknown-targets")
 
 
@@ -39,19 +39,19 @@ async def writer(api: Api) -> httpx2.AsyncClient:
 
 @pytest.fixture
 async def reader(api: Api) -> httpx2.AsyncClient:
-    """A key that may know."""
+    """A client whose key may read."""
     return await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
 
 
 @pytest.fixture
 def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
-    """A whole Lethe."""
+    """A complete Lethe."""
     return serve(models.trained(SMALL))
 
 
 @pytest.fixture
 async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx2.Client]:
-    """A client of it that may only write."""
+    """Yield a client of it that may only write."""
     made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
     engine = create_engine(database_url)
     async with transaction(engine) as connection:
@@ -72,7 +72,7 @@ def features(*nodes: str) -> dict[str, Any]:
 
 
 def anonymous(answer: httpx2.Response) -> dict[str, Any]:
-    """An answer without what is new in every one: the id, the time, the random salts, and how many they are."""
+    """Return an answer without its variable parts: the id, the time, the random salts, and their number."""
     document: dict[str, Any] = answer.json()
     return document | {
         "id": "",
@@ -84,7 +84,7 @@ def anonymous(answer: httpx2.Response) -> dict[str, Any]:
 
 
 async def gone(api: Api, reader: httpx2.AsyncClient, subject: Any, kind: RequestKind = RequestKind.NODE) -> None:
-    """Delete `subject` with the key that may."""
+    """Delete `subject` with the authorised key."""
     bodies: dict[RequestKind, Callable[..., dict[str, Any]]] = {
         RequestKind.NODE: node_body,
         RequestKind.FEATURES: features,
@@ -116,7 +116,7 @@ async def test_a_refusal_does_not_say_for_what(
     told = [refused(answer, *UNKNOWN) for answer in refusals]
     assert all(one == told[0] for one in told)
     assert set(told[0]) == {"type", "title", "status", "detail", "remedy"}
-    # To whoever may know, all of it is said.
+    # A reader gets the full answer.
     document = refused(await reader.post("/deletions", json=edges(("1", "9"), ("x", "1"))), 404, "unknown-nodes")
     assert (document["unknown"], document["unknown_edges"]) == (["x"], [["1", "9"]])
 
@@ -141,7 +141,7 @@ async def test_what_is_deleted_is_accepted_as_what_is_there(
         assert {**deleted, "salts": len(deleted["salts"])} == {**live, "salts": len(live["salts"])}
         cancelled = [await writer.delete(f"/deletions/{answer.json()['id']}") for answer in answers]
         assert [(one.status_code, one.json()["status"]) for one in cancelled] == [(200, "cancelled")] * 2
-    # To whoever may know, it is said.
+    # A reader is told.
     assert list((await reader.post("/deletions", json=node_body("5"))).json()["already_deleted"]) == ["5"]
 
 
@@ -150,12 +150,12 @@ async def test_a_repeated_request_is_answered_as_the_first_time_whatever_has_gon
 ) -> None:
     headers = {"Idempotency-Key": "one"}
     first = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
-    # Takes the edge along: by itself it would be refused from now on.
+    # This also deletes the edge; a separate request for it would now be refused.
     await gone(api, reader, "11")
     refused(await writer.post("/deletions", json=edges(("11", "12"))), *UNKNOWN)
     again = await writer.post("/deletions", json=edges(("11", "12")), headers=headers)
     assert (again.status_code, again.json()) == (202, first.json())
-    # Nor do refusals in between, as many as there may be.
+    # Refusals in between do not change that, however many.
     for _ in range(PROBES.item.amount):
         await writer.post("/deletions", json=node_body("nobody"))
     refused(await writer.post("/deletions", json=node_body("1")), 429, "too-many-attempts")
@@ -208,13 +208,13 @@ async def test_refusals_are_recorded_and_counted(
 async def test_asking_with_a_used_salt_what_is_there_is_recorded_and_limited(
     api: Api, writer: httpx2.AsyncClient, reader: httpx2.AsyncClient
 ) -> None:
-    """It would be answered 409 for what is there, 404 for what is not, and put nothing at risk."""
+    """It would be answered 409 for an existing node, 404 for a missing one, and risk nothing."""
     used = (await writer.post("/deletions", json=node_body("1"))).json()["salts"]["nodes"]["1"]
     asked = node_body("2") | {"salts": {"nodes": {"2": used}}}
     for _ in range(PROBES.item.amount):
         refused(await writer.post("/deletions", json=asked), 409, "salt-used")
     refused(await writer.post("/deletions", json=asked), 429, "too-many-attempts")
-    # Whoever may know has nothing to learn by it.
+    # A reader learns nothing new from it.
     refused(await reader.post("/deletions", json=asked), 409, "salt-used")
     async with transaction(api.engine) as connection:
         reasons = (await connection.exec_driver_sql("SELECT reason FROM audit_refusals")).scalars().all()
@@ -240,7 +240,7 @@ def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_ther
     lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     lethe.delete(["5"])
-    # As from elsewhere: on the machine itself the metrics are open.
+    # As from another machine: locally the metrics are open.
     writing.headers["Via"] = "1.1 proxy"
     places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
 
@@ -248,7 +248,7 @@ def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_ther
         answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
         assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
         checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
-        # What differs from one moment to the next, whatever is deleted.
+        # Leave out what changes from one moment to the next, whatever is deleted.
         return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
             "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
         }

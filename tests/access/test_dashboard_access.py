@@ -1,4 +1,4 @@
-"""Who gets into the dashboard, and what its answers give away."""
+"""Access to the dashboard, and what its answers reveal."""
 
 import re
 from collections.abc import AsyncIterator
@@ -122,7 +122,7 @@ async def test_guessing_keys_is_limited_by_the_rule_of_the_interface_and_keeps_n
         wrong = await sign_in(behind_one_address, "lethe_00000000_wrong")
         assert wrong.status_code == 429
         assert 0 < int(wrong.headers["retry-after"]) <= 60
-        # Nobody has presented it here before.
+        # This key has not been presented here before.
         assert (await sign_in(behind_one_address, key)).status_code == 303
 
 
@@ -180,7 +180,7 @@ async def test_no_node_is_in_a_page_a_url_or_a_log_line(api: Api) -> None:
     fields = {"form_token": form_token, "by": "node", "text": "ålesund 39"}
     found = await client.post("/dashboard/find", data=fields, headers=SAME_ORIGIN)
     assert found.status_code == 200
-    # In the field it was typed into, and nowhere else.
+    # In the field where it was typed, and nowhere else.
     assert found.text.count("lesund") == found.text.count('value="ålesund 39"') == 1
     assert "lesund" not in api.lines.getvalue()
     assert accepted["id"] not in api.lines.getvalue()
@@ -196,7 +196,7 @@ async def test_an_address_that_is_no_page_is_told_as_one_to_a_browser(api: Api) 
         assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
         assert '<a href="/dashboard">Go to the overview</a>' in page.text
         assert "lesund" not in page.text + api.lines.getvalue()
-        # For a program it is what it is everywhere else.
+        # A program gets the same answer as everywhere else.
         problem = await client.get(f"/dashboard{path}")
         assert problem.status_code == status
         assert problem.headers["content-type"] == "application/problem+json"

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard, as any process that uses the database sees them."""
+"""Dashboard sessions, as seen by any process that uses the database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def other(db: Database) -> AsyncIterator[Engine]:
-    """As another process has one."""
+    """Another process' engine."""
     engine = create_engine(db.url, pool_size=2)
     yield engine
     await engine.dispose()
@@ -45,7 +45,7 @@ async def find(engine: Engine, token: str) -> Session | None:
 
 
 async def pass_time(db: Database, span: timedelta) -> None:
-    """As if everything had been `span` ago."""
+    """Shift everything `span` into the past."""
     earlier = "started_at = started_at - CAST(:span AS interval), seen_at = seen_at - CAST(:span AS interval)"
     await db.rows(f"UPDATE sessions SET {earlier}", span=span)
 
@@ -85,7 +85,7 @@ async def test_a_session_ends_with_its_key_and_others_do_not(db: Database, other
         await ApiKeyRepository(conn).revoke(key_id)
     assert await find(db.engine, token) is None
     assert await find(db.engine, kept) is not None
-    # What ended is gone with the next beginning.
+    # The next session's start removes ended ones.
     await start(db.engine, db.api_key_id)
     assert await db.value("SELECT count(*) FROM sessions WHERE key_id = :key", key=key_id) == 0
 

@@ -1,4 +1,4 @@
-"""What a login of the database can do beside its work: each attack in SQL with that login."""
+"""Limits of a database login beyond its work: each attack in SQL with that login."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -24,9 +24,9 @@ from tests.support.service.db_harness import MODEL, Database, open_database
 from tests.support.service.logins import logged_in, may
 
 ROLES = (API_ROLE, UNLEARNER_ROLE, AUDIT_ROLE)
-#: What a column of an unbounded type may hold is limited by a constraint of its own, or by its domain.
+#: Columns of an unbounded type are limited by a constraint of their own, or by their domain.
 UNBOUNDED = ("timestamp with time zone", "double precision", "text", "bytea", "jsonb", "text[]", "date", "interval")
-#: A queued request of the api's, as its login makes it by hand.
+#: A queued request, inserted manually with the api's login.
 MADE_UP = (
     "INSERT INTO requests (id, model, kind, count, ciphertext, api_key_id, key_file, key_place)"
     f" SELECT gen_random_uuid(), '{MODEL}', 'node', {{}}, '\\x01', id, 7, 1 FROM api_keys"
@@ -35,14 +35,14 @@ MADE_UP = (
 
 @pytest.fixture
 async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
-    # What belongs to a database, and not to what is in it, a copy does not have.
+    # A copy lacks what belongs to a database rather than to its content.
     await migrate.upgrade(database_url)
     async with open_database(database_url, tmp_path) as database:
         yield database
 
 
 async def refused(engine: Engine, statement: str, says: str, **values: object) -> None:
-    """Assert that a statement is refused, at its commit at the latest."""
+    """Assert that a statement is refused, at the latest at its commit."""
     with pytest.raises(DBAPIError, match=says):
         async with engine.begin() as conn:
             await conn.execute(text(statement), values)
@@ -227,7 +227,7 @@ async def test_a_decision_needs_a_valid_key_with_the_scopes_of_its_route_and_a_r
                     values = {"id": request_id, "queued": queued, "key": key}
                     held = {name: value for name, value in values.items() if f":{name}" in call}
                     assert await conn.scalar(text(f"SELECT {call.replace(':key', 'CAST(:key AS uuid)')}"), held) is None
-        # Another's request is not its own to cancel.
+        # It may not cancel another's request.
         async with engine.begin() as conn:
             cancel = text("SELECT request_cancel(:id, :key)")
             assert await conn.scalar(cancel, {"id": queued, "key": keys[Scope.DELETIONS_WRITE,]}) is False
@@ -239,7 +239,7 @@ async def test_a_decision_needs_a_valid_key_with_the_scopes_of_its_route_and_a_r
 
 
 async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
-    # Locks that Lethe took once, and those of tables and rows: none is this login's to take.
+    # Lethe's former lock numbers, and those of tables and rows: this login may take none of them.
     once = (0x6C6F67, 0x696E74616B65, 0x66656564, 0x666F6C64, 0x6472696C6C, 0x7369676E696E, 0x6C65746865)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(logged_in(db, AUDIT_ROLE))
@@ -258,7 +258,7 @@ async def test_who_may_only_read_holds_nobody_up(db: Database) -> None:
         assert await LogRepository(conn).size() > 0
 
 
-#: Tables that a login can keep others from writing: those that it removes rows from, its locks among them.
+#: Tables that a login can lock against others' writes: those it removes rows from, including its locks.
 HELD = {
     API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
@@ -267,7 +267,7 @@ HELD = {
     ],
     AUDIT_ROLE: [],
 }
-#: Those whose rows it can lock, because it changes them.
+#: Tables whose rows it can lock, because it changes them.
 ROWS_HELD = {
     API_ROLE: ["log_checks", "sessions"],
     UNLEARNER_ROLE: [
@@ -294,7 +294,7 @@ async def test_a_lock_keeps_others_out_and_is_shared_where_it_is_to_be(db: Datab
             await locks.take(first, lock)
             assert await locks.take_if_free(first, lock)
             assert not await locks.take_if_free(second, lock)
-            # What the caller's transaction does is not lost with the attempt.
+            # A failed attempt does not lose the caller's transaction.
             assert await second.scalar(text("SELECT 1")) == 1
             await first.rollback()
             assert await locks.take_if_free(second, lock)

@@ -1,4 +1,4 @@
-"""How many nodes one key is told of, for each version: over HTTP, and counted by several processes together."""
+"""The node limit of a key for each version: over HTTP, and counted by several processes together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ async def test_processes_count_together_also_while_they_answer_from_two_versions
         asked = [told_of(processes[row % 2], version, row) for row in range(60) for version in (1, 2)]
         assert sum(await asyncio.gather(*asked)) == 2 * (40 - 1)
         await processes[0].take(key, 3, [1])
-        # One that still answers from a version of before: the count of the newest stays for as long as it is served.
+        # A process that still answers from an earlier version; the newest version's count stays while it is served.
         await processes[1].take(key, 2, [100_000])
         with redis.Redis.from_url(redis_url) as client:
             assert client.ttl(f"lethe:told:small:{key}:3") == -1
@@ -87,6 +87,6 @@ async def test_processes_count_together_also_while_they_answer_from_two_versions
     with redis.Redis.from_url(redis_url) as client:
         kept = {name.rpartition(b":")[2]: client.ttl(name) for name in client.scan_iter(f"lethe:told:small:{key}:*")}
     assert kept.pop(b"3") == -1
-    # The two of before go, and a bit for each row is all that there is.
+    # The two earlier ones are removed, and a bit for each row remains.
     assert set(kept) == {b"1", b"2"}
     assert all(0 < seconds <= _KEPT_S for seconds in kept.values())

@@ -1,4 +1,4 @@
-"""What each process may do in the database, tried with a login of its own on every table and column."""
+"""Rights of each process in the database, tried with its own login on every table and column."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -31,7 +31,7 @@ from tests.support.service.db_harness import MODEL, Database, Said, made, next_p
 from tests.support.service.logins import logged_in, may
 
 _READ, _ADD = "read", "read, add *"
-#: Table -> what a process of the api, and what the unlearner may do to it, with the columns given or changed.
+#: Table -> the rights of an api process and of the unlearner, with the columns inserted or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
     "alembic_version": (_READ, _READ),
     "api_keys": (_READ, _READ),
@@ -174,7 +174,7 @@ async def test_a_process_of_the_api_takes_in_cancels_and_retries_and_the_unlearn
                 await db.intake.retry(request_id, db.api_key_id)
             with pytest.raises(Conflict):
                 await db.intake.cancel(request_id, db.api_key_id)
-        # Another key's is not there for whoever sees its own alone.
+        # To a client that sees only its own requests, another key's is missing.
         with pytest.raises(NotFound):
             await db.intake.cancel(failed, other, own_only=True)
         await db.rows("UPDATE api_keys SET revoked_at = now() WHERE name = 'other'")
@@ -217,7 +217,7 @@ async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
     async with transaction(db.engine) as conn:
         made = await ApiKeyRepository(conn).create(uuid4(), "shop", [Scope.PREDICTIONS_READ], b"k" * 32)
         revoked = await ApiKeyRepository(conn).revoke(made.id)
-        # A second time changes nothing.
+        # Repeating it changes nothing.
         assert await ApiKeyRepository(conn).revoke(made.id) == revoked
     for changed in ("NULL", "now() + interval '1 year'"):
         with pytest.raises(DBAPIError, match="a revoked key stays revoked"):

@@ -1,4 +1,4 @@
-"""Guessing is limited by address and by key, in Redis and without it; whoever has a valid key is left alone."""
+"""Guessing is limited by address and by key, with and without Redis; valid keys are not affected."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ async def test_memory_of_those_who_fail_is_bounded() -> None:
         assert len(limits._local._failures) == _MOST_REMEMBERED
         assert max(map(len, limits._local._failures.values())) == FAILURES
         assert await is_refused(limits, "last")
-    # Nothing was left to a task that could fail where nobody sees it.
+    # Nothing is left to a task that could fail unseen.
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -95,7 +95,7 @@ def too_many(answer: httpx2.Response) -> None:
 
 
 async def test_wrong_keys_are_limited_by_address_and_valid_ones_are_not(api: Api) -> None:
-    """Nor are those that no process has seen before, as after a restart."""
+    """New valid keys are not limited either, as after a restart."""
     elsewhere = ("192.0.2.7", 4711)
     _, valid = await api.key(Scope.PREDICTIONS_READ)
     for number in range(FAILURES):

@@ -1,7 +1,8 @@
-"""Folders of models that somebody has tampered with, digests put right: imported, or refused in words; nothing outside.
+"""Manipulated model folders with corrected digests are imported or refused with a message, and nothing outside is
+touched.
 
-Every file of a trained model is changed in every way that hypothesis comes up with: values of the
-documents, bytes and lengths of the arrays, shapes of the weights, names, and what is no file at all.
+Hypothesis changes every file of a trained model in every way: values in the documents, bytes and lengths of the arrays,
+shapes of the weights, names, and things that are not files.
 """
 
 import hashlib
@@ -30,15 +31,15 @@ from projector.network.spec import ModelSpec
 from service.cli.main import main
 from service.cli.train import TrainingOptions, train_model
 
-#: How many folders are tried.
+#: Number of folders tried.
 _FOLDERS = 2000
 _UNSEALED = "0" * 64
 
-#: What a change meets where the one before it has left nothing that it could change.
+#: Errors of a change when an earlier one has left nothing to change.
 _NOTHING_TO_CHANGE = (OSError, LookupError, TypeError, AttributeError, ValueError)
-#: Files of the models are smaller; what is larger is not read by this test either (bytes).
+#: The models' files are smaller; larger ones are not read by this test (bytes).
 _SMALL = 1 << 20
-#: How far the process may grow (bytes).
+#: Maximum growth of the process (bytes).
 _ROOM = 4 << 30
 
 Change = Callable[[Path], None]
@@ -46,7 +47,7 @@ Change = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Sparse and dense ones, with and without deletions, of every part that a manifest may name."""
+    """Sparse and dense models, with and without deletions, with every part that a manifest may name."""
     folder = tmp_path_factory.mktemp("models")
     data = {
         "sparse": (ModelSpec(label_hops=1), TrainingOptions(cohorts=1)),
@@ -89,7 +90,7 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def checksummed(path: Path, document: Any) -> None:
-    """As `model_store.disk.checksummed.checksummed`, with NaN and infinities."""
+    """Like `model_store.disk.checksummed.checksummed`, with NaN and infinities."""
     if isinstance(document, dict):
         document = document | {"sha256": _UNSEALED}
     text = json.dumps(document) + "\n"
@@ -103,7 +104,7 @@ def sha256(path: Path) -> str:
 
 
 def reseal(folder: Path) -> None:
-    """Puts every digest right that a change has made wrong, as far as the documents are still ones."""
+    """Correct every digest that a change has invalidated, if the documents still parse."""
     for path in folder.rglob("*"):
         if not path.is_dir() and not is_small(path):
             return
@@ -125,7 +126,7 @@ def reseal(folder: Path) -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value within a document, of lists to their first few."""
+    """Yield the path to every value within a document; for lists, to their first few."""
     members = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
     for key, member in members:
         yield (*path, key)
@@ -256,7 +257,7 @@ def changed_files(draw: st.DrawFn) -> Change:
         if how == "copied":
             path = path.with_name(name)
         elif how == "twin" and is_small(path):
-            # The very bytes, outside: whoever follows the link finds every digest right.
+            # The same bytes, outside: following the link finds every digest correct.
             outside = folder.parent / "outside" / "twin"
             shutil.copy(path, outside)
             outside.chmod(0o600)
@@ -292,7 +293,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 
 def imported(folder: Path, home: Path) -> int:
-    """The exit status of `model import`; whatever it raises besides that fails the test."""
+    """Return the exit status of `model import`; any other exception fails the test."""
     with pytest.raises(SystemExit) as ended:
         main(["model", "import", str(folder), "--home", str(home)])
     status = ended.value.code
@@ -311,7 +312,7 @@ def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_tou
 ) -> None:
     for name in [name for name in os.environ if name.startswith("LETHE_")]:
         monkeypatch.delenv(name)
-    # What is said to be large must not be asked of the machine that runs this.
+    # Declared sizes must not be allocated on this machine.
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, limits[1]))
@@ -356,11 +357,11 @@ def test_a_model_from_anywhere_is_imported_or_refused_and_nothing_outside_is_tou
             try:
                 store.erase(Erasure(nodes=np.array([0, 1])), fencing=store.fencing() + 1)
             except ProjectorError:
-                # Typed, at least; what was imported has been read whole, so that this is not to be expected.
+                # At least a typed error; but an imported model was read completely, so erasing should not fail.
                 raise AssertionError("an imported model cannot be erased from") from None
         assert snapshot(place / "outside") == before
 
     attack()
-    # Some changes matter to nobody, such as those of a name or of a warning.
+    # Some changes have no effect, such as those of a name or of a warning.
     assert counts["taken"] > 10
     assert counts["refused"] > 10

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of batches."""
+"""Fixtures for tests of batches."""
 
 from tests.support.service.running import settings, small_model, together
 from tests.support.service.serving import models, serve

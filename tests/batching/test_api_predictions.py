@@ -82,7 +82,7 @@ async def test_nothing_is_predicted_while_that_is_withheld_and_deletions_are_acc
     refused(response, 503, "unavailable")
     assert int(response.headers["retry-after"]) >= 1
     refused(await reader.post("/predict", json={"nodes": ["1"]}), 503, "unavailable")
-    # What is deleted does not wait for it.
+    # Deletions do not wait for it.
     api_key = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     assert (await api_key.post("/deletions", json=node_body("1"))).status_code == 202
     model = published_model(api.nodes, api.snapshot, classes=CLASSES)

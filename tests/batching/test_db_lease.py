@@ -150,13 +150,13 @@ async def test_a_stopped_holder_cannot_keep_its_transaction_open(db: Database) -
 
 
 async def test_a_holder_stopped_amid_a_statement_loses_its_locks(db: Database) -> None:
-    """asyncpg prepares without a Sync: to Postgres the statement has begun, and no transaction is idle."""
+    """asyncpg prepares without a Sync: for Postgres the statement has begun, and no transaction is idle."""
     await _acquired(db)
 
     async def stop_amid_a_statement() -> None:
         async with transaction(db.engine) as conn:
             await conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
-            # A timer that runs is only stopped and started, not changed.
+            # A running timer is only stopped and started, not changed.
             for limit in ("0", "200ms"):
                 await conn.execute(text(f"SET LOCAL transaction_timeout = '{limit}'"))
             await conn.execute(text("SELECT * FROM leases FOR UPDATE"))

@@ -1,4 +1,4 @@
-"""Postgres stopping, restarting, or losing the connection at the worst moment."""
+"""Postgres stops, restarts, or loses the connection at the worst moment."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def test_a_commit_that_was_lost_wrote_nothing_and_its_keys_go(
     answers = await asyncio.gather(*(intake.accept(db.new(str(n))) for n in range(3)), return_exceptions=True)
     assert all(isinstance(answer, CommitUnanswered) and "Idempotency-Key" in answer.remedy for answer in answers)
     assert await _stored(db) == set()
-    # Still there: when the callers were answered nobody could know.
+    # Still there: their outcome was unknown when the callers were answered.
     assert len(db.kept().keys()) == 3
     after = await intake.accept(db.new("after"))
     await intake.close()
@@ -96,7 +96,7 @@ async def test_while_a_commit_is_under_way_its_keys_are_kept(db: Database, proxy
     with pytest.raises(CommitUnanswered):
         await intake.accept(db.new("12", key="k"))
     [pending] = db.kept().keys()
-    # The rows are not to be seen yet, and a later group looks for them.
+    # The rows are not visible yet, and a later group looks for them.
     after = await intake.accept(db.new("after"))
     assert await _stored(db) == {after.request.id}
     assert db.kept().keys() == {pending, after.request.id}
@@ -118,7 +118,7 @@ async def test_an_unanswered_commit_is_told_from_one_that_did_not_happen(
         with pytest.raises(CommitUnanswered):
             async with transaction(fragile) as conn:
                 await PointerRepository(conn).advance(0, next_pointer(POINTER, 1))
-        # What was delivered, Postgres still has to do.
+        # Postgres still has to process what was delivered.
         await until(partial(_is_at, db, version))
 
 
@@ -173,7 +173,7 @@ async def test_through_an_outage_nothing_is_half_written_and_afterwards_everythi
             async with listen(db.engine):
                 raise AssertionError("listens to a database that is down")
         await asyncio.to_thread(own_postgres.start)
-        # The pool still holds connections from before; not one of them fails a caller.
+        # The pool still holds earlier connections; none of them fails a caller.
         after = await asyncio.gather(*(db.intake.accept(db.new(str(n))) for n in range(5)))
         await asyncio.gather(*(db.value("SELECT 1") for _ in range(10)))
         assert all(isinstance(answer, Accepted) for answer in after)

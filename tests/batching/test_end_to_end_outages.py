@@ -1,4 +1,4 @@
-"""A running Lethe while its Redis or its Postgres is away: what it answers, and that it goes on by itself."""
+"""A running Lethe without its Redis or its Postgres: its answers, and its recovery."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from tests.support.service.bodies import refused
 
 @dataclass
 class Fragile:
-    """A Lethe and the servers it uses, to be stopped and started under it; their addresses stay."""
+    """A Lethe and its servers, which tests stop and start; their addresses stay."""
 
     lethe: LetheProcess
     postgres: Embedded
     valkey: Embedded
     database_url: str
-    #: Nodes that no test has asked for yet.
+    #: Nodes that no test has used yet.
     nodes: Iterator[str]
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a statement, asked beside Lethe."""
+        """Return the rows of a statement, run outside Lethe."""
         return asyncio.run(rows_of(self.database_url, statement))
 
     def wait_until_ready(self) -> None:
@@ -43,7 +43,7 @@ class Fragile:
             assert what in refused(response, 503, "not-ready")["detail"]
 
     def assert_each_completed_once(self) -> None:
-        """Every request has been completed, with one event of each kind and as part of one batch."""
+        """Check that every request was completed, with one event of each kind and in one batch."""
         ((requests, targets),) = self.query("SELECT count(*), sum(count) FROM requests WHERE status = 'completed'")
         assert self.query("SELECT count(*) FROM requests") == [(requests,)]
         events = "SELECT type, count(*), count(DISTINCT request_id) FROM events GROUP BY type ORDER BY type"
@@ -62,7 +62,7 @@ def fragile(models: Models, lethe_start: Start, tmp_path_factory: pytest.TempPat
     assert database_url is not None
     home = folder / "home"
     copied(models.trained(SMALL), home / "model")
-    # A short lease: while Postgres is away, predictions end with it.
+    # A short lease: without Postgres, predictions end with it.
     with LetheProcess(lethe_start, home, database_url=database_url, redis_url=redis_url, lease_ttl_s=1) as lethe:
         yield Fragile(lethe.start(), postgres, valkey, database_url, iter(models.graph(SMALL).node_ids))
     postgres.stop()

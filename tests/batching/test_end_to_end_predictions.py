@@ -1,4 +1,4 @@
-"""Predictions while deletions arrive: each is exactly that of the model version it names, and none is out of date."""
+"""Predictions while deletions arrive: each matches exactly the model version it names, and none is stale."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from tests.support.models.recomputation import Recomputation
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess, authorization
 
-#: Predictions asked for at the same time.
+#: Number of concurrent predictions.
 ASKERS = 8
-#: Deletions that are under way at the same time, at most: on a slow machine as well, there are many batches.
+#: Maximum number of concurrent deletions, so that even a slow machine makes many batches.
 DELETERS = 5
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one prediction said, and what its asker knew before it asked."""
+    """The answer of one prediction, and the state known before it was requested."""
 
     node: str
     status: int
@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass
 class Traffic:
-    """Deletions at random moments among predictions of random nodes; a moment is how many predictions were begun."""
+    """Deletions at random times among predictions of random nodes; time is counted in predictions begun."""
 
     http: httpx2.AsyncClient
     nodes: list[str]
@@ -42,16 +42,16 @@ class Traffic:
     deletions: int
     predictions: int
     answers: list[Answer] = field(default_factory=list)
-    #: Node -> the version without it, once that is reported `applied`.
+    #: Node -> the version without it, once reported `applied`.
     applied: dict[str, int] = field(default_factory=dict)
-    #: Nodes whose deletion has been sent.
+    #: Nodes whose deletion was requested.
     asked: set[str] = field(default_factory=set)
     _begun: int = 0
     _followed: dict[str, str] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DELETERS))
 
     async def run(self) -> None:
-        """All of it, until the last deletion is applied."""
+        """Run until the last deletion is applied."""
         doomed = [str(node) for node in self.rng.choice(self.nodes, size=self.deletions, replace=False)]
         moments = np.sort(self.rng.integers(self.predictions, size=self.deletions)).tolist()
         self._due = list(zip(moments, doomed, strict=True))
@@ -84,15 +84,14 @@ class Traffic:
         self._followed[response.json()["links"]["self"]] = node
 
     async def _follow(self, tasks: asyncio.TaskGroup) -> None:
-        """Look at the requests, the oldest first, until each has been reported `applied`.
+        """Poll the requests, oldest first, until each has been reported `applied`.
 
-        On a machine that is slow to delete there are answers after each deletion as well. They are as many as there
-        are reports: who asked on and on until the last would leave the service the less time to apply it, the slower
-        the machine.
+        Even on a slow machine there are answers after each deletion, as many as reports. Polling without a limit would
+        slow the service most on the slowest machine.
         """
         while len(self.applied) < self.deletions:
-            # They are applied in about this order: who asked for all of them, as fast as it goes, would leave the
-            # service no time to apply any.
+            # They are applied in about this order. Polling all of them at full speed would leave the service no time to
+            # apply any.
             for link, node in list(self._followed.items()):
                 deletion = msgspec.json.decode((await self.http.get(link)).content, type=Deletion)
                 if deletion.audit is None:
@@ -127,7 +126,7 @@ async def predicted_while_deleting(
             assert answer.prediction.node == answer.node
             assert answer.prediction.model_version >= answer.reported_version
             by_version.setdefault(answer.prediction.model_version, []).append(answer.prediction)
-    # Predictions, deletions and reports of these did overlap.
+    # Predictions, deletions and their reports overlapped.
     assert len(by_version) >= 10
     assert len({answer.reported_version for answer in traffic.answers}) >= 5
     assert any(answer.reported_gone for answer in traffic.answers)

@@ -1,4 +1,4 @@
-"""Readers in processes of their own, beside sessions that publish; and what the database says before any may answer."""
+"""Readers in their own processes, beside publishing sessions; and the database's answer before any may predict."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def snapshot(version: int, *dead: int) -> Snapshot:
 
 @dataclass
 class Session:
-    """An unlearner's session, which has published version 1."""
+    """An unlearner's session that has published version 1."""
 
     home: Path
     fencing: int = 1
@@ -63,7 +63,7 @@ class Session:
         self.publisher.write(ref, shown, publications.version_facts(shown), of=before)
 
     def show(self, version: int) -> float:
-        """Returns the moment from which no older version may answer a question."""
+        """Show a version. Returns the time after which no older version may answer a question."""
         assert self.publisher.show(VersionRef(version, self.fencing), self.fencing)
         return boottime()
 
@@ -75,12 +75,12 @@ class Session:
 
 @dataclass
 class ReaderProcess:
-    """A reader in a process of its own; see reader_process.py."""
+    """A reader in its own process; see reader_process.py."""
 
     process: asyncio.subprocess.Process
 
     async def answers(self, wanted: str) -> float:
-        """Wait until it answers from `wanted`; returns when the version before answered for the last time."""
+        """Wait until it answers from `wanted`. Returns the time of the previous version's last answer."""
         assert self.process.stdout is not None
         last_of_older, before = 0.0, ""
         while line := (await self.process.stdout.readline()).decode():
@@ -111,7 +111,7 @@ async def reading_elsewhere(home: Path) -> AsyncIterator[ReaderProcess]:
 
 
 async def test_a_reader_that_is_stopped_holds_nothing_up_and_never_answers_an_older_version(tmp_path: Path) -> None:
-    """Stopped wherever it is in its work, and continued beside what has meanwhile been overwritten."""
+    """It is stopped anywhere in its work, and continues beside files overwritten meanwhile."""
     session = Session(tmp_path)
     async with reading_elsewhere(tmp_path) as reader:
         for version in range(2, 8):
@@ -141,7 +141,7 @@ async def test_a_session_that_goes_on_after_another_took_over_changes_no_answer(
         for version in range(2, 20):
             session.write(version, 0)
             shown_at = session.show(version)
-            # Its files are gone, so that it writes them again.
+            # Its files are gone, so it writes them again.
             with pytest.raises(LeaseLost):
                 stale.load(2)
             stale.clean_up(2, 0)
@@ -157,7 +157,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def committed(db: Database, tmp_path: Path) -> Session:
-    """Version 1 is committed, and published in the home that the database belongs to."""
+    """Version 1 is committed, and published in the database's own home."""
     async with transaction(db.engine) as connection:
         pointer = Pointer(MODEL, 1, 1, "1-1", "a" * 64, "b" * 64)
         await PointerRepository(connection).advance(0, pointer)
@@ -166,7 +166,7 @@ async def committed(db: Database, tmp_path: Path) -> Session:
 
 
 async def serve_from(db: Database, home: str) -> None:
-    """A session in a home, by its id, which has found that home and database agree."""
+    """Simulate a session in a home, by its id, that has found home and database to match."""
     lease = await leases.acquire(db.engine, MODEL, "one", 60, home=home)
     assert lease is not None
     await leases.claim_home(db.engine, lease, home)
@@ -196,7 +196,7 @@ async def answers(reader: Reader) -> bool:
 async def test_a_reader_in_a_restored_home_answers_nothing_before_the_unlearner_has_published(
     db: Database, tmp_path: Path, committed: Session
 ) -> None:
-    """In place, within one boot, and with what was published then: all that a file system can tell is as it was."""
+    """In place, within one boot, and with the same publication: the file system shows no difference."""
     async with transaction(db.engine) as connection:
         await PointerRepository(connection).advance(1, Pointer(MODEL, 2, 1, "2-1", "c" * 64, "d" * 64))
     reader = Reader(tmp_path)
@@ -219,7 +219,7 @@ async def test_a_copied_home_answers_nothing_and_its_unlearner_gets_no_lease(
     assert not await Admission(db.engine, reader, copy, MODEL).look()
     with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         predicted(reader, "b")
-    # Nor does it accept a deletion, whose keys the right home could not read.
+    # It also accepts no deletion, whose keys the right home could not read.
     with pytest.raises(Unavailable, match="served from another LETHE_HOME"):
         reader.look_up(["b"])
     with pytest.raises(AnotherHome):
@@ -262,7 +262,7 @@ async def test_a_home_that_was_taken_over_is_the_one_for_later_holders(db: Datab
     await serve_from(db, first)
     assert await leases.acquire(db.engine, MODEL, "two", 0.001, home=second, take_over=True) is not None
     assert await leases.acquire(db.engine, MODEL, "three", 60, home=second) is not None
-    # Whether it is held or not.
+    # Whether the lease is held or not.
     with pytest.raises(AnotherHome):
         await leases.acquire(db.engine, MODEL, "four", 60, home=first)
     assert await leases.acquire(db.engine, MODEL, "five", 60, home=second) is None

@@ -1,4 +1,4 @@
-"""Nodes, features and edges forgotten: over HTTP, in one batch, again, and through a kill at the worst moment."""
+"""Nodes, features and edges forgotten: over HTTP, in one batch, repeated, and across a kill at the worst moment."""
 
 import errno
 import os
@@ -46,12 +46,12 @@ async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
 
 
 async def difference(lethe: Lethe, world: World) -> float:
-    """How far the predictions of all live nodes are from those computed from scratch."""
+    """Return the largest difference of live nodes' predictions from those computed from scratch."""
     expected = world.predictions()
     given: list[dict[str, Any]] = []
 
     async def is_given() -> bool:
-        """None is while a lease has run out, as it may on a busy machine."""
+        """There is no answer after a lease has expired, which may happen on a busy machine."""
         response = await lethe.client.post("/predict", json={"nodes": list(expected)})
         assert response.status_code in (200, 503)
         given.extend([response.json()] if response.status_code == 200 else [])
@@ -125,7 +125,7 @@ async def test_edges_are_forgotten_by_the_graph_alone(lethe: Lethe, world: World
 async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     lethe: Lethe, world: World, together: Callable[[int], None]
 ) -> None:
-    """The node comes last and still takes its features and its edge along."""
+    """The node comes last and still removes its features and its edge."""
     near, away = ("30", world.neighbours("30")[0]), world.edge("30", CHANNEL)
     together(6)
     bodies = {
@@ -142,7 +142,7 @@ async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     assert set(applied) == {"features", "edge", "node"}
     batches = {name: state["audit"]["batch"] | {"id": None} for name, state in applied.items()}
     together_in_one = {"id": None, "requests": 2, "nodes": 1, "features": 0, "edges": 1}
-    # Part of it went with the node, so it waited until that was applied.
+    # Part of it was removed with the node, so it waited until that was applied.
     afterwards = {"id": None, "requests": 1, "nodes": 0, "features": 1, "edges": 0}
     assert batches == {"node": together_in_one, "edge": together_in_one, "features": afterwards}
     guarantees = {name: state["guarantee"] for name, state in applied.items()}
@@ -184,7 +184,7 @@ async def test_a_restart_knows_all_kinds_of_what_was_deleted(settings: Settings,
 
 
 def deletions(world: World) -> dict[str, dict[str, Any]]:
-    """One request of each kind, also noted in `world` as carried out."""
+    """Return one request of each kind, and record them in `world` as done."""
     edge = world.edge(CHANNEL, "30")
     world.nodes, world.features, world.edges = {"30"}, {CHANNEL}, {edge}
     return {"node": node_body("30"), "features": features_body(CHANNEL), "edge": edge_body(edge)}
@@ -193,7 +193,7 @@ def deletions(world: World) -> dict[str, dict[str, Any]]:
 async def test_what_cannot_be_erased_yet_is_served_by_nobody(
     settings: Settings, world: World, together: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk refuses the erasure, also after a restart, when only the batch still tells which edges are gone."""
+    """The disk refuses the erasure, also after a restart, when only the batch still knows which edges were deleted."""
     erase = Store.erase
 
     def refuses(self: Store, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:

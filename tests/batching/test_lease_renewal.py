@@ -1,4 +1,4 @@
-"""The renewal of the lease: it never ends unseen, and what runs under the lease ends with it."""
+"""Lease renewal: the lease never ends unnoticed, and work under it ends with it."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def _acquired(db: Database) -> Lease:
-    """A lease that is renewed at once, and held so long that nothing here ends because time has passed."""
+    """Acquire a lease that is renewed immediately, and lasts longer than any test here."""
     lease = await leases.acquire(db.engine, MODEL, "one", 60)
     assert lease is not None
     return replace(lease, ttl_seconds=0.1)
@@ -48,7 +48,7 @@ async def _until_ended(keeper: LeaseKeeper) -> None:
 
 async def test_an_unforeseen_error_of_the_renewal_is_logged_and_ends_what_runs_under_the_lease(db: Database) -> None:
     lease = await _acquired(db)
-    # No outage, which would be waited out: the statement itself is refused.
+    # Not an outage, which would be waited out: the statement itself is refused.
     await db.rows("ALTER TABLE leases RENAME COLUMN expires_at TO ends_at")
     with capture_logs() as logs:
         async with holding(db.engine, lease) as keeper:
@@ -81,7 +81,7 @@ async def test_others_read_of_a_change_long_before_the_next_renewal(db: Database
             holder = await leases.holder(connection, MODEL)
         return holder is not None and holder.report == told[-1]
 
-    # Renewed every 150 s, which no test waits for.
+    # Renewed every 150 s, longer than any test waits.
     async with holding(db.engine, lease, lambda: told[-1]):
         for phase in (Phase.SERVING, Phase.HELD_UP, Phase.SERVING):
             told.append(LeaseReport(Condition(phase, "since then"), device="cpu"))

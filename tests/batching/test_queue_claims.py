@@ -21,7 +21,7 @@ async def test_a_stop_ends_the_wait_for_entries_and_the_next_start_has_what_came
         await stream.ensure_group()
         claims = Claims(engine=world.engine, stream=stream, model=MODEL, consumer="unlearner", limits=limits)
         stop = asyncio.Event()
-        # What was delivered before comes first; nothing was.
+        # Earlier deliveries come first; there were none.
         await claims.wait(0.0, stop)
         waiting = asyncio.create_task(claims.wait(9.0, stop))
 
@@ -36,7 +36,7 @@ async def test_a_stop_ends_the_wait_for_entries_and_the_next_start_has_what_came
 
         await stream.publish(await world.accept(2))
         claims.start_again()
-        # First those that were delivered and never acknowledged, then new ones.
+        # Delivered but unacknowledged entries come first, then new ones.
         for _ in range(2):
             await claims.wait(0.5, asyncio.Event())
         assert claims.decide() == Take(2)

@@ -1,4 +1,4 @@
-"""A Redis that answers and does not do its work: readiness and a metric say so, with the cause, until it does."""
+"""A Redis that answers but does not work: readiness and a metric report it, with the cause, until it recovers."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ from tests.support.service.limits import FAILURES, fail, is_refused, limits_of
 from tests.support.service.running import Lethe, running
 
 KEY = "lethe:small:deletions"
-#: What Redis is told -> what the operator reads: the cause, and a word of the remedy.
+#: Redis' setting -> the operator's message: the cause, and a word of the remedy.
 REFUSALS = {
     f"SET {KEY} x": ("the key of the queue", f"DEL {KEY}"),
     "CONFIG SET maxmemory 1": ("its memory is full", "maxmemory"),
@@ -94,7 +94,7 @@ async def test_the_rights_that_the_remedy_names_are_all_that_queue_and_limits_ne
 
 
 async def said_of(url: str) -> Unavailable:
-    """Why `publish` fails at a Redis; the same is said of it to the doctor."""
+    """Return why `publish` fails at a Redis; the doctor reports the same."""
     async with connect(url, socket_timeout_s=0.5) as client:
         with pytest.raises(Unavailable) as refused:
             await DeletionStream(client, "small").publish([uuid4()])
@@ -106,7 +106,7 @@ async def said_of(url: str) -> Unavailable:
 
 @contextlib.contextmanager
 def answering(line: bytes | None) -> Iterator[str]:
-    """Host and port of what answers everything with one line; with None, nothing."""
+    """Yield host and port of a server that answers everything with one line; None answers nothing."""
 
     def answer(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -163,7 +163,7 @@ async def test_readiness_and_a_metric_tell_that_nobody_can_claim_a_request(
             return (await unclaimed(lethe)) > 0.0
 
         await until(is_told_of)
-        # It may pass by itself, as a restart of Redis does; after a while it is said to need somebody.
+        # It may recover by itself, like a restart of Redis; after a while readiness asks for attention.
         assert (await lethe.client.get("/readyz")).status_code == 200
         monkeypatch.setattr(unlearner_probes, "MOST_STALL_S", 0.0)
         await until(lambda: fails(lethe))
@@ -189,7 +189,7 @@ async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
     settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
-    # In place of 20 s.
+    # Instead of 20 s.
     monkeypatch.setitem(engine_module._SERVER_SETTINGS, "lock_timeout", "300ms")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
@@ -215,7 +215,7 @@ async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
 
 
 async def unclaimed(lethe: Lethe) -> float:
-    """The age that the metrics give."""
+    """Return the age in the metrics."""
     page = await lethe.metrics()
     [found] = re.findall(r'^lethe_oldest_unclaimed_seconds{process="unlearner"} (\S+)$', page, re.MULTILINE)
     return float(found)

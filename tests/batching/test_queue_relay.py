@@ -44,7 +44,7 @@ async def stream(redis: Redis) -> DeletionStream:
 
 
 class Running:
-    """A relay or sweeper that runs for the time of the block."""
+    """A relay or sweeper that runs for the block."""
 
     def __init__(self, activity: Relay) -> None:
         self._activity = activity
@@ -82,7 +82,7 @@ async def test_a_request_whose_notification_was_lost_is_found_by_polling(
 
 
 class CrashingStream(DeletionStream):
-    """Publishes, and fails before anybody hears of it."""
+    """Publishes, and fails before anyone learns of it."""
 
     async def publish(self, request_ids: Iterable[UUID]) -> None:
         await super().publish(request_ids)
@@ -147,7 +147,7 @@ async def test_it_goes_on_when_postgres_was_restarted(
             await asyncio.to_thread(own_postgres.stop)
             await asyncio.to_thread(own_postgres.start)
             accepted = await world.accept(1)
-            # The stop may have come before the first publication was committed; then that one comes again.
+            # If the stop preceded the commit of the first publication, it is published again.
             while accepted[0] not in await claim_all(stream, 1):
                 pass
 

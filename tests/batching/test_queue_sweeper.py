@@ -1,4 +1,4 @@
-"""What the stream lost is found in Postgres and published again; what it still holds is left alone."""
+"""Requests lost from the stream are found in Postgres and published again; those still in it are left alone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -117,7 +117,7 @@ async def test_requests_still_in_the_outbox_are_left_to_the_relay(
 
 
 async def unlearner(world: QueueWorld, phase: Phase, *, for_long: bool = True) -> None:
-    """An unlearner holds the lease, and is at `phase`."""
+    """Simulate an unlearner that holds the lease at `phase`."""
     lease = await leases.acquire(world.engine, MODEL, "one", 3600.0)
     assert lease is not None
     await leases.renew(world.engine, lease, LeaseReport(Condition(phase)))
@@ -140,7 +140,7 @@ async def acknowledged_by_another(redis: Redis) -> None:
 
 
 async def kept_by_another(redis: Redis) -> None:
-    """Whoever claims it again and again never lets it grow old."""
+    """Claiming it repeatedly keeps it from growing old."""
     entries = await DeletionStream(redis, MODEL).claim("foreign", count=9, block_ms=0)
     await redis.xclaim(KEY, "unlearner", "foreign", 0, [entry.entry_id for entry in entries])
 
@@ -168,7 +168,7 @@ async def entry_removed(redis: Redis) -> None:
 async def test_whoever_has_had_them_requests_that_nobody_takes_up_are_delivered_again_once(
     world: QueueWorld, stream: DeletionStream, redis: Redis, stall: Callable[[Redis], Awaitable[None]]
 ) -> None:
-    # Idle for less than this, no entry counts as abandoned.
+    # No entry idle for less than this counts as abandoned.
     sweeper = Sweeper(world.engine, stream, older_than_s=60.0)
     await unlearner(world, Phase.SERVING)
     accepted = await world.accept(3)

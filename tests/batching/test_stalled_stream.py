@@ -1,4 +1,4 @@
-"""However the stream is stalled, what was accepted is carried out, or readiness names it."""
+"""However the stream stalls, accepted requests are carried out, or readiness names the cause."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ async def redis(server: ValkeyProcess) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def lethe(settings: Settings, server: ValkeyProcess, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lethe]:
-    # In place of 15 s and 5 s.
+    # Instead of 15 s and 5 s.
     defaults = Sweeper.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "older_than_s", 1.0)
@@ -45,7 +45,7 @@ async def lethe(settings: Settings, server: ValkeyProcess, monkeypatch: pytest.M
 
 
 async def leave(redis: Redis) -> None:
-    """Nothing more: the group stands past the entry."""
+    """Do nothing more: the group is already past the entry."""
 
 
 async def read_elsewhere(redis: Redis) -> None:

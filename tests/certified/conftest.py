@@ -1,4 +1,4 @@
-"""Fixtures of the tests of weights published with noise."""
+"""Fixtures for tests of weights published with noise."""
 
 from pathlib import Path
 

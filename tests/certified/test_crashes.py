@@ -1,4 +1,4 @@
-"""A crash at any point of a version with noise: what was seen is never drawn again, and no publication is forgotten."""
+"""Crashes at any point of a version with noise: seen noise is never drawn again, and publications are counted."""
 
 import contextlib
 from typing import Any
@@ -19,14 +19,14 @@ CASES = {
     f"{point} of a {cause}": (cause, point)
     for cause in (Cause.CERTIFICATION, Cause.BATCH)
     for point in points_of(cause)
-    # What cannot be computed is no crash, and fails the request.
+    # A failed computation is not a crash, and fails the request.
     if (cause, point) != (Cause.BATCH, FailurePoint.COMPUTED)
 }
 _EVERYDAY = (f"{FailurePoint.WRITTEN} of a {Cause.BATCH}", f"{FailurePoint.COMMITTED} of a {Cause.BATCH}")
 
 
 class Seen:
-    """What an observer has seen of each version."""
+    """An observer's view of each version."""
 
     def __init__(self) -> None:
         self.by_version: dict[int, set[str]] = {}
@@ -70,7 +70,7 @@ async def test_what_was_seen_is_never_drawn_again(
         await seen.look(lethe)
         told = (await model_of(lethe))["noise"]["used"]
     assert all(len(draws) == 1 for draws in seen.by_version.values())
-    # Version 1, of before any deletion, counts for nobody.
+    # Version 1, before any deletion, does not count.
     assert told >= len(seen.by_version.keys() - {1}) - 1e-9
 
 

@@ -1,4 +1,4 @@
-"""What the tests of published weights are for: each mistake that would break the promise is noticed by one of them."""
+"""The purpose of the tests of published weights: each mistake that breaks the promise fails one of them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ Noticed = Callable[[Settings, Patch], Awaitable[None]]
 
 
 def of_a_lethe(test: Callable[..., Awaitable[None]], *more: str) -> Noticed:
-    """A test of a service that runs, as one of its settings."""
+    """Wrap a test of a running service, given one of its settings."""
 
     async def run(settings: Settings, patch: Patch) -> None:
         async with running(settings) as lethe:

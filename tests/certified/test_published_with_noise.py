@@ -1,4 +1,4 @@
-"""A service that publishes with noise: what others see, what is kept, and when nothing is published."""
+"""A service that publishes with noise: its visible effects, its stored data, and when it publishes nothing."""
 
 import errno
 import hashlib
@@ -160,7 +160,7 @@ async def test_turned_on_later_it_covers_what_comes_then_and_says_so(exact_setti
     async with running(noisy) as lethe:
 
         async def has_noise() -> bool:
-            # Until then the version from before is served on.
+            # Until then the earlier version is still served.
             return await lethe.is_ready() and (await model_of(lethe))["noise"] is not None
 
         await until(has_noise)

@@ -1,4 +1,4 @@
-"""What was published is counted, whatever moment store and database are brought back to."""
+"""Publications are counted, whatever moments store and database are restored to."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,7 +31,7 @@ def published(site: Site) -> Site:
 
 
 def model(site: Site) -> dict[str, Any]:
-    """What is served, after a start."""
+    """Return the served model after a start."""
     found: dict[str, Any] = {}
 
     async def look(lethe: Lethe) -> None:
@@ -42,13 +42,13 @@ def model(site: Site) -> dict[str, Any]:
 
 
 def model_once(site: Site, version: int) -> dict[str, Any]:
-    """What is served, after a start that makes a version with noise of its own."""
+    """Return the served model after a start that makes its own version with noise."""
     found: dict[str, Any] = {}
 
     async def look(lethe: Lethe) -> None:
         async def is_served() -> bool:
             found.update(await model_of(lethe))
-            # Between the two there may be none that is served.
+            # Between the two, no model may be served.
             return bool(found.get("version") == version)
 
         await until(is_served)
@@ -67,7 +67,7 @@ def test_versions_that_a_restored_database_does_not_know_are_counted(published: 
     published.restore_database(earlier)
     published.delete(node_body("7"))
     told = model(published)
-    # Versions 2 to 5, of which the database knows the first; 6, which passes over them; and 7.
+    # Versions 2 to 5, of which the database knows the first; 6, which skips them; and 7.
     assert (told["version"], told["noise"]["used"]) == (7, pytest.approx(6))
     published.verified_leaves()
 
@@ -105,7 +105,7 @@ def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
     ran = published.recover()
     assert ran.status == 0, ran.stderr
     told = model(published)
-    # A number that was used before would be published twice, and counted once.
+    # A reused number would be published twice, but counted once.
     assert (told["version"], told["noise"]["used"]) == (last + 1, pytest.approx(last))
     published.verified_leaves()
 
@@ -117,7 +117,7 @@ def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, ol
     without_noise = site.moment()
     site.settings = Settings(**site.settings.model_dump() | PROMISE)
     assert model_once(site, version=2)["noise"] is not None
-    # Of the two only the other knows of noise then.
+    # Then only the other one knows of noise.
     (site.restore_store if older == "store" else site.restore_database)(without_noise)
     before = site.files()
     ran = site.recover("--repair", "always")
@@ -161,7 +161,7 @@ def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_o
     accepted: dict[str, Any] = {}
 
     def crashes(wanted: FailurePoint, work: Callable[[Lethe], Awaitable[None]]) -> None:
-        """Do `work` with a service that crashes at that point of a version."""
+        """Run `work` with a service that crashes at that point of a version."""
 
         def reached(point: FailurePoint, of: Cause | None = None) -> None:
             if point is wanted:
@@ -188,7 +188,7 @@ def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_o
 
     model(published)
     crashes(FailurePoint.WRITTEN, delete)
-    # The next start passes over its number, 2, since that may have been published.
+    # The next start skips its number, 2, since that may have been published.
     crashes(FailurePoint.COMMITTED, until_it_crashes)
     store = Store.open(published.model)
     [later] = [ref for ref in store.versions() if ref.version == 3]
@@ -208,5 +208,5 @@ def test_whom_lost_versions_deleted_is_counted_for(published: Site) -> None:
         published.delete(node_body(node))
     published.restore_store(earlier)
     published.restore_database(earlier)
-    # Versions 2 and 3, which deleted somebody, and 4, which passes over them.
+    # Versions 2 and 3, which deleted nodes, and 4, which skips them.
     assert model_once(published, version=4)["noise"]["used"] == pytest.approx(3)

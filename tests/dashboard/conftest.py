@@ -1,4 +1,4 @@
-"""One Lethe to look at, for all tests of this folder, and a browser to look with."""
+"""One Lethe for all tests of this folder, and a browser."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.programs import find_program
 from tests.support.service.db_harness import Said
 
-#: Cohorts of canaries of the model: one for every drill of the tests, and some over.
+#: The model's cohorts of canaries: one for every drill of the tests, and some more.
 COHORTS = 6
 
 
@@ -35,7 +35,7 @@ def dashboard_database(templates: Templates) -> Iterator[str]:
 
 
 async def tell_of_the_model(database_url: str) -> None:
-    """Log an import and a new key, as if both had been."""
+    """Log an import and a new key, as if both had happened."""
     imported = {"model_version_before": 3, "model_version_after": 4}
     imported |= {"excluded_nodes": 4, "excluded_features": 0, "excluded_edges": 0}
     key = str(Signer("lethe/0123456789abcdef", bytes(32)).public)
@@ -54,10 +54,10 @@ def lethe(
     lethe_start: Start,
     dashboard_database: str,
 ) -> Iterator[LetheProcess]:
-    """A served model with canaries that is repaired, and a few deletions in its record.
+    """A served model with canaries and repairs, and a few recorded deletions.
 
-    Its Valkey is its own: on one that others use at the same time it would be given their requests, which are none of
-    its database and leave the stream, to come back 15 s later.
+    It has its own Valkey. Sharing one with other services would mix their requests into its stream. It would drop them,
+    since they are missing from its database, and they would return 15 s later.
     """
     home = tmp_path_factory.mktemp("dashboard") / "home"
     home.mkdir()
@@ -71,9 +71,9 @@ def lethe(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for the tests of one file: while playwright runs, its event loop keeps other tests from theirs."""
+    """A browser for the tests of one file: while playwright runs, its event loop blocks those of other tests."""
     with sync_playwright() as playwright:
-        # Root has no sandbox to be had.
+        # Chromium's sandbox does not run as root.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
         running = playwright.chromium.launch(executable_path=find_program("chromium"), args=flags)
         yield running
@@ -82,7 +82,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, lethe: LetheProcess) -> Iterator[Callable[..., Visit]]:
-    """Open a window, `width` pixels wide, in the colours of a `scheme`; judged when the test ends."""
+    """Return a function that opens a window of `width` pixels in a colour `scheme`; checked after the test."""
     opened: list[Visit] = []
 
     def start(width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Visit:

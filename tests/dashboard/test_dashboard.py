@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, as whoever must answer for deletions uses it."""
+"""The dashboard in a real browser, as used by a person responsible for deletions."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Open = Callable[..., Visit]
 
 def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
     page = visit().sign_in("/requests?kind=node")
-    # The page that was asked for, and not the overview.
+    # The requested page, not the overview.
     expect(page).to_have_url(re.compile(r"/dashboard/requests\?kind=node$"))
     expect(page.get_by_role("link", name=re.compile(r"^[0-9a-f]{8}$")).first).to_be_visible()
     page.get_by_text("Filter", exact=True).click()
@@ -40,7 +40,7 @@ def test_a_visitor_signs_in_filters_and_opens_a_request(visit: Open) -> None:
     page.get_by_role("row").filter(has_text="DSR-1").get_by_role("link").click()
     expect(page.get_by_text("2 nodes", exact=True)).to_be_visible()
     expect(page.get_by_role("heading", name="Measurements")).to_be_visible()
-    # A repair that takes longer than its budget ends after the completion.
+    # A repair beyond its budget ends after the completion.
     expect(page.locator(".timeline li.done")).to_have_count(4)
     for step in ("Received", "Applied", "Repaired", "Completed"):
         expect(page.locator(".timeline li.done").filter(has_text=re.compile(f"^{step}"))).to_have_count(1)
@@ -68,7 +68,7 @@ def test_a_request_goes_from_queued_to_completed_while_one_looks(
     expect(page.locator(".timeline li.done")).to_have_count(4)
     expect(page.get_by_role("heading", name="Measurements")).to_be_visible()
     assert window.loads == loads
-    # Finished, so it does not ask again.
+    # Finished, so it stops polling.
     expect(page.locator("#request")).not_to_have_attribute("hx-get", re.compile("."))
 
 
@@ -139,7 +139,7 @@ def test_the_log_is_compared_with_a_checkpoint_that_was_kept(visit: Open, lethe:
         page.get_by_label("An earlier checkpoint").fill(kept)
         page.get_by_role("button", name="Compare").click()
 
-    # A server that does not know what it has signed, and one that cannot answer.
+    # A server that does not recognise its signature, and one that cannot answer.
     told(409)
     expect(page.locator("#compare-checks li.bad")).to_contain_text("denies the checkpoint")
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts a checkpoint that it has signed")
@@ -184,7 +184,7 @@ def test_the_browser_checks_every_proof_of_trees_of_every_shape(visit: Open) -> 
     assert checked["forged"] == 0
 
 
-#: Counts the proofs that hold, and those that still hold with one hash changed, one left out or one added.
+#: Counts the valid proofs, and those still valid with one hash changed, missing or added.
 _CHECK_PROOFS = """async ({inclusions, growths}) => {
   const {rootByInclusion, isConsistent, fromHex, same} = await import("/dashboard/static/merkle.js");
   const included = async (one, proof) => {
@@ -221,7 +221,7 @@ def test_the_overview_shows_what_was_done(visit: Open) -> None:
     page.get_by_role("link", name="90 days").click()
     expect(page).to_have_url(re.compile(r"\?period=90d$"))
     expect(charts.get_by_role("img")).to_have_count(2)
-    # There was something on its last day alone: that day is drawn, by the hour.
+    # Only the last day had events, so it is drawn by the hour.
     drawn = page.evaluate("JSON.parse(document.querySelector('[data-charts]').dataset.charts)")
     assert drawn["step"] == "hour"
     assert drawn["start"][-1] - drawn["start"][0] < 2 * 86_400
@@ -254,14 +254,14 @@ def test_without_a_script_there_are_tables_and_lists_that_can_be_sorted(lethe: L
 def test_a_report_is_handed_out_whose_code_leads_to_the_check_of_its_checkpoint(visit: Open) -> None:
     window = visit()
     page = window.sign_in()
-    # The newest month that has requests is chosen already.
+    # The newest month with requests is preselected.
     expect(page.get_by_label("the report").locator("option:checked")).to_have_text(re.compile(", so far$"))
     page.get_by_role("button", name="Show the report").click()
     expect(page.get_by_role("heading", name="Deletions in")).to_be_visible()
     root = page.locator("code.fingerprint").inner_text().replace(" ", "")
     size = page.locator("pre").first.inner_text().split("\n")[1]
     page = window.open(f"/log?size={size}&root={root}")
-    # Nothing was logged since the report was made.
+    # Nothing was logged since the report.
     expect(page.locator("#compare-outcome")).to_contain_text("This proves nothing yet.")
     page = window.open(f"/log?size={size}&root={root[::-1]}")
     expect(page.locator("#compare-outcome")).to_contain_text("contradicts")
@@ -300,7 +300,7 @@ def test_no_column_is_cut_off_and_on_a_phone_a_request_is_two_lines(visit: Open,
 
 def test_every_page_can_be_used_with_the_keyboard_alone(visit: Open) -> None:
     page = visit().open()
-    # The field has the focus already.
+    # The field is already focused.
     page.keyboard.type("the-first-key")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
@@ -342,7 +342,7 @@ def test_no_page_has_a_serious_fault_for_whom_it_is_harder(visit: Open, axe: str
 
 
 def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
-    """The hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
+    """Return the hashes of ranges of leaves, in hex: a proof, by the definition of RFC 6962."""
     return [root(leaves[start:end]).hex() for start, end in ranges]
 
 
@@ -358,7 +358,7 @@ def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int
     assert answer.status == 404
     expect(window.page.get_by_text("There is no such page.")).to_be_visible()
     judge(window.page, axe)
-    # That it is not there, the browser says as well.
+    # The browser also complains that it is missing.
     assert [text for text in window.complaints if "404" not in text] == []
     window.complaints.clear()
     window.page.get_by_role("link", name="Go to the overview").click()

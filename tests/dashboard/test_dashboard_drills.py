@@ -1,4 +1,4 @@
-"""The card of drills: what it says in each state, and who may start one how."""
+"""The card of drills: its text in each state, and the rights to start one."""
 
 import re
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import Api, serving
 
 CANARIES = Canaries(cohorts=2, nodes=2, first_column=16, tag="0badcafe")
-#: What htmx sends with a form of the card.
+#: Headers that htmx sends with a form of the card.
 HTMX = SAME_ORIGIN | {"HX-Request": "true", "HX-Target": "drill"}
 
 
@@ -27,7 +27,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def visitor(api: Api, *scopes: Scope) -> httpx2.AsyncClient:
-    """A browser that is signed in with a new key."""
+    """Return a browser signed in with a new key."""
     _, key = await api.key(Scope.AUDIT_READ, *scopes)
     client = await api.client_with(None)
     assert (await sign_in(client, key)).status_code == 303
@@ -35,7 +35,7 @@ async def visitor(api: Api, *scopes: Scope) -> httpx2.AsyncClient:
 
 
 def text_of(page: str) -> str:
-    """What is read of the card."""
+    """Return the card's visible text."""
     card = page[page.index('aria-labelledby="drill-title"') :]
     return " ".join(re.sub(r"<[^>]+>", " ", card[card.index(">") + 1 : card.index("</section>")]).split())
 
@@ -69,7 +69,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     assert "2 of 2 drills are left" in told
     assert "Run a drill" in told
 
-    # At rest it answers that nothing has changed; by itself it is no page.
+    # When idle it answers "not changed"; alone it is not a page.
     [shown] = re.findall(r'id="drill"[^>]*data-shown="(\w+)"', page)
     asked = {"HX-Request": "true", "HX-Target": "drill", "lethe-shown": shown}
     assert (await client.get("/dashboard/drills", headers=asked)).status_code == 204
@@ -86,7 +86,7 @@ async def test_the_card_follows_a_drill_from_none_to_passed_and_failed(
     told = await card(client)
     assert "Passed 4.125 → 0 The weight on the test column fell from 4.125 to 0." in told
     assert "Cohort 1, started just now" in told
-    # While the model is being loaded, what was done is shown.
+    # While the model loads, past drills are shown.
     loading = Reader(tmp_path)
     with monkeypatch.context() as patched:
         search = CohortSearch(lambda: CANARIES, loading.live, api.services.deletions.tombstones)

@@ -1,4 +1,4 @@
-"""A drill in a real browser: begun on the overview, and followed there until the weights have been read."""
+"""A drill in a real browser: started on the overview, and followed until the weights have been read."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def test_a_drill_is_run_and_followed_without_loading_the_page_again(
     card = page.locator("#drill")
     loads = window.loads
     with held_log(dashboard_database) as release:
-        # With the keyboard, and the focus stays where it was though the card was exchanged.
+        # By keyboard; the focus stays although the card is replaced.
         card.get_by_role("button", name="Run a drill").press("Enter")
         expect(card.locator(".badge").first).to_have_text("Under way")
         expect(card.get_by_role("button", name="A drill is under way")).to_be_focused()

@@ -1,4 +1,4 @@
-"""The page on which anybody checks a receipt, as whoever holds one on paper uses it."""
+"""The public page for checking a receipt, as used by a person with a printed one."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Open = Callable[..., Visit]
 
 @pytest.fixture(scope="module")
 def receipt(lethe: LetheProcess) -> bytes:
-    """The receipt file of a completed request."""
+    """Return the receipt file of a completed request."""
     with lethe.client() as client:
         [found] = [one for one in client.deletions() if one.reference == "DSR-1"]
         return client.receipt(str(found.id))
@@ -45,9 +45,9 @@ def test_whoever_holds_a_receipt_checks_it_without_an_account_and_it_stays_with_
     expect(page.locator("#facts")).to_contain_text("2 records")
     expect(page.locator("#facts")).to_contain_text("The model was then corrected.")
     expect(page.locator("#checks li.bad, #checks li.warn")).to_have_count(0)
-    # The browser fetches the icon when it likes.
+    # The browser requests the icon at any time.
     assert [url for url in sent if "/dashboard/static/" not in url] == []
-    # Not even a script that was put into the page could send it.
+    # Even a script injected into the page could not send it.
     assert page.evaluate("fetch('/dashboard/log').then(() => 'sent', () => 'refused')") == "refused"
     assert all("Content Security Policy" in text or "Refused to connect" in text for text in window.complaints)
     window.complaints.clear()

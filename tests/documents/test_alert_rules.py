@@ -1,4 +1,4 @@
-"""Every alert fires when it must and not when it must not, as Prometheus' own `promtool` evaluates it.
+"""Every alert fires when it must and not otherwise, as evaluated by Prometheus' own `promtool`.
 
 Debian's package `prometheus` has promtool; `.ci/run` installs it.
 """
@@ -16,33 +16,33 @@ from tests.support.preloaded import ROOT
 from tests.support.programs import find_program
 
 BY_NAME = {rule["alert"]: rule for rule in ALERTS}
-#: An unlearner's sample, and what a standby shows beside it of what it does not know.
+#: Samples of an unlearner and of a standby, which exports unknown values.
 UNLEARNER, STANDBY = (f'{{instance="one:8000",job="lethe",process="{name}"}}' for name in ("unlearner", "unlearner2"))
 UP = 'up{instance="one:8000",job="lethe"}'
 WATCHER = '{instance="elsewhere:9100",job="node"}'
-#: A series of what is not known, for an hour.
+#: An unknown value for an hour.
 UNKNOWN = " ".join(["NaN"] * 60)
 DAY, HOUR = 86_400, 3_600
 
 
 @dataclass(frozen=True)
 class Case:
-    """Series by which an alert fires at a time, and by which it does not."""
+    """Series for which an alert fires at a time, and for which it does not."""
 
     fires: dict[str, str]
     quiet: dict[str, str]
     at: str = "30m"
-    #: Of the alert, besides its name and its severity.
+    #: Labels of the alert, besides its name and severity.
     labels: tuple[tuple[str, str], ...] = ()
 
 
 def always(value: float) -> str:
-    """A series that has the same value for 40 hours."""
+    """Return a series with a constant value for 40 hours."""
     return f"{value}x2400"
 
 
 def gauge(name: str, fires: float, quiet: float, at: str = "30m") -> Case:
-    """Of an alert on one gauge of unlearners, of which another is a standby."""
+    """Return the case of an alert on one gauge of unlearners, with a standby."""
     return Case(
         {f"lethe_{name}{UNLEARNER}": always(fires), f"lethe_{name}{STANDBY}": UNKNOWN},
         {f"lethe_{name}{UNLEARNER}": always(quiet), f"lethe_{name}{STANDBY}": UNKNOWN},
@@ -51,7 +51,7 @@ def gauge(name: str, fires: float, quiet: float, at: str = "30m") -> Case:
 
 
 def of(*names: str) -> tuple[str, ...]:
-    """The series of these metrics of the unlearner."""
+    """Return the unlearner's series of these metrics."""
     return tuple(f"lethe_{name}{UNLEARNER}" for name in names)
 
 
@@ -74,9 +74,9 @@ CASES = {
     ],
     "LetheUnlearnerDown": [
         Case({UP: always(1)}, {UP: always(1), QUEUED: always(0)}),
-        # Of one that starts it is not known yet how many nodes wait.
+        # A starting unlearner does not know the number of waiting nodes yet.
         Case({UP: always(1), QUEUED: "0x20 stale"}, {UP: always(1), QUEUED: UNKNOWN}),
-        # Where nothing answers it is not known whether one runs.
+        # Without an answer it is unknown whether one runs.
         Case({UP: always(1)}, {UP: always(0)}),
     ],
     "LetheAnswersErrors": [
@@ -92,7 +92,7 @@ CASES = {
     "LetheDeletionsWait": [
         Case({QUEUED: always(5), BATCHES: always(7)}, {QUEUED: always(5), BATCHES: "0+1x2400"}),
         Case({QUEUED: always(5)}, {QUEUED: always(0), BATCHES: always(7)}),
-        # An unlearner that is killed again and again: every fourth time it does not answer.
+        # An unlearner that is killed repeatedly: every fourth scrape has no answer.
         Case(
             {QUEUED: "5 5 5 stale " * 15, BATCHES: "7 7 7 stale " * 15},
             {QUEUED: "0 0 0 stale " * 15, BATCHES: "7 7 7 stale " * 15},
@@ -101,7 +101,7 @@ CASES = {
     ],
     "LetheDeletionsUnclaimed": [gauge("oldest_unclaimed_seconds", 61, 60)],
     "LetheRestartLoop": [
-        # While it is away it does not answer.
+        # It does not answer while it is down.
         Case(
             {RESTARTS: "0x16 stale 1x2 stale 2x2 stale 3x20"},
             {RESTARTS: "0x10 stale 1x1000"},
@@ -143,14 +143,14 @@ CASES = {
     ],
     "LetheLogUnwatched": [
         Case({LAST_GOOD: always(0)}, {LAST_GOOD: "0+60x2400"}, "2h", WATCHED),
-        # Nobody watches at all.
+        # There is no watcher.
         Case({UP: always(1)}, {LAST_GOOD: "0+60x2400"}, "2h"),
     ],
 }
 
 
 def asked(alert: str, case: Case, fires: bool) -> dict[str, Any]:
-    """A test of promtool's."""
+    """Return a promtool test."""
     labels = dict(case.labels)
     rule = BY_NAME[alert]
     expected = {
@@ -169,7 +169,7 @@ def asked(alert: str, case: Case, fires: bool) -> dict[str, Any]:
 
 
 def promtool(tests: list[tuple[str, dict[str, Any]]], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What promtool says of these tests, each of an alert alone: all of them for each would take half a minute."""
+    """Run promtool on these tests, each with one alert; all alerts for each test would take half a minute."""
     files = []
     for number, (alert, test) in enumerate(tests):
         rule, file = folder / f"{alert}.rules.yml", folder / f"{number}.yml"

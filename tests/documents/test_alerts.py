@@ -1,4 +1,4 @@
-"""Alerts and panels are valid PromQL, and ask for metrics that exist under the labels that they have."""
+"""Alerts and panels are valid PromQL, and use existing metrics and labels."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from service.web.middleware import HttpMetrics
 from tests.support.documents.alerts import ALERTS, DOCKER, RULES
 
 DASHBOARDS = {path.name: json.loads(path.read_text()) for path in (DOCKER / "grafana" / "dashboards").glob("*.json")}
-#: Expression -> where it is.
+#: Expression -> its location.
 EXPRESSIONS = {rule["expr"]: rule["alert"] for rule in ALERTS} | {
     target["expr"]: f"{name}: {panel['title']}"
     for name, dashboard in DASHBOARDS.items()
@@ -27,14 +27,14 @@ EXPRESSIONS = {rule["expr"]: rule["alert"] for rule in ALERTS} | {
     for target in panel["targets"]
     if "expr" in target
 }
-#: What Prometheus says of its targets itself.
+#: Prometheus' own metrics of its targets.
 PROMETHEUS = {"up": {"job", "instance"}}
-#: Suffix of a sample -> the labels that it has besides those of its metric.
+#: Suffix of a sample -> its labels besides those of the metric.
 SAMPLES = {"": set(), "_total": set(), "_bucket": {"le"}, "_sum": set(), "_count": set()}
 
 
 class Selectors(list[promql_parser.VectorSelector]):
-    """All selectors within an expression, wherever they are."""
+    """All selectors within an expression."""
 
     def __init__(self, expression: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Selectors(list[promql_parser.VectorSelector]):
 
 
 def known_samples(folder: Path) -> dict[str, set[str]]:
-    """Every sample that the service or a watcher exposes, with the labels it has."""
+    """Return every sample of the service or a watcher, with its labels."""
     registry = CollectorRegistry(auto_describe=True)
     owners = (HttpMetrics(registry), IntakeMetrics(registry), UnlearningMetrics(registry))
     known = dict(PROMETHEUS)

@@ -1,4 +1,4 @@
-"""Every command that the documents show, as it is printed: run, or parsed where it cannot be run here."""
+"""Every command in the documents is run as printed, or parsed if it cannot run here."""
 
 import importlib
 import re
@@ -20,7 +20,7 @@ from tests.support.models.trained_models import Models
 from tests.support.preloaded import ROOT, Start
 from tests.support.processes.lethe_process import LetheProcess, copied
 
-#: Commands that are not run here, by how they begin, and why; each is still parsed by the shell.
+#: Prefixes of commands that are not run here, with the reason; the shell still parses each.
 NOT_HERE = {
     "./lethe serve": "runs until it is stopped; pages are followed beside one that runs, and its options are checked",
     "LETHE_HOME=mine ./lethe serve": "the same",
@@ -54,20 +54,20 @@ NOT_HERE = {
     "python3 -m pip wheel": "asks the index for what builds them; tests/packaging makes the wheels",
 }
 SHOWN = [command for page in PAGES for command in commands(page)]
-#: Those that run some of the tests; `./lethe test` alone would run this one too.
+#: Commands that run some of the tests; plain `./lethe test` would run this one too.
 SOME_TESTS = [
     each for each in SHOWN if each.text.startswith("./lethe test") and shlex.split(each.text, comments=True)[2:]
 ]
-#: What the first Lethe of a page is like, by the page's name.
+#: Settings of a page's first Lethe, by the page's name.
 SETTINGS: Mapping[str, Mapping[str, object]] = {
-    # Batches are late, so that what is shown of a request that waits can be asked for before it is done.
+    # Late batches, so that the page can show a waiting request.
     "api.md": {"max_wait_ms": 1500, "max_predicted_nodes": 2},
 }
 _BENCHMARK = re.compile(r"(?:python|python3) -m ((?:benchmarks|docs|examples)\.[\w.]+)((?: [\w./:-]+)*)")
 
 
 def reason(command: Command) -> str | None:
-    """Why it is not run here; None when it is."""
+    """Return why it is not run here; None if it is."""
     return next((why for begins, why in NOT_HERE.items() if command.text.startswith(begins)), None)
 
 
@@ -83,11 +83,11 @@ def test_every_reason_is_that_of_a_command() -> None:
 
 
 class Parsed(Exception):
-    """The options of a program were understood."""
+    """A program accepted its options."""
 
 
 def benchmarks_shown() -> list[tuple[str, str]]:
-    """Modules and arguments of every `python -m …` in blocks and spans, in the documents and the decisions."""
+    """Return modules and arguments of every `python -m …` in blocks and spans of the documents and decisions."""
     text = "\n".join(page.read_text() for page in [*PAGES, *sorted(ROOT.glob("docs/adr/*.md"))])
     return sorted(set(_BENCHMARK.findall(text.replace("\n", " "))))
 
@@ -119,7 +119,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def prepare(folder: Path, model: Path) -> None:
-    """What pages take for granted: a dataset of the reader's, a newly trained model, what was deleted before."""
+    """Create what pages assume: the reader's dataset, a newly trained model, earlier deletions."""
     cora = load_dataset("cora", data_dirs=[])
     assert isinstance(cora.features, sp.csr_array)
     edges = np.stack(cora.adjacency.nonzero()).astype(np.int64)
@@ -132,7 +132,7 @@ def prepare(folder: Path, model: Path) -> None:
 
 @pytest.fixture
 def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Callable[[Path], None]]:
-    """Follow a page from its first command to its last, beside a Lethe that serves Cora."""
+    """Return a function that follows a page from its first command to its last, beside a Lethe that serves Cora."""
     running: list[LetheProcess | Newcomer] = []
 
     def through(page: Path) -> None:
@@ -142,7 +142,7 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
         home = folder / "var"
         home.mkdir(mode=0o700)
         copied(model, home / "model")
-        # A budget that is enough on a busy machine, too.
+        # A budget that suffices even on a busy machine.
         settings: dict[str, Any] = {"repair": "always", "repair_budget": 60, "admin_key": ""}
         settings |= SETTINGS.get(page.name, {})
         lethe = LetheProcess(lethe_start, home, **settings)
@@ -170,7 +170,7 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
         one.leave() if isinstance(one, Newcomer) else one.close()
 
 
-#: Pages that are followed every day; the others take minutes in all.
+#: Pages followed every day; the others take minutes in all.
 EVERY_DAY = ("README.md", "CONTRIBUTING.md")
 PAGES_TO_FOLLOW = [
     pytest.param(page, id=page.name, marks=() if page.name in EVERY_DAY else pytest.mark.slow)

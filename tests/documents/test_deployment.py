@@ -1,4 +1,4 @@
-"""What the container files name exists: settings, files, services."""
+"""Settings, files and services named in the container files exist."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the documents name exists: tests, code, files, routes, commands, settings."""
+"""Tests, code, files, routes, commands and settings named in the documents exist."""
 
 import ast
 import importlib
@@ -28,7 +28,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 @pytest.mark.parametrize("name", ["settings_table", "figures_table", "observer_table", "reproduce_table"])
 def test_a_table_that_is_made_is_current(name: str) -> None:
-    # The benchmarks that two of them import take seconds.
+    # Two of them import benchmarks, which takes seconds.
     table = importlib.import_module(f"docs.{name}")
     page = table.PAGE.read_text()
     assert page == table.with_current_table(page), f"run: python -m docs.{name}"
@@ -138,7 +138,7 @@ def test_every_readiness_check_has_its_remedy() -> None:
 
 
 def defined_in(path: Path) -> Iterator[str]:
-    """The names of all functions and classes in a file, and of what is assigned at its top."""
+    """Yield the names of all functions, classes and top-level assignments in a file."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -150,7 +150,7 @@ def defined_in(path: Path) -> Iterator[str]:
 
 
 def commands_in(document: Path) -> Iterator[list[str]]:
-    """The arguments of each `./lethe …` in code blocks and spans, up to a pipe, a comment or the next command."""
+    """Yield the arguments of each `./lethe …` in code blocks and spans, up to a pipe, a comment or the next command."""
     text = document.read_text().replace("\\\n", " ")
     blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     spans = re.findall(r"`([^`\n]*\./lethe[^`\n]*)`", text)

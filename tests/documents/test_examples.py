@@ -1,4 +1,4 @@
-"""The examples run as they stand, and what they print is true."""
+"""The examples run unchanged, and their output is true."""
 
 import re
 import runpy
@@ -24,9 +24,9 @@ def test_scikit_learn_finds_the_weights_that_forgetting_leaves(
     moved = re.search(rf"moved by {number}", printed)
     assert bound is not None
     assert moved is not None
-    # As printed, each is rounded to two digits.
+    # The printed values are each rounded to two digits.
     assert float(forgotten[0]) <= 1.1 * (float(bound[1]) + float(forgotten[1]))
     assert float(trained[0]) <= 1e-6
     assert float(bound[1]) <= 1e-6
-    # Scikit-learn's weights are others by then.
+    # Scikit-learn's weights differ by then.
     assert float(moved[1]) >= 0.1

@@ -1,4 +1,4 @@
-"""Where files lie: nobody imports a test, each that is named is there; no two modules of the service have one name."""
+"""The layout of files: no imports between tests, existing names, and unique module names in the service."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 MODULES = sorted(TESTS.rglob("*.py"))
 SERVICE = sorted((ROOT / "service").rglob("*.py"))
 MOST_LINES = 350
-#: Files that were longer when the bound was set, with their lines then.
+#: Files that exceeded the bound when it was set, with their lines then.
 LONGER = {
     "service/db/tables.py": 392,
     "service/domain/figures.py": 392,
@@ -23,7 +23,7 @@ LONGER = {
     "service/settings.py": 419,
     "service/unlearner/loop.py": 371,
 }
-#: What names tests to whoever reads it.
+#: Files that name tests to their readers.
 READ = [
     *("*.md", "docs/**/*.md", "*.toml", ".ci/*", "lethe"),
     *("projector/**/*.py", "model_store/**/*.py", "service/**/*.py", "tests/**/*.py"),
@@ -35,7 +35,7 @@ def lines_of(path: Path) -> int:
 
 
 def imported(module: Path) -> Iterator[str]:
-    """The modules that a module names in its imports, wherever they stand."""
+    """Yield the modules that a module imports anywhere."""
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
@@ -44,7 +44,7 @@ def imported(module: Path) -> Iterator[str]:
 
 
 def test_no_test_module_imports_another() -> None:
-    """What two of them use lies in `tests.support`."""
+    """Shared code lies in `tests.support`."""
     others = {
         f"{module.relative_to(ROOT)}: {name}"
         for module in MODULES
@@ -55,18 +55,18 @@ def test_no_test_module_imports_another() -> None:
 
 
 def test_modules_of_tests_are_named_in_full() -> None:
-    """Two files of one name in folders that are no packages would be one module."""
+    """Two files of one name in folders that are not packages would be one module."""
     assert [folder for folder in {module.parent for module in MODULES} if not (folder / "__init__.py").is_file()] == []
 
 
 def test_no_two_modules_of_the_service_have_one_name() -> None:
-    """So that a name alone says which file is meant; the schemas of a noun are in its package."""
+    """A name alone identifies a file; the schemas of a noun are in its package."""
     names = Counter(path.stem for path in SERVICE)
     assert {name for name, times in names.items() if times > 1} <= {"__init__", "schemas"}
 
 
 def test_a_file_of_the_service_is_read_in_one_go() -> None:
-    """Those that are longer are named here, and do not grow; one that shrinks below the bound is taken out."""
+    """Longer files are listed here and must not grow; one that shrinks below the bound is removed from the list."""
     longer = {str(path.relative_to(ROOT)): lines for path in SERVICE if (lines := lines_of(path)) > MOST_LINES}
     assert longer.keys() == LONGER.keys()
     assert {path for path, lines in longer.items() if lines > LONGER[path]} == set()

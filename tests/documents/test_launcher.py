@@ -1,4 +1,4 @@
-"""The launcher sets itself up once, again when it must, and hands over what it was given."""
+"""The launcher sets itself up once, again when necessary, and passes on its arguments."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from tests.support.preloaded import ROOT
 
 LAUNCHER = ROOT / "lethe"
 TOOLS = ("sh", "cat", "cmp", "dirname", "getconf", "mkdir", "mv", "nproc", "readlink", "rm", "sort", "wc")
-#: Makes real virtual environments, but with a pip that only takes notes: what is tested is when it is called.
+#: Makes real virtual environments, but with a pip that only records its calls: tests check when it is called.
 PYTHON = """#!/bin/sh
 if [ "${{1-}} ${{2-}}" = "-m venv" ]; then
     for last; do :; done
@@ -52,7 +52,7 @@ print(json.dumps({"arguments": sys.argv[1:], "cwd": os.getcwd(), "file": __file_
 
 @dataclass
 class Clone:
-    """A folder with the launcher and as little as it needs, and a PATH with a Python that notes what pip is asked."""
+    """A folder with the launcher and its minimum, and a PATH with a Python that records pip's arguments."""
 
     root: Path
     path: Path
@@ -78,7 +78,7 @@ class Clone:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def told(self, *arguments: str, cwd: Path | None = None, program: Path | None = None) -> dict[str, Any]:
-        """Run the launcher and return what the program it started was given."""
+        """Run the launcher and return what the program that it started received."""
         import json
 
         done = self.run(*arguments, cwd=cwd, program=program)
@@ -166,7 +166,7 @@ def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, cl
 def test_a_step_that_the_system_refuses_says_what_to_do(clone: Clone) -> None:
     clone.told("serve")
     (clone.root / ".venv" / "installed").unlink()
-    # Root may write anywhere, but removes no folder by `rm -f`.
+    # Root may write anywhere, but `rm -f` removes no folder.
     (clone.root / ".venv" / "installed").mkdir()
     refused = clone.run("serve")
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""The worked examples of docs/library.md and the lines of the README, run as they are printed."""
+"""The worked examples of docs/library.md and the lines of the README, run as printed."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.support.everyday import everyday
 from tests.support.preloaded import ROOT
 
-#: A block of Python and the block of text after it, which says what it prints.
+#: A block of Python and the block of text after it, its output.
 _EXAMPLE = re.compile(r"```python\n(.*?)```\n+```text\n(.*?)```", re.DOTALL)
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]\d+)?")
 
@@ -25,7 +25,7 @@ _ALL = examples("docs/library.md") + examples("README.md")
 def test_an_example_prints_what_the_page_says(
     code: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Figures differ in their last digits from machine to machine: the words are compared, and the magnitudes.
+    # The last digits of figures differ between machines, so words and magnitudes are compared.
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "example", "exec"), {"__name__": "example"})
     found = capsys.readouterr().out

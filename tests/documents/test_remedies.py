@@ -1,4 +1,4 @@
-"""Every error says what to do: each place in the code that makes one gives a sentence, and HTTP passes it on."""
+"""Every error has a remedy: each place that raises one gives a sentence, and HTTP passes it on."""
 
 import ast
 import importlib
@@ -17,7 +17,7 @@ from service.web import problems
 from tests.support.preloaded import ROOT
 
 SOURCES = sorted(path for folder in ("service", "model_store", "projector") for path in (ROOT / folder).rglob("*.py"))
-#: What is passed on as it came, from where it was made and is looked at.
+#: Remedies passed on unchanged; they are checked where they are made.
 PASSED_ON = {"remedy", "error.remedy", "stall.remedy", "' '.join(dict.fromkeys((check.remedy for check in failing)))"}
 
 
@@ -29,7 +29,7 @@ def all_of(base: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def error_types() -> list[type[Exception]]:
-    """Every typed error, wherever it is declared."""
+    """Return every typed error, wherever it is declared."""
     for package in (service, model_store):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
@@ -42,8 +42,8 @@ OVER_HTTP = [one for one in TYPES if issubclass(one, LetheError) and one.status 
 
 
 def remedies(path: Path, tree: ast.Module) -> Iterator[ast.expr]:
-    """What the calls in a module that make an error, or a problem document, give as the remedy."""
-    # One that makes its own words makes them by calling its base.
+    """Yield the remedies in a module's calls that make an error or a problem document."""
+    # An error with its own text passes it to its base class.
     by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"ExplainedError", "LetheError"}
     names = {one.__name__ for one in TYPES} - by_itself
     bases = {
@@ -68,7 +68,7 @@ def remedies(path: Path, tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
-    """What each name of a module, or of a function in it, was last given."""
+    """Return the last value of each name in a module or its functions."""
     found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         match node:
@@ -80,7 +80,7 @@ def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def texts(place: str, remedy: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
-    """What a remedy may read; what is filled in later stands as `…`."""
+    """Yield the possible texts of a remedy, with `…` for parts filled in later."""
     match remedy:
         case ast.Constant(value=str(text)):
             yield text
@@ -121,7 +121,7 @@ def test_wherever_an_error_is_made_its_remedy_is_a_sentence() -> None:
 
 
 def made(error: type[LetheError], detail: str, remedy: str) -> LetheError:
-    """One of this type, also of those that make their own words."""
+    """Make an error of this type, including those with their own text."""
     one = error.__new__(error)
     LetheError.__init__(one, detail, remedy)
     return one

@@ -1,4 +1,4 @@
-"""What is pinned is what is used, or needed by what is used: each package more is one more to keep, and to attack."""
+"""Pinned packages are used, or needed by a used one: every package adds maintenance and attack surface."""
 
 import ast
 import re
@@ -12,10 +12,10 @@ from packaging.utils import canonicalize_name
 
 from tests.support.preloaded import ROOT
 
-#: An extra: what downloads datasets, and nothing else.
+#: An extra that only downloads datasets.
 DOWNLOADS = "torch-geometric"
 SERVICE = ("projector", "model_store", "service", "lethe_client")
-#: What nobody imports by name here, and who loads it.
+#: Packages without an import here, and what loads them.
 LOADED = {
     "uvloop": "uvicorn, for its event loop",
     "hiredis": "redis, for its parser",
@@ -32,7 +32,7 @@ def pinned(file: str) -> set[str]:
 
 
 def imported(*folders: str) -> set[str]:
-    """The distributions of the modules that the code in `folders` imports."""
+    """Return the distributions that the code in `folders` imports."""
     of_module, names = packages_distributions(), set()
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
@@ -46,7 +46,7 @@ def imported(*folders: str) -> set[str]:
 
 
 def with_needs(*names: str) -> set[str]:
-    """These and all that they need here, with the extras that they ask for."""
+    """Return these and all their requirements here, including requested extras."""
     found: set[str] = set()
     left = [(name, frozenset[str]()) for name in names]
     seen = set()
@@ -66,7 +66,7 @@ def with_needs(*names: str) -> set[str]:
 def test_what_is_pinned_is_what_is_used_or_needed() -> None:
     served = with_needs(*(imported(*SERVICE) - {DOWNLOADS}), *LOADED)
     assert pinned("requirements.txt") - served == set()
-    # setuptools comes with the virtual environment; what torch for CUDA brings is pinned by torch itself.
+    # setuptools comes with the virtual environment; torch itself pins the packages of its CUDA build.
     assert {name for name in served - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         "setuptools"
     }

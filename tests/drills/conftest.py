@@ -1,4 +1,4 @@
-"""Fixtures of the tests of drills."""
+"""Fixtures for tests of drills."""
 
 from tests.support.service.serving import models, serve
 

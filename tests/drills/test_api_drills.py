@@ -1,4 +1,4 @@
-"""Drills over the interface: which cohort is next, how many may run at once, and what is said of the result."""
+"""Drills over the API: the next cohort, the limit on concurrent drills, and the reported result."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ def norms(before: float | None, after: float | None) -> RequestNorms:
 
 
 async def drilled(api: Api, client: httpx2.AsyncClient, measured: RequestNorms | None = None) -> dict[str, Any]:
-    """A drill that ran to its end."""
+    """Return a completed drill."""
     asked = await client.post("/drills")
     assert asked.status_code == 202, asked.text
     drill: dict[str, Any] = asked.json()
@@ -86,7 +86,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
     assert shown["finding"] == "The weight on the test column fell from 4.125 to 0."
     assert "lethe-canary" not in str(found)
     assert "lethe-canary" not in api.lines.getvalue()
-    # Whoever chose a cohort before that drill chooses again.
+    # Whoever chose a cohort before that drill must choose again.
     async with transaction(api.engine) as connection:
         [key] = await ApiKeyRepository(connection).list()
     with pytest.raises(DrillOpen):
@@ -97,7 +97,7 @@ async def test_a_drill_is_a_deletion_of_the_next_cohort(api: Api, writer: httpx2
 async def test_of_drills_asked_for_at_once_one_deletes_one_cohort(api: Api, database_url: str) -> None:
     async with serving(database_url, api.services.settings.home.with_name("second"), canaries=CANARIES) as second:
         clients = [await each.client(Scope.DELETIONS_WRITE) for each in (api, api, api)]
-        # A process of its own, with keys of its own: nothing but the database is between the two.
+        # A separate process with its own keys, sharing only the database.
         clients += [await second.client(Scope.DELETIONS_WRITE) for _ in range(3)]
         answers = await asyncio.gather(*(client.post("/drills") for client in clients))
     assert sorted(answer.status_code for answer in answers) == [202, *[409] * 5]
@@ -167,7 +167,7 @@ async def test_a_drill_passes_when_the_column_had_weight_and_has_none_left(
     assert await _view(api) == [
         (cohort, "completed", before, after, passed) for cohort, (before, after, passed, _) in enumerate(cases, 1)
     ]
-    # One for each cohort, in their order, and there is no other.
+    # One for each cohort, in order, and no more.
     refused = await writer.post("/drills")
     assert refused.status_code == 409
     assert refused.json()["type"] == "urn:lethe:problem:cohorts-used-up"
@@ -179,7 +179,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     await drilled(api, writer)
     waiting = (await writer.post("/drills")).json()
     await api.replace_model()
-    # Applied to the new model, whenever it was asked for.
+    # Applied to the new model, whenever it was requested.
     await api.complete(waiting["request_id"], norms(4.0, 0.0))
     second, first = (await listed(writer))["drills"]
     assert (second["model_replaced_at"], second["passed"]) == (None, True)
@@ -195,7 +195,7 @@ async def test_a_drill_of_a_model_that_an_import_has_replaced_says_so(api: Api, 
     found = (await listed(writer))["drills"]
     assert found[1] == first, "the first import after it replaced its model"
     assert found[0]["model_replaced_at"] > first["model_replaced_at"]
-    # One that came to no weights was asked for while the earlier model was served.
+    # A drill that changed no weights was requested while the earlier model was served.
     withdrawn = (await writer.post("/drills")).json()
     assert (await writer.delete(withdrawn["links"]["self"])).status_code == 200
     assert (await listed(writer))["drills"][0]["model_replaced_at"] is None

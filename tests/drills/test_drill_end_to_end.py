@@ -1,4 +1,4 @@
-"""Drills of a Lethe that runs as a process: what they say of the weights is what stands in the file of the weights.
+"""Drills of a Lethe process: the reported norms match the file of the weights.
 
 The everyday run has a drill of such a process in `tests/dashboard/test_drill_card.py`.
 """

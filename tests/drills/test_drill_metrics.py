@@ -1,4 +1,4 @@
-"""What the unlearner's metrics tell of drills, and of the residuals of the newest version."""
+"""The unlearner's metrics of drills, and of the residuals of the newest version."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def drilled(api: Api) -> Drill:
-    """A drill that was just asked for."""
+    """Return a newly requested drill."""
     writer = await api.client(Scope.DELETIONS_WRITE)
     assert (await writer.post("/drills")).status_code == 202
     async with transaction(api.engine) as connection:
@@ -51,7 +51,7 @@ async def complete(api: Api, drill: Drill, norms: RequestNorms = NORMS) -> None:
 
 
 async def set_gauges(api: Api, metrics: UnlearningMetrics, served: VersionFacts | None = SERVED) -> None:
-    """As they are every few seconds, once."""
+    """Set the gauges once, as happens every few seconds."""
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
     async with connect("redis://127.0.0.1:1/0") as redis:
@@ -77,7 +77,7 @@ async def test_metrics_tell_whether_the_newest_residuals_are_too_large_whoever_m
     for _ in range(2):
         await set_gauges(api, metrics)
         assert told() == 1
-        # One that lost its lease tells nothing, and as before once it has it again.
+        # A process without the lease reports nothing, and reports again once it has the lease back.
         await set_gauges(api, metrics, served=None)
         assert math.isnan(told() or 0.0)
 
@@ -87,7 +87,7 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
     metrics = UnlearningMetrics(registry)
 
     async def told() -> dict[str, float]:
-        """The gauges once they have been set for as many drills as there are."""
+        """Return the gauges, after they were set for all drills."""
         await set_gauges(api, metrics)
         return {
             sample.name.removeprefix("lethe_drill_") + "".join(sample.labels.values()): sample.value
@@ -107,7 +107,7 @@ async def test_metrics_tell_the_last_drill_and_what_is_left(api: Api) -> None:
     after = await told()
     assert after["last_completed_timestamp_seconds"] == pytest.approx(drill.completed_at.timestamp())
     assert (after["last_passed"], after["cohorts_remaining"]) == (1.0, 1.0)
-    # It shows nothing of a model that has been imported since.
+    # It shows nothing about a later imported model.
     await api.replace_model()
     replaced = await told()
     assert replaced["last_completed_timestamp_seconds"] == 0.0

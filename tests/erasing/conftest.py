@@ -1,4 +1,4 @@
-"""Fixtures of the tests of erasure."""
+"""Fixtures for tests of erasure."""
 
 from tests.support.service.imports import new_model
 from tests.support.service.running import settings, small_model

@@ -1,4 +1,4 @@
-"""A disk that is full when a version is to be written: nothing is lost, nothing fails, and nothing half is left."""
+"""A full disk when a version is written: nothing is lost, nothing fails, and nothing half-written stays."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
     refused: list[Path] = []
 
     def half(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-        """Writes half of the file, as a disk does that fills up meanwhile."""
+        """Write half of the file, like a disk that becomes full."""
         refused.append(path)
         durable.write_file(path, [memoryview(part)[: len(part) // 2] for part in parts])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -47,6 +47,6 @@ async def test_a_version_that_does_not_fit_on_the_disk_waits_until_it_does(
 
 
 async def tells_of_the_disk(lethe: Lethe) -> bool:
-    """Whether readiness says that the disk is why nothing is unlearned."""
+    """Whether readiness names the disk as the reason that nothing is unlearned."""
     checks = (await lethe.client.get("/readyz")).json()["checks"]
     return any("No space left" in one["detail"] for one in checks if not one["ok"])

@@ -1,4 +1,4 @@
-"""What is left of deleted nodes after `completed`: nothing that can be found in any file below LETHE_HOME."""
+"""Traces of deleted nodes after `completed`: none in any file below LETHE_HOME."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ ID = re.compile(rb"(?=([0-9a-f]{32}))")
 
 
 def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
-    """Every file of a model that holds a trace of one of `nodes`, and what it is a trace of."""
+    """Return every file of a model with a trace of one of `nodes`, and the kind of trace."""
     searched = {(what, trace) for node in nodes for what, trace in traces(graph, node).items()}
     return {
         (file.name, what)
@@ -37,11 +37,11 @@ def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
 
 
 def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
-    """Every file below a LETHE_HOME, of its servers too, that holds the id of one of `nodes`, and that id."""
+    """Return every file below a LETHE_HOME, including its servers', with the id of one of `nodes`, and that id."""
     wanted = set(nodes)
     found = set()
     for file in home.rglob("*"):
-        # A running Postgres removes files of its own meanwhile.
+        # A running Postgres removes its own files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if file.is_file():
                 ids = {match[1].decode() for match in ID.finditer(file.read_bytes())}
@@ -51,18 +51,18 @@ def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
 
 @pytest.fixture
 def lethe(tmp_path: Path, lethe_start: Start) -> Iterator[LetheProcess]:
-    """A Lethe that trains on the private graph, with servers of its own."""
+    """A Lethe that trains on the private graph, with its own servers."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     people = private_graph(tmp_path / "people.npz")
-    # However busy the machine is, what is completed is repaired.
+    # Completed requests are repaired, however busy the machine is.
     lethe = LetheProcess(lethe_start, home, dataset=people, max_wait_ms=0, repair="always", repair_budget=300)
     with lethe as process:
         yield process
 
 
 def searched_for(command_line: CommandLine, home: Path, graph: Graph, nodes: list[str]) -> Ran:
-    """What `lethe audit leftovers` says of these nodes."""
+    """Run `lethe audit leftovers` on these nodes."""
     ids, features = home.parent / "searched.txt", home.parent / "searched.npy"
     ids.write_text("\n".join(nodes) + "\n")
     assert isinstance(graph.features, np.ndarray)
@@ -77,7 +77,7 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
     lethe.start()
     graph = models.graph(str(lethe.home.parent / "people.npz"))
     scratch = Recomputation(lethe.model, graph)
-    # The search finds what is there: without that it would prove nothing.
+    # The search finds existing data; otherwise it would prove nothing.
     assert {what for _, what in traced(lethe.model, graph, [graph.node_ids[0]])} >= {"id", "two features"}
     assert named(lethe.model, [graph.node_ids[0]])
 
@@ -85,20 +85,20 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
     for size in (1, 1, 30, 5):
         batch = list(graph.node_ids[len(gone) : len(gone) + size])
         if size == 30:
-            # Predicted, asked for wrongly and cancelled as well: none of that may leave a trace either.
+            # Also predicted, requested wrongly and cancelled: none of that may leave a trace either.
             lethe.predict(batch)
             with lethe.client() as client, lethe.http() as http:
                 for node in batch:
                     assert http.get(f"/predict/{node}").status_code == 200
                 assert http.post("/deletions", json={"kind": "person", "nodes": batch}).status_code == 422
                 assert http.post("/deletions", json={"kind": "node", "nodes": [*batch, "x"]}).status_code == 404
-                # The one below rests on it, and is completed no sooner than this one is off the disk.
+                # The next one depends on it, and is completed only after this one is off the disk.
                 assert client.request_deletion(batch).count == size
         lethe.delete(batch)
         gone += batch
         assert traced(lethe.model, graph, gone) == set()
     assert named(lethe.home, gone) == set()
-    # What is still served is still there.
+    # Served data is still there.
     live = [node for node in graph.node_ids if node not in gone]
     assert {what for _, what in traced(lethe.model, graph, live)} >= {"id", "two features"}
 
@@ -115,7 +115,7 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
     assert named(lethe.home, gone) == set()
     assert all(node not in lethe.log() for node in graph.node_ids)
 
-    # The same by the command that an auditor has, over every byte of the servers' data as well.
+    # The same by the auditor's command, over every byte including the servers' data.
     searched = searched_for(command_line, lethe.home, graph, gone)
     assert (searched.status, searched.stderr.count("warning: training datasets")) == (0, 1), searched.stdout
     assert searched.stdout.startswith("0 traces in ")

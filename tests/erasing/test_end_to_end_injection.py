@@ -1,4 +1,4 @@
-"""The paper's feature injection test, asked over HTTP of a Lethe that runs as a process."""
+"""The paper's feature injection test, over HTTP on a Lethe process."""
 
 from collections.abc import Callable
 
@@ -48,12 +48,12 @@ def test_a_feature_that_only_the_deleted_nodes_had_leaves_the_weights(
     W_after = lethe.weights()[0]
     weight_error = np.linalg.norm(W_after - projected) / np.linalg.norm(projected)
     assert weight_error <= 1e-9
-    # The projection did something, so the comparison above could have failed.
+    # The projection changed something, so the comparison above could have failed.
     assert np.linalg.norm(W_after - W_before[0]) > 1e-3 * np.linalg.norm(W_before[0])
 
     answer = lethe.predict(test_nodes)
     after = scratch.accuracy(answer)
     assert scratch.error(answer.predictions, scratch.probabilities(channel, projected)) <= 1e-9
-    # Without the channel the model still knows the classes that the test nodes have.
+    # Without the channel the model still predicts the test nodes' classes.
     assert after >= before - 0.05
     print(f"{share:.0%}: accuracy {before:.4f}, then {after:.4f}; weights off by {weight_error:.1e}; {audit}")

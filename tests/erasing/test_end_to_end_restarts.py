@@ -1,4 +1,4 @@
-"""Lethe started, stopped, killed and started again on servers of its own, and started on a damaged model."""
+"""Lethe started, stopped, killed and restarted on its own servers, and started on a damaged model."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ def own(tmp_path: Path, lethe_start: Start) -> Iterator[Callable[..., LetheProce
 
 
 def cloned(folder: Path) -> Path:
-    """What a clone holds, at `folder`, set up as the launcher sets it up but with this environment's packages."""
+    """Copy what a clone contains to `folder`, set up as by the launcher but with this environment's packages."""
     unversioned = shutil.ignore_patterns(".*", "var", "data", "__pycache__")
     shutil.copytree(ROOT, folder, ignore=unversioned)
     python = folder / ".venv" / "bin" / "python"
@@ -73,7 +73,7 @@ def test_a_fresh_clone_serves_cora_after_one_command_and_a_second_start_serves_t
 
 
 def refused_by_name(lethe: LetheProcess, file: Path) -> None:
-    """It ends with status 1 at its first attempt, names the file and what to do, and changes nothing."""
+    """Check that it ends with status 1 at its first attempt, names the file and the remedy, and changes nothing."""
     before = digests(lethe.model)
     lethe.launch()
     ended = lethe.ended()
@@ -122,7 +122,7 @@ def test_every_file_of_a_model_is_refused_by_name_when_it_is_damaged_cut_or_miss
             file.write_bytes(whole[: len(whole) // 2])
             refused_by_name(unstarted, file)
         file.unlink()
-        # Which index is the one that is missing cannot be known.
+        # It is unknown which index is missing.
         refused_by_name(unstarted, file.with_name("index") if file.name.startswith("index-") else file)
         file.write_bytes(whole)
     unstarted.start()

@@ -1,4 +1,4 @@
-"""The store's own tombstones beside the database's: brought in step at a start, and none of them forgotten unseen."""
+"""The store's own tombstones beside the database's: synchronised at a start, and never lost unnoticed."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ async def keyring(db: Database, tmp_path: Path) -> Keyring:
 
 
 async def deleted(db: Database, keyring: Keyring, *nodes: str) -> list[RecordedTombstone]:
-    """What the store keeps of nodes that the database knows to be deleted."""
+    """Return the store's records of nodes that the database knows as deleted."""
     tombstones = of_nodes(keyring, *nodes)
     request = await db.accept(*nodes)
     tombstones = [Tombstone(one.kind, one.hash, one.key_number, request) for one in tombstones]
@@ -68,7 +68,7 @@ def of_nodes(keyring: Keyring, *nodes: str) -> list[Tombstone]:
 
 
 def damage(store: Store, record: int) -> Path:
-    """A bit of one record flips, in the only file."""
+    """Flip a bit of one record in the only file."""
     [path] = store.path.glob("tombstones-*")
     damaged = bytearray(path.read_bytes())
     damaged[64 * (record + 1)] ^= 1
@@ -77,7 +77,7 @@ def damage(store: Store, record: int) -> Path:
 
 
 async def in_step(db: Database, keyring: Keyring, store: Store) -> None:
-    """What a start does."""
+    """Synchronise, as a start does."""
 
     class Started:
         engine, model, lease = db.engine, MODEL, LEASE
@@ -97,7 +97,7 @@ async def test_the_store_learns_what_the_database_knows(db: Database, keyring: K
     store.add_tombstones(known[:1], fencing=2)
     await in_step(db, keyring, store)
     assert set(store.tombstones().tombstones) == set(known)
-    # In the file of this lease, counted; and nothing is written again where nothing has changed.
+    # In the file of this lease, counted; unchanged data is not written again.
     [path] = store.path.glob("tombstones-*")
     assert path.name == "tombstones-9"
     assert store.tombstones().is_tidy

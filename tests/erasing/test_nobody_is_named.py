@@ -1,7 +1,7 @@
-"""Nothing that Lethe says names what a completed request deleted: every route, by the route table, and every log line.
+"""No output of Lethe names the targets of a completed request: every route, by the route table, and every log line.
 
-The one exception is the request's reference, for keys with audit:read. A route that is added is asked without being
-named here; one that needs a body, or a parameter of a new kind, fails until it is told here what to send.
+The one exception is the request's reference, for keys with audit:read. A new route is tested without being listed here.
+One that needs a body, or a parameter of a new kind, fails until its input is added here.
 """
 
 import html
@@ -38,17 +38,17 @@ from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import INFO, Api, serving
 from tests.support.service.db_harness import made
 
-#: What is deleted: ids that no other text contains.
+#: The deleted ids; no other text contains them.
 SOMEBODY, SOMEBODY_ELSE = "user/38", "ålesund 39"
 REFERENCE = "DSR-of-somebody-38"
-#: Path parameter -> what to ask for; a deleted node among them, whom the answer must not repeat.
+#: Path parameter -> values, including a deleted node, which the answer must not repeat.
 PARAMETERS = {"node": ("5", SOMEBODY), "index": ("0", "1"), "name": ("dashboard.css", "swagger-ui.css")}
-#: Route -> what it needs in its query.
+#: Route -> its query.
 QUERIES = {
     "/log/consistency": {"from": "1"},
     "/dashboard/log/consistency": {"from": "1", "to": "2"},
 }
-#: What to send to routes that take something, as JSON or as a form.
+#: Bodies of routes that take one, as JSON or as a form.
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/predict"): {"nodes": ["5"]},
     ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
@@ -60,13 +60,13 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/dashboard/find"): {"nodes": SOMEBODY, "reference": ""},
 }
 ELSEWHERE = ("192.0.2.7", 4711)
-#: Of the objective: no figure of what it was trained on.
+#: Part of the objective, not a figure of the training data.
 LAMBDA = INFO.facts.model.regularization
 VIEWS = "SELECT viewname FROM pg_views WHERE schemaname = 'public'"
 
 
 def spellings(*texts: str) -> set[str]:
-    """How a text may be written in JSON, HTML, a URL or as it is."""
+    """Return the spellings of a text in JSON, HTML, a URL and plain."""
     written = set()
     for text in texts:
         written |= {text, json.dumps(text)[1:-1], html.escape(text), quote(text), quote(text, safe="")}
@@ -77,13 +77,13 @@ IDS = spellings(SOMEBODY, SOMEBODY_ELSE)
 
 
 def told(text: str, *, may_show_reference: bool = False) -> set[str]:
-    """What a text says that it must not."""
+    """Return the forbidden names in a text."""
     return {one for one in IDS | (set() if may_show_reference else spellings(REFERENCE)) if one in text}
 
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """Everything that is logged, down to the least."""
+    """Yield everything that is logged, at the lowest level."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -103,7 +103,7 @@ async def api(database_url: str, tmp_path: Path, log: io.StringIO) -> AsyncItera
 
 @pytest.fixture
 async def completed(api: Api, tmp_path: Path) -> list[UUID]:
-    """A node, an edge and features that were asked for with a reference, deleted, and are completed; the log signed."""
+    """Complete deletions of a node, an edge and features, requested with a reference; the log is signed."""
     owner = await api.client(Scope.DELETIONS_WRITE)
     done = []
     for kind, subjects in (
@@ -123,7 +123,7 @@ async def completed(api: Api, tmp_path: Path) -> list[UUID]:
 
 
 def routes(api: Api) -> list[tuple[str, APIRoute]]:
-    """Every route with each of its methods; anything but a plain route would be asked by nobody here."""
+    """Return every route with each of its methods; anything but a plain route would go untested here."""
     found = []
     for route in _flat(api.app.routes):
         assert route.methods is not None
@@ -142,7 +142,7 @@ def _flat(within: Iterable[object]) -> Iterator[APIRoute]:
 
 
 def addresses(route: APIRoute, requests: list[UUID]) -> list[str]:
-    """The URLs that a route is asked under: each value of its parameters that are choices, one after the other."""
+    """Return the URLs of a route: each value of its parameters with choices, one by one."""
     paths = [route.path]
     for parameter in route.dependant.path_params:
         values = [str(one) for one in requests] if parameter.name == "request_id" else PARAMETERS[parameter.name]
@@ -201,8 +201,8 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 assert told(said, may_show_reference=may_show_reference) == set(), (name, method, url)
                 if answer.status_code < 400:
                     answered.add((method, route.path))
-    # Each has really answered. A completed request is neither cancelled nor tried again, handled nor extended, no root
-    # and no key is guessed, and the model has no canaries.
+    # Each has really answered, except these: a completed request cannot be cancelled, retried, handled or extended; no
+    # root and no key is guessed; and the model has no canaries.
     assert {(method, route.path) for method, route in routes(api)} - answered == {
         ("DELETE", "/deletions/{request_id}"),
         ("POST", "/deletions/{request_id}/retry"),
@@ -215,7 +215,7 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
     written = log.getvalue() + api.lines.getvalue()
     assert written.count("\n") > 100
     assert told(written) == set()
-    # The log says by which route each was answered.
+    # The log names the route of each.
     assert "unmatched" not in written
 
 
@@ -226,7 +226,7 @@ def token_in_session(page: str) -> str:
 async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph(
     api: Api, completed: list[UUID]
 ) -> None:
-    """By such figures whoever has the graph could try which node was deleted, in a Lethe of their own."""
+    """With such figures and the graph, one could test in a Lethe of one's own which node was deleted."""
     served = replace(INFO.facts.served, edges=918_273, rank=827_364)
     served = replace(served, distance_bound=0.518273645, distance_bound_relative=0.02182736)
     trained = replace(INFO.facts.model, condition_number=12.51827364509)
@@ -268,7 +268,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
 
 
 def numbers(answer: Any) -> Iterator[float]:
-    """Every number in a JSON answer."""
+    """Yield every number in a JSON answer."""
     if isinstance(answer, dict | list):
         for each in answer.values() if isinstance(answer, dict) else answer:
             yield from numbers(each)

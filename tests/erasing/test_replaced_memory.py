@@ -1,4 +1,4 @@
-"""A model that an import has replaced leaves the memory, and nothing that goes on holds it."""
+"""A replaced model leaves the memory, and nothing that continues holds it."""
 
 import gc
 import weakref
@@ -15,7 +15,7 @@ from tests.support.service.running import running, settings_of
 
 @pytest.fixture
 def residents(monkeypatch: pytest.MonkeyPatch) -> "list[weakref.ref[Resident]]":
-    """Every model that has been on the device, the first one first."""
+    """Return every model that was on the device, oldest first."""
     made: list[weakref.ref[Resident]] = []
     initialise = Resident.__init__
 
@@ -28,7 +28,7 @@ def residents(monkeypatch: pytest.MonkeyPatch) -> "list[weakref.ref[Resident]]":
 
 
 def parts_of(resident: Resident | None) -> dict[str, "weakref.ref[Any]"]:
-    """What is large in a model, and what holds it together."""
+    """Return the large parts of a model, and the objects that hold them."""
     assert resident is not None
     parts = {
         "the model": resident,
@@ -57,7 +57,7 @@ async def test_a_replaced_model_leaves_the_memory(
         replaced = parts_of(residents[0]())
         imported = await ended(settings, await asked(settings, new_model, exclude_deleted=True))
         assert imported.refusal is None
-        # What the new model is served with is there, so that the old one cannot merely be late.
+        # Everything for serving the new model exists, so the old one is not merely late.
         await lethe.completed(await lethe.delete("6"))
         gc.collect()
         assert [name for name, part in replaced.items() if part() is not None] == []

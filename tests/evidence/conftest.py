@@ -1,4 +1,4 @@
-"""Fixtures of the tests of evidence."""
+"""Fixtures for tests of evidence."""
 
 from tests.support.service.repairs import deferring, gate, repairing_settings
 from tests.support.service.running import settings, small_model, together

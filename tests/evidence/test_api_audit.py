@@ -1,4 +1,4 @@
-"""The audit over HTTP: who may read it, what it tells, and that it names nobody."""
+"""The audit over HTTP: who may read it, what it reports, and that it names nobody."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ ROUTES = ("/audit/summary", "/audit/series", "/audit/export")
 
 @pytest.fixture
 async def api(templates: Templates, tmp_path: Path) -> AsyncIterator[Api]:
-    """Requests that were asked for with a key that nobody has."""
+    """Requests made with a key that no one has."""
     with audit_database(templates, MODEL) as url:
         async with serving(url, tmp_path) as api:
             yield api
@@ -59,7 +59,7 @@ async def test_the_summary_tells_how_requests_ended(auditor: httpx2.AsyncClient)
     assert found["model"] == MODEL
     assert found["requests"] == sum(found["by_status"].values()) == sum(found["by_kind"].values())
     assert sum(found["by_guarantee"].values()) == sum(found["by_repair"].values()) == found["by_status"]["completed"]
-    # Those that failed are open until they are handled.
+    # Failed requests are open until they are handled.
     assert found["by_status"]["queued"] == 200
     assert found["open"] == 200 + found["by_status"]["failed"]
     assert found["seconds_to_applied"]["p50"] < found["seconds_to_completed"]["p50"]
@@ -180,7 +180,7 @@ async def test_who_may_not_audit_finds_no_completed_request_by_its_reference(api
 
 
 async def test_no_answer_names_a_node(api: Api, auditor: httpx2.AsyncClient) -> None:
-    """Whatever the audit answers about requests whose node ids are known, none of the ids is in it."""
+    """Answers of the audit about requests with known node ids contain none of them."""
     writer = await api.client(Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
     named = ["user/38", "ålesund 39"]
     [earlier] = (await searched(auditor, status="completed", limit=1))["deletions"]

@@ -41,7 +41,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 class Unlearner:
-    """What the unlearner does to the database, by hand."""
+    """The unlearner's changes to the database, made manually."""
 
     def __init__(self, api: Api, home: Path) -> None:
         self._api = api
@@ -120,7 +120,7 @@ async def test_a_receipt_proves_what_was_done_to_whoever_has_the_public_key(api:
         assert canonical(entry["leaf"]) == leaves[index]
         assert [bytes.fromhex(step) for step in entry["inclusion_proof"]] == path(index, leaves)
 
-    # The person is nowhere in it, and whoever kept the salts can show that it is about them.
+    # The person appears nowhere in it; with the stored salts one can show that it is about them.
     assert "user/38" not in response.text
     assert "DSR-17" not in response.text
     assert not any(salt in response.text for salt in answer["salts"]["nodes"].values())
@@ -161,9 +161,9 @@ async def test_a_request_that_failed_has_a_receipt_that_says_why(api: Api, unlea
     page = (await client.get(f"/deletions/{request_id}/receipt", params={"format": "html"})).text
     assert "nothing was deleted for this request" in " ".join(page.split())
     assert "The reason: Its features could not be read." in page
-    # Whoever asked is shown the reference that they gave.
+    # The requester sees the reference that they gave.
     assert "DSR-17" in page
-    # Once it is tried again it is under way, and has none until that has ended.
+    # A retried request is in progress, and has none until it has ended.
     operator = await api.client(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)
     assert (await operator.post(f"/deletions/{request_id}/retry")).is_success
     refused(await client.get(f"/deletions/{request_id}/receipt"), 409, "conflict")
@@ -261,7 +261,7 @@ async def test_what_befell_the_model_since_is_told_with_its_proof(api: Api, unle
     page = (await client.get(receipt, params={"format": "html"})).text
     assert "What happened to the model since" in page
     assert what in page
-    # On the dashboard, all of it.
+    # The dashboard shows everything.
     auditor = await api.client_with(None)
     await sign_in(auditor, (await api.key(Scope.AUDIT_READ))[1])
     assert (await auditor.get("/dashboard/log")).text.count("a newly trained model replaced") == 4

@@ -1,4 +1,4 @@
-"""The totals that triggers keep are those of counting every request, through all that happens to requests."""
+"""Totals from triggers equal a count of every request, whatever happens to requests."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ async def test_totals_follow_every_move_of_a_request(db: Database) -> None:
             ids[4], AlreadyDeleted(RequestKind.NODE, (ids[0],)), "It was gone."
         )
     await assert_totals_are_right(db)
-    # Tried again, and deleted by hand: nothing of either is left in the totals.
+    # Retried, and deleted manually: the totals keep nothing of either.
     await db.rows("UPDATE requests SET status = 'queued', failed_at = NULL, failure = NULL WHERE id = :id", id=ids[2])
     await db.rows("DELETE FROM outbox WHERE request_id = :id", id=ids[5])
     await db.rows("ALTER TABLE feed DISABLE TRIGGER USER")
@@ -290,7 +290,7 @@ async def test_the_view_of_requests_has_what_the_export_has(world: AuditWorld) -
     rows = {row.id: row._mapping for row in await world.rows("SELECT * FROM audit_export")}
     entries = await world.found(AuditFilters(), limit=500)
     assert len(rows) == len(entries) > 0
-    # What a person may have written, and what a view has of the request and of its batch's commit beside it.
+    # The text of a person, and a view's columns of the request and its batch's commit.
     assert set(COLUMNS) ^ set(next(iter(rows.values()))) == {
         *("reference", "explanation", "failure"),
         *("seconds_to_applied", "seconds_to_completed", "committed_at"),

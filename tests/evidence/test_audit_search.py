@@ -1,4 +1,4 @@
-"""What a search finds is what looking at every request finds."""
+"""A search finds the same as looking at every request."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -61,9 +61,9 @@ FILTERS = {
 @pytest.fixture
 async def world(templates: Templates) -> AsyncIterator[AuditWorld]:
     async with generated(templates) as world:
-        # One that is committed and not yet applied: outside it is queued, and has no audit.
+        # One that is committed but not yet applied counts as queued, and has no audit.
         await world.rows("UPDATE versions SET finished_at = NULL, span_residual = NULL WHERE number = 1")
-        # Some late, of those that have ended and of those that have not.
+        # Some are late, both ended and open ones.
         await world.rows("UPDATE requests SET due_at = received_at + interval '1 s' WHERE right(id::text, 1) < '4'")
         yield world
 

@@ -1,4 +1,4 @@
-"""The transparency log in a real Postgres: with every event its leaf, in one order, provable, and never changed."""
+"""The transparency log in a real Postgres: a leaf for every event, in one order, provable, and immutable."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def size(db: Database) -> int:
 
 
 async def without_guards(db: Database, *statements: str) -> None:
-    """What whoever owns the tables can do: switch the triggers off."""
+    """Disable the triggers, as the tables' owner can."""
     async with db.engine.begin() as conn:
         for table in LOG_TABLES:
             await conn.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
@@ -217,12 +217,12 @@ async def test_the_log_is_signed_once_for_each_size_and_anew_when_a_key_is_added
     assert len(notes) == 2
     old, new = both.signers().values()
     assert verify(notes[1], [old.public]) == verify(notes[1], [new.public]) == second
-    # The log itself tells of the newer key, under the older one's signature; of the first nobody could have told.
+    # The log itself announces the newer key, under the older one's signature; nothing could announce the first.
     assert second.size == first.size + 1
     async with transaction(db.engine) as conn:
         [leaf] = [parse_canonical(leaf.data) for leaf in await LogRepository(conn).unrequested()]
     assert (leaf["type"], leaf["details"]) == ("log_key_added", {"number": 2, "public_key": str(new.public)})
-    # Retired: the newer key signs alone, under the name that the log began with.
+    # Retired: the newer key signs alone, under the log's original name.
     (tmp_path / "keys" / "unlearner" / "log-1.key").unlink()
     await append(db, await db.accept())
     retired = LogKeys.open(tmp_path / "keys")
@@ -300,7 +300,7 @@ async def test_no_row_of_the_log_is_changed_or_removed_even_by_its_owner(db: Dat
 
 
 async def test_the_applications_role_has_no_right_to_change_events_or_log(db: Database, keys: LogKeys) -> None:
-    """With the triggers off it is the grants that refuse."""
+    """With the triggers off, the grants refuse it."""
     await append(db, await db.accept(), 2)
     await sign(db, keys)
     columns = {table: list((await db.rows(f"SELECT * FROM {table}"))[0])[1] for table in LOG_TABLES}
@@ -328,7 +328,7 @@ async def test_the_applications_role_has_no_right_to_change_events_or_log(db: Da
 async def test_the_service_can_do_all_it_does_with_a_login_of_that_role(
     db: Database, keys: LogKeys, tmp_path: Path
 ) -> None:
-    """As an operator sets it up who gives the service a login of its own."""
+    """As set up by an operator who gives the service its own login."""
     parsed = make_url(db.url)
     login = f"{parsed.database}_app"
     await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {API_ROLE}, {UNLEARNER_ROLE}")

@@ -1,4 +1,4 @@
-"""What the schema itself refuses, whatever the code above it does."""
+"""Refusals by the schema itself, whatever the code above it does."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from service.domain.states import TRANSITIONS, EventType, RequestStatus
 from service.log.events import EventRepository
 from tests.support.service.db_harness import MODEL, Database, Said, open_database
 
-#: For each status, the columns that make a row of that status legal.
+#: For each status, the columns of a legal row.
 LEGAL = {
     RequestStatus.QUEUED: "failed_at = NULL, failure = NULL",
     RequestStatus.APPLIED: (
@@ -22,7 +22,7 @@ LEGAL = {
     RequestStatus.FAILED: "failed_at = now(), failure = 'x'",
     RequestStatus.CANCELLED: "cancelled_at = now(), ciphertext = NULL",
 }
-#: Values by which a row of that status becomes illegal.
+#: Values that make a row of that status illegal.
 ILLEGAL = [
     (RequestStatus.QUEUED, "ciphertext = NULL"),
     (RequestStatus.QUEUED, "completed_at = now()"),
@@ -68,7 +68,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 class Rows:
-    """Requests in each status, and the means to push them further by hand."""
+    """Requests in each status, with manual transitions."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -115,7 +115,7 @@ async def test_exactly_the_transitions_of_the_domain_are_possible(db: Database, 
                 refused.add(str(error.orig).rpartition(" cannot ")[2])
             else:
                 possible[old] |= {new} - {old}
-    # Each refused as a transition, and not for some column that this test set wrongly.
+    # Each is refused as a transition, not because this test set a column wrongly.
     assert refused == {
         f"go from {old} to {new}" for old in RequestStatus for new in set(RequestStatus) - TRANSITIONS[old] - {old}
     }

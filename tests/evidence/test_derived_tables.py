@@ -1,4 +1,4 @@
-"""What triggers derive from requests is theirs alone: the application's role reads it, and cannot write it."""
+"""Only triggers write what they derive from requests; the application's role may only read it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from service.requests.moves import RequestMoves
 from tests.support.evidence.totals import assert_totals_are_right
 from tests.support.service.db_harness import Database, Said, open_database
 
-#: A temporary table that passes for the one whose changes a function of a trigger takes over.
+#: A temporary table that imitates the one whose changes a trigger's function processes.
 FORGED_TABLE = "CREATE TEMPORARY TABLE requests (LIKE public.requests)"
 FORGED_TRIGGER = """
     CREATE TRIGGER forged AFTER INSERT ON requests REFERENCING NEW TABLE AS added
@@ -34,7 +34,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def application(db: Database) -> AsyncIterator[AsyncConnection]:
-    """A connection that works as the application's role."""
+    """Yield a connection that works as the application's role."""
     engine = create_engine(db.url, pool_size=1, role=UNLEARNER_ROLE)
     try:
         async with engine.connect() as conn:
@@ -44,7 +44,7 @@ async def application(db: Database) -> AsyncIterator[AsyncConnection]:
 
 
 async def through_all_states(db: Database) -> None:
-    """Requests that are accepted, applied, measured, completed, failed and cancelled; totals folded between."""
+    """Take requests through accepted, applied, measured, completed, failed and cancelled, folding totals between."""
     ids = [await db.accept(str(n)) for n in range(4)]
     async with transaction(db.engine) as conn:
         await fold(conn)
@@ -88,10 +88,10 @@ async def test_all_that_happens_to_requests_reaches_them_from_the_applications_r
 
 
 async def test_their_functions_serve_no_trigger_of_the_applications_role(db: Database) -> None:
-    """They have the owner's rights: on a table of one's own, they would write whatever one has put there."""
+    """They have the owner's rights: on a table of one's own, they would write any content."""
     functions = await db.rows("SELECT proname FROM pg_proc WHERE prosecdef AND prorettype = 'trigger'::regtype")
     assert len(functions) == 12
-    # Names are looked up where the tables are, and not where whoever writes may put others.
+    # Names are resolved in the tables' schema, not where a writer could shadow them.
     settings = await db.rows("SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef")
     assert [one["proconfig"] for one in settings] == [["search_path=public, pg_temp"]]
     async with application(db) as conn:

@@ -66,7 +66,7 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
     assert ran.status == 1
     assert "leaf 0: it is not in the log that was signed" in ran.stdout
 
-    # The log as a whole, against what the watcher kept.
+    # The whole log, against the watcher's record.
     assert lethe("audit", "watch", *watched).status == 0
     assert "lethe_watch_consistent 1.0" in (tmp_path / "watch.prom").read_text()
     assert "lethe_watch_log_size 2.0" in (tmp_path / "watch.prom").read_text()
@@ -83,13 +83,13 @@ def test_an_auditor_checks_a_deletion_without_trusting_the_service(
         ran = lethe(*check_log)
         assert (ran.status, told in ran.stdout) == (1, True)
 
-    # The weights bear out what was recorded of them.
+    # The weights agree with their records.
     ran = lethe("audit", "recheck")
     assert ran.status == 0, ran.stdout + ran.stderr
     assert "DIFFERENT" not in ran.stdout
     assert ran.stdout.count("the same") >= 3
 
-    # A log that contradicts what was seen is told by the exit status and the metric, and the evidence is kept.
+    # A contradicting log sets the exit status and the metric, and the evidence is kept.
     with process.http() as http:
         newest = http.get("/log/checkpoint").text
     (tmp_path / "seen").write_text(newest)

@@ -19,7 +19,7 @@ from tests.support.service.imports import trained as another_model
 from tests.support.service.repairs import Gate, repaired
 from tests.support.service.running import running
 
-#: The digest of weights that there never were.
+#: The digest of weights that never existed.
 OTHER = "a" * 64
 
 
@@ -28,7 +28,7 @@ def verified(lines: list[Line], signer: Signer) -> Report:
 
 
 def moved_to(line: Line, index: int) -> str:
-    """The text of a leaf at another place."""
+    """Return the text of a leaf at another place."""
     return canonical(json.loads(line["leaf"]) | {"index": index}).decode()
 
 
@@ -67,7 +67,9 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     assert [index for index, _ in honest.unrequested] == [11]
 
     def lied(victims: dict[int, Any], member: str) -> list[tuple[int | None, str]]:
-        """What is found once leaves, by index, tell another value, and everything is computed and signed anew."""
+        """Return the findings after leaves, by index, state another value and everything is recomputed and signed
+        again.
+        """
         told = [dict(line) for line in leaves]
         for index, value in victims.items():
             details = told[index]["event"]["details"]
@@ -84,12 +86,12 @@ async def test_weights_that_do_not_follow_from_one_another_are_found_in_a_log_si
     ]
     assert lied({11: OTHER}, "weights_sha256_before")[0][0] == 11
     assert lied({11: OTHER}, "weights_sha256_after")[0][0] == 13
-    # Weights that are called retrained, and are not by the bound and the tolerance that the leaf states.
+    # Weights called retrained that are not, by the leaf's own bound and tolerance.
     for index in (4, 8, 11):
         assert [found for found, _ in lied({index: 2e-6}, "distance_bound_after_relative")] == [index]
         [(found, what)] = lied({index: 1e-3}, "repair_tolerance")
         assert (found, what) == (index, "its tolerance is 0.001; tolerances above 1e-06 do not count as retrained")
-    # A deletion that never was, as far as the log tells: the import goes on from weights that nothing made.
+    # A deletion missing from the log: the import continues from weights that nothing made.
     left = [line for line in leaves if line["index"] not in (9, 10, 12)]
     moved = [line | {"index": place, "leaf": moved_to(line, place)} for place, line in enumerate(left)]
     [hidden] = verified(again(moved, signer, [len(moved)]), signer).findings

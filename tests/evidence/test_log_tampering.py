@@ -1,4 +1,4 @@
-"""A log of 200 events, changed behind the service's back in every way: verifying finds it and names the leaf."""
+"""A log of 200 events, manipulated in every way: verification finds it and names the leaf."""
 
 import asyncio
 import copy
@@ -32,7 +32,7 @@ from tests.support.evidence.log_lines import Line, again, leaf_at, other, saying
 from tests.support.service.db_harness import MODEL, Database, Said, open_database
 
 EVENTS = 200
-#: What belongs to an event.
+#: Members of an event.
 EVENT_MEMBERS = ("event", "request_id", "type", "time", "details")
 
 examples = settings(
@@ -42,7 +42,7 @@ examples = settings(
 
 @dataclass
 class World:
-    """A signed log of 200 events in a real database, and what it exports."""
+    """A signed log of 200 events in a real database, and its export."""
 
     url: str
     folder: Path
@@ -50,7 +50,7 @@ class World:
     keys: list[VerifierKey]
 
     def execute(self, *statements: str) -> list[int]:
-        """Run statements in one transaction, as the owner of the tables; how many rows each changed."""
+        """Run statements in one transaction as the tables' owner. Returns the rows that each changed."""
 
         async def inside() -> list[int]:
             engine = create_engine(self.url, pool_size=1)
@@ -90,7 +90,9 @@ def world(templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 async def log_events(db: Database, keys: LogKeys) -> None:
-    """200 events of 40 requests, in transactions of up to five, signed as they come; some together, some one by one."""
+    """Log 200 events of 40 requests, in transactions of up to five, signed as they come; some together, some one by
+    one.
+    """
     rng = random.Random(6)
     requests = [await db.accept(str(number)) for number in range(40)]
     logged = 0
@@ -100,7 +102,7 @@ async def log_events(db: Database, keys: LogKeys) -> None:
         members = {request: {"norm": rng.random(), "n": logged, "steps": {"erase": 1.0}} for request in chosen}
         async with transaction(db.engine) as conn:
             if logged % 7 == 3:
-                # What no request asked for is tampered with as well.
+                # Events without a request are manipulated as well.
                 count, said = 1, Said(**members[chosen[0]], model=MODEL)
                 await EventRepository(conn).append_unrequested(EventType.IMPORTED, said)
             else:
@@ -119,7 +121,7 @@ def named(report: Report) -> set[int | None]:
 
 
 def rewritten(line: Line, data: st.DataObject) -> Line:
-    """A leaf and its event, changed together, with the hash that fits."""
+    """Return a leaf and its event, changed together, with the matching hash."""
     member = data.draw(st.sampled_from(["details", "time", "type"]))
     return saying(line, {member: other(line["event"][member], data)})
 
@@ -194,7 +196,7 @@ def test_a_leaf_rewritten_together_with_its_event_and_hash_is_named(world: World
 def test_a_leaf_rewritten_with_the_whole_tree_above_it_is_named_by_the_checkpoints(
     world: World, data: st.DataObject
 ) -> None:
-    """Everything that can be computed is changed to fit; only the signatures cannot be.
+    """Everything that can be recomputed is changed to match, except the signatures.
 
     They come with every transaction, so the finding names the leaf, or those of its transaction.
     """
@@ -244,7 +246,7 @@ def test_a_truncated_log_is_found_and_where_it_ends_is_named(world: World, data:
 def test_a_log_rolled_back_with_its_checkpoints_is_found_against_an_earlier_one(
     world: World, data: st.DataObject
 ) -> None:
-    """To itself it is a whole log; who kept a checkpoint that is gone knows better."""
+    """The log itself is consistent; only a stored checkpoint reveals the loss."""
     known = data.draw(st.sampled_from(world.checkpoints[1:]))
     rolled_back_to = data.draw(st.sampled_from([one.size for one in world.checkpoints if one.size < known.size]))
     [signer] = LogKeys.open(world.folder / "keys").signers().values()
@@ -252,7 +254,7 @@ def test_a_log_rolled_back_with_its_checkpoints_is_found_against_an_earlier_one(
     lines = again(world.leaves[:rolled_back_to], signer, sizes)
     assert check(lines, world).is_good
     assert named(check(lines, world, known)) == {rolled_back_to}
-    # And grown again, by other events, to the same size or beyond it.
+    # Grown again with other events, to the same size or beyond.
     regrown = [*world.leaves[:rolled_back_to]]
     regrown += [saying(line, {"details": {"n": -1}}) for line in world.leaves[rolled_back_to:]]
     lines = again(regrown, signer, sizes)
@@ -274,7 +276,7 @@ def test_a_log_built_anew_is_found_by_the_key_and_against_any_earlier_checkpoint
     thief = Signer(own.public.name, data.draw(st.binary(min_size=32, max_size=32)))
     found = check(again(leaves, thief, sizes), world).findings
     assert Fault(None, "no checkpoint is signed by a trusted key") in found
-    # With the right key, nothing but an earlier checkpoint can tell.
+    # With the right key, only an earlier checkpoint can reveal it.
     lines = again(leaves, own, sizes)
     assert check(lines, world).is_good
     known = data.draw(st.sampled_from([one for one in world.checkpoints if one.size > victim]))
@@ -309,9 +311,9 @@ def event_of(index: int) -> str:
     return f"WHERE id = (SELECT event_id FROM leaves WHERE index = {index})"
 
 
-#: What a leaf's text becomes, and the hash that fits.
+#: The changed text of a leaf, and the matching hash.
 REWRITTEN = """regexp_replace(data, '"n":[0-9]+', '"n":100000')"""
-#: A change in the database, by SQL, and the index it must be found at; every kind once, on the real tables.
+#: A change in the database, by SQL, and the index that must be found; every kind once, on the real tables.
 CHANGES = {
     "an event's payload": ([f"UPDATE events SET payload = payload || '{{\"n\": 0.5}}' {event_of(77)}"], 77),
     "an event's time": ([f"UPDATE events SET created_at = created_at + interval '1 us' {event_of(5)}"], 5),

@@ -1,4 +1,4 @@
-"""Readiness fails on evidence that something is wrong: residuals above rounding, a clock that is off."""
+"""Readiness fails on evidence of a fault: residuals above rounding, a wrong clock."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -72,7 +72,7 @@ async def test_a_residual_that_rounding_does_not_explain_fails_readiness_until_a
     await batch(1, 3e-3)
     found = (await checks(db, tmp_path))["residuals"]
     assert not found.ok
-    # Who may not read the audit is told that there is one, and not how large.
+    # Without the right to read the audit, one sees that there is a residual, but not its size.
     assert f"The {name} residual is above" in found.detail
     assert "3.0e-03" not in found.detail
     assert "recheck" in found.remedy
@@ -91,7 +91,7 @@ async def test_a_batch_that_a_later_version_repaired_is_held_to_what_its_own_wei
         await VersionRepository(connection).insert(first)
         await VersionRepository(connection).finish(first.id, span_residual=residual, durations_ms={})
         await VersionRepository(connection).insert(later)
-    # As the repair's commit tells those who wait for it; it is not measured yet.
+    # As the repair's commit notifies those who wait; it is not measured yet.
     await db.rows("UPDATE versions SET repair = 'converged', repair_version = 2 WHERE number = 1")
     assert (await checks(db, tmp_path))["residuals"].ok
     async with transaction(db.engine) as connection:
@@ -113,7 +113,7 @@ def test_residuals_above_rounding_are_counted() -> None:
     metrics = UnlearningMetrics(registry)
     for residual in (1e-15, 1e-3, 1e-9, 0.5):
         metrics.measured(residual, RepairStatus.CONVERGED)
-    # What no repair has settled yet may be off by the square of the condition number.
+    # Before a repair, the residual may be as large as the square of the condition number.
     metrics.measured(1e-7, RepairStatus.PENDING)
     assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "span"}) == 2
     assert registry.get_sample_value("lethe_residual_exceeded_total", {"residual": "coefficient"}) == 0

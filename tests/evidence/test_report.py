@@ -1,4 +1,4 @@
-"""The report of a month says what the requests and the log say."""
+"""A month's report agrees with the requests and the log."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ async def test_it_counts_what_failed_was_late_or_drilled_and_names_some(template
     assert f"Late: {MOST_NAMED} of {late}" in page
     assert "3 drills: " in page
     assert f"{report.summary.completed_retrained:,} of " in page
-    # A month without any says so, and states no times of none.
+    # A month without requests says so, and reports no times.
     assert "There were no requests in October 2026." in words_of(other)
     assert "within –" not in words_of(other)
     assert report.checkpoint.root.hex()[:8] in page

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of imports."""
+"""Fixtures for tests of imports."""
 
 from tests.support.service.imports import new_model
 from tests.support.service.repairs import deferring, gate, repairing_settings

@@ -1,4 +1,4 @@
-"""Canaries from training through drills to the next model: what was drilled stays deleted, and new cohorts are new."""
+"""Canaries from training through drills to the next model: drilled ones stay deleted, and new cohorts are new."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.support.service.running import NODES, Lethe, running, settings_of
 
 
 def trained(folder: Path) -> Path:
-    """A model with two cohorts of three canaries, as the command line trains it."""
+    """Train a model with two cohorts of three canaries, as the command line does."""
     dataset = f"synthetic:n={NODES},d=12,classes=3,seed=3"
     train_model(dataset, folder, ModelSpec(), TrainingOptions(name="small", cohorts=2, cohort_nodes=3), data_dirs=[])
     return folder
@@ -32,7 +32,7 @@ def canaries_of(folder: Path) -> Canaries:
 
 
 async def drilled(lethe: Lethe) -> dict[str, Any]:
-    """The next drill, once it has been completed."""
+    """Return the next drill, after it was completed."""
     response = await lethe.client.post("/drills")
     assert response.status_code == 202, response.text
     await lethe.completed(response.json())
@@ -55,7 +55,7 @@ async def test_what_was_drilled_stays_deleted_and_the_cohorts_of_a_new_training_
         gone = (await lethe.client.post("/predict", json={"nodes": [*cohort, "5"]})).json()
         assert gone["deleted"] == list(cohort)
 
-        # The model it was a copy of brings the cohort back: refused, or imported without it.
+        # The original model brings the cohort back: refused, or imported without it.
         with pytest.raises(ImportRefused, match="3 nodes"):
             await asked(settings, first)
         record = await ended(settings, await asked(settings, first, exclude_deleted=True))
@@ -69,7 +69,7 @@ async def test_what_was_drilled_stays_deleted_and_the_cohorts_of_a_new_training_
         used_up = await lethe.client.post("/drills")
         assert used_up.status_code == 409
 
-        # A model trained again has cohorts that nobody has deleted, and is drilled from the first.
+        # A retrained model has untouched cohorts, and is drilled from the first.
         record = await ended(settings, await asked(settings, second))
         assert record.status is ImportStatus.COMPLETED
         found = await drilled(lethe)

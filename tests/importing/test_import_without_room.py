@@ -1,4 +1,4 @@
-"""An import for which the disk has no room waits for it, and nothing else does."""
+"""An import without room on the disk waits for it, and nothing else does."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.support.service.running import Lethe, running
 
 
 class FullDisk:
-    """Has room for versions of the served model, and half the room that one of a staged model takes."""
+    """Has room for versions of the served model, and for half of a staged model's version."""
 
     def __init__(self, patch: pytest.MonkeyPatch, code: int) -> None:
         self.code: int | None = code
@@ -70,7 +70,7 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         async def holds_what_was_trained_alone() -> bool:
             return [path.name for path in (settings.home / staged / "versions").iterdir()] == ["0-0"]
 
-        # What did not fit is no longer in the way.
+        # The partial copy no longer takes up space.
         await until(holds_what_was_trained_alone)
         disk.code = None
         record = await ended(settings, import_id)
@@ -78,7 +78,7 @@ async def test_deletions_go_on_beside_an_import_that_waits_for_room(
         assert record.version is not None
         assert (record.version.number_before, record.version.deleted_nodes) == (1, 1)
         await until(lambda: tells_nothing(lethe, code))
-        # Nothing of it was kept in memory meanwhile.
+        # Nothing of it stayed in memory meanwhile.
         assert disk.loads == disk.attempts + 1
         assert lethe.failures == []
 
@@ -88,7 +88,7 @@ async def tells_nothing(lethe: Lethe, code: int) -> bool:
 
 
 async def tells_what_is_waited_for(lethe: Lethe, code: int) -> bool:
-    """Whether readiness, which is given all the while, says that an import waits and what for."""
+    """Whether readiness, which stays given, says that an import waits and for what."""
     answer = await lethe.client.get("/readyz")
     assert answer.status_code == 200, answer.text
     [unlearner] = [check for check in answer.json()["checks"] if check["name"] == "unlearner"]

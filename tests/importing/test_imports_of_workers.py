@@ -1,4 +1,4 @@
-"""A newly trained model that takes another one's place is computed on by all workers, as that was."""
+"""All workers compute on a newly imported model, as on the one before."""
 
 import asyncio
 from pathlib import Path

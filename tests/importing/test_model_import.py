@@ -1,4 +1,4 @@
-"""A newly trained model takes the served one's place: no prediction fails, nothing deleted comes back."""
+"""A newly trained model replaces the served one: no prediction fails, and nothing deleted comes back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -185,7 +185,7 @@ async def test_a_model_that_cannot_be_taken_is_refused_by_the_service_which_goes
     lethe = lethe_with_deletion
     model = new_model if dataset is None else trained(tmp_path / "other", dataset=dataset, name=name)
     import_id = UUID(int=7)
-    # Past the command's own look: between it and the swap a node may be deleted.
+    # After the command's own check: a node may be deleted between it and the swap.
     with copying_lock(lethe.settings.model_dir):
         Replacement(lethe.settings.model_dir, str(import_id)).stage(partial(copy_of, model))
         async with repository(lethe.settings) as imports:
@@ -255,7 +255,7 @@ async def test_an_import_that_a_crash_interrupts_is_finished_at_the_next_start(
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         await lethe.completed(await lethe.delete("7"))
-        # Captured: rendering the crash with all its locals would hold up everything else for seconds.
+        # Captured: rendering the crash with all its locals would take seconds.
         with pytest.MonkeyPatch.context() as patch, capture_logs():
             import_id = await asked(settings, new_model, exclude_deleted=True)
             point(patch)
@@ -288,7 +288,7 @@ async def test_the_copy_of_an_import_that_is_asked_for_while_the_service_starts_
     begun: list[UUID] = []
 
     async def late(*arguments: Any) -> Pointer:
-        """After the session has looked for an import, and before it removes what none belongs to."""
+        """After the session has looked for an import, and before it removes leftovers."""
         if not begun:
             begun.append(await asked(settings, new_model))
         return await agreed_pointer(*arguments)

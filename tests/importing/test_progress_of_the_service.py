@@ -1,4 +1,4 @@
-"""Whoever waits is told how far a start or an import has come; how far a deletion has is for the log alone."""
+"""Progress of a start or an import is reported to those who wait; that of a deletion only goes to the log."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def held_up(monkeypatch: pytest.MonkeyPatch, method: str) -> Iterator[Event]:
-    """Until the end of the block, or the event yielded, the store's `method` waits once it is done."""
+    """In the block, or until the yielded event, make the store's `method` wait after its work."""
     released, original = Event(), getattr(Store, method)
 
     def wait(*arguments: Any, **named: Any) -> Any:
@@ -75,7 +75,7 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
         import_id = await asked(settings, new_model)
         with held_up(monkeypatch, "load_base"):
             await until(says(lethe, f"serving. {reading}"))
-            # What `model import` shows while it waits; no `serve` of its own is to be found, so that it ends at once.
+            # The display of `model import` while it waits; it finds no `serve`, so it ends immediately.
             work = Work()
             work.begin("The service loads and repairs the model")
             assert await _ended(settings, import_id, work) is None

@@ -1,4 +1,4 @@
-"""What the sweeps over inputs ask."""
+"""Fixtures for the sweeps over inputs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A receipt or an export in which any member was added, taken away, repeated or changed does not verify."""
+"""A receipt or an export does not verify if any member was added, removed, repeated or changed."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from tests.support.inputs.documents import changed, text
 from tests.support.inputs.routes import Call
 from tests.support.inputs.variations import Sweep
 
-#: What nobody signed, and the manual says not to trust.
+#: Unsigned members, which the manual says not to trust.
 UNSIGNED = ("public_keys", "log", "exported_at")
 
 
 async def documents(ask: Asked) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A receipt, and the lines of an export."""
+    """Return a receipt, and the lines of an export."""
     receipt = json.loads((await ask(Call("GET", f"/deletions/{ask.filled['request_id']}/receipt"))).body)
     lines = [json.loads(json.dumps(line)) async for page in export_lines(ask.api.engine) for line in page]
     return receipt, lines

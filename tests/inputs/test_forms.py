@@ -1,4 +1,4 @@
-"""What a form of the dashboard sends is used, or refused by its name."""
+"""Every field of a dashboard form is used, or refused by name."""
 
 import html
 import re
@@ -32,7 +32,7 @@ async def test_what_a_form_sends_is_used_or_refused_by_name(ask: Asked, most: in
     token = await token_of(ask)
     cases = [(one, *case) for one in FORMS for case in faulty(one, sweep, most)]
     for path, fields, wrong in sweep.cases(cases):
-        # A form may end the session, or spend an attempt to sign in.
+        # A form may end the session, or use up an attempt to sign in.
         told = await ask(sent(ask, path, [("form_token", token), *fields]))
         if told.status >= 500:
             sweep.find(fields, f"{path} {told.status}: an error inside")

@@ -1,4 +1,4 @@
-"""Whatever is sent to a route of the interface or of the dashboard is used, or refused by its name."""
+"""Every input of a route of the API or the dashboard is used, or refused by name."""
 
 import html
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.inputs.variations import Sweep, fault_of
 
 #: Variations of each name and value; every run takes few, and the slow one many.
 MOST = everyday((1, 12), 1)
-#: Calls of a run, by that.
+#: Calls of a run, by the number of variations.
 CALLS = {1: 250, 12: 5000}
 
 
@@ -36,16 +36,16 @@ def wrong(route: Route, ask: Asked, sweep: Sweep, most: int) -> Iterator[Call]:
 
 
 def judged(route: Route, call: Call, told: Told) -> str | None:
-    """What is wrong with an answer; None when nothing is."""
+    """Return what is wrong with an answer; None if nothing is."""
     if told.status >= 500 and not route.path.startswith("/readyz"):
         return "an error inside"
     refused = 400 <= told.status < 500
     if refused and not route.is_page and not told.is_problem:
         return "refused, but by no problem document"
-    # What was understood may be refused for another reason; a page says 404 for its path alone.
+    # A valid input may be refused for another reason; a page answers 404 for its path alone.
     elsewhere = told.status in (404, 409, 410) and not (route.is_page and call.query)
     if not call.wrong or (call.may_be_taken and (not refused or elsewhere)):
         return None
-    # A list shows what it was not filtered by.
+    # A list names the filters that it did not apply.
     is_said = route.path == "/dashboard/requests" and "not understood and not applied" in told.body
     return fault_of(refused or is_said, html.unescape(told.body), *call.wrong)

@@ -27,7 +27,7 @@ from service.domain.states import Cause, EventType, Guarantee, ImportStatus, Req
 from service.errors import ConfigurationError, StateMismatch, Unavailable
 from tests.support.preloaded import ROOT
 
-#: Every column, constraint and index, spelled by Postgres itself; triggers have a test of their own.
+#: Every column, constraint and index, as spelled by Postgres itself; triggers have their own test.
 CATALOG = {
     "columns": """
         SELECT c.relname, a.attname, format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), NULL), a.attnotnull,
@@ -164,7 +164,7 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
     await _on(declared, Base.metadata.create_all)
     found, wanted = await _query(migrated, CATALOG["columns"]), await _query(declared, CATALOG["columns"])
     assert len(wanted) > 100
-    # That of times is read by statements in text alone.
+    # The one on times is used only by text statements.
     assert {row for row in found if row[0] != "audit_times"} == wanted
 
 

@@ -1,4 +1,4 @@
-"""What is in the wheels, and that each works alone in an empty environment, away from the checkout."""
+"""Contents of the wheels; each works alone in an empty environment, away from the checkout."""
 
 import json
 import os
@@ -21,13 +21,13 @@ from service.version import VERSION
 from tests.support.preloaded import ROOT, Process, Start, fresh
 from tests.support.processes.lethe_process import LetheProcess
 
-#: Where each wheel is made, and the packages in it.
+#: Where each wheel is built, and its packages.
 PARTS = {
     "lethe-service": (".", ("service", "model_store", "projector", "lethe_client", "migrations")),
     "lethe-projector": ("wheels/projector", ("projector",)),
     "lethe-client": ("wheels/client", ("lethe_client",)),
 }
-#: What the library and the client must do without.
+#: Packages that the library and the client must not need.
 APPLICATION = (
     "fastapi",
     "model_store",
@@ -39,13 +39,13 @@ APPLICATION = (
     "structlog",
     "torch_geometric",
 )
-#: Pages made of what lies beside the code.
+#: Pages made from files beside the code.
 PAGES = ("/readyz", "/docs", "/docs/assets/swagger-ui.css", "/dashboard/login", "/dashboard/static/page.js")
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that was built, and the folder it was built from."""
+    """A built wheel, and its source folder."""
 
     file: Path
     source: Path
@@ -53,7 +53,7 @@ class Wheel:
 
     @property
     def contents(self) -> set[str]:
-        """The names of its files, less those about itself."""
+        """Return the names of its files, except its metadata."""
         with zipfile.ZipFile(self.file) as archive:
             return {name for name in archive.namelist() if ".dist-info/" not in name}
 
@@ -70,7 +70,7 @@ class Wheel:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
-    """The wheels of a copy of this checkout, with a dataset beside the code and what must not be shipped."""
+    """The wheels of a copy of this checkout, with a dataset beside the code and files that must not be shipped."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.txt", "requirements-downloads.txt"):
         shutil.copy(ROOT / name, source)
@@ -135,7 +135,7 @@ def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment in which one thing was installed, with what it requires from the index."""
+    """A virtual environment with one installed distribution and its requirements from the index."""
 
     folder: Path
 
@@ -148,7 +148,7 @@ class Environment:
         return environment
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of the environment prints; AssertionError unless it ends with 0."""
+        """Return the output of a program of the environment. Raises AssertionError unless it exits with 0."""
         command: list[str | Path] = [self.folder / "bin" / program, *arguments]
         own = ("LETHE_", "OMP_", "PYTHONPATH", "DATABASE_URL", "REDIS_URL")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
@@ -160,7 +160,7 @@ class Environment:
         return done.stdout
 
     def lacks(self, *modules: str) -> None:
-        """AssertionError when one of `modules` could be imported."""
+        """Raise AssertionError if one of `modules` can be imported."""
         code = "import sys; from importlib.util import find_spec; print([m for m in sys.argv[1:] if find_spec(m)])"
         assert self.run("python", "-c", code, *modules).strip() == "[]"
 
@@ -201,10 +201,10 @@ def test_the_client_does_without_torch(wheels: Mapping[str, Wheel], tmp_path: Pa
 def test_what_pip_installs_from_a_checkout_serves_forgets_and_examines_itself(
     wheels: Mapping[str, Wheel], tmp_path: Path
 ) -> None:
-    # As `pip install .` in a checkout.
+    # Like `pip install .` in a checkout.
     environment = Environment.with_(wheels["lethe-service"].source, tmp_path / "application")
     environment.lacks("torch_geometric")
-    # What lies where it is called must not stand in for what was installed.
+    # Files in the current folder must not shadow what was installed.
     (tmp_path / "service").mkdir()
     (tmp_path / "service" / "__init__.py").write_text("raise SystemExit('a stranger')")
 
@@ -236,7 +236,7 @@ def test_what_pip_installs_from_a_checkout_serves_forgets_and_examines_itself(
 
 
 def installed(program: Path) -> Start:
-    """Starts `program` as somebody who has no checkout, nor its launcher."""
+    """Start `program` as a user without a checkout or its launcher."""
     start = fresh(str(program))
 
     def started(arguments: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> Process:

@@ -1,6 +1,6 @@
-"""No bound that a deletion reports is below the true distance to the retrained weights, however it was repaired.
+"""No bound that a deletion reports is below the true distance to the retrained weights, whatever the kind of repair.
 
-Inside a repair single precision is at work; lambda is 1e-2 to 1e-6 and the condition number up to 10^10.
+Repairs use single precision inside. lambda is 1e-2 to 1e-6 and the condition number up to 10^10.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from tests.support.everyday import everyday
 from tests.support.mathematics.faint_models import TINY, Case, FaintModel, Step
 from tests.support.mathematics.ill_conditioned import ill_conditioned_case
 
-#: What makes repairs of a case go one way, whatever they would choose.
+#: Makes a case's repairs use one method, whatever they would choose.
 Way = Callable[[Case, pytest.MonkeyPatch], Case]
 
 
 def in_single_precision(case: Case, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """As on large graphs: products by H in float32, with blocks of the Hessian from before the batch or anew."""
+    """As on large graphs: products by H in float32, with blocks of the Hessian from before the batch or recomputed."""
     return replace(case, dense=True)
 
 
@@ -34,7 +34,7 @@ WAYS = (in_single_precision, in_double_precision)
 
 
 def check(model: FaintModel, batch: NDArray[np.int64]) -> Step:
-    """Deletes one batch; both bounds hold, and it ends at the retrained weights where rounding lets it."""
+    """Delete one batch; both bounds hold, and it ends at the retrained weights if rounding allows."""
     step = model.delete(batch)
     # Norms below sqrt(tiny) underflow.
     slack = step.slack + np.finfo(float).tiny ** 0.5
@@ -49,13 +49,13 @@ def check(model: FaintModel, batch: NDArray[np.int64]) -> Step:
 
 
 def check_seed(seed: int, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deletes batch after batch from the model of a seed."""
+    """Delete batch after batch from the model of a seed."""
     model = FaintModel(way(ill_conditioned_case(seed), monkeypatch))
     for batch in model.case.batches:
         check(model, batch)
 
 
-#: 1007106: a row 300 times the others kept repairs with the smoothed hinge from their end.
+#: 1007106: a row 300 times the others kept repairs with the smoothed hinge from converging.
 @pytest.mark.parametrize("seed", everyday([*range(40), 1_007_106], *range(10), 1_007_106))
 @pytest.mark.parametrize("way", WAYS)
 def test_no_bound_is_below_the_true_distance(way: Way, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED)
 
 
 def random_objective(rng: np.random.Generator) -> tuple[Objective, int]:
-    """The objective of a random model on a random graph, which may have isolated, zero and duplicate nodes."""
+    """Return the objective of a random model on a random graph, possibly with isolated, zero and duplicate nodes."""
     n, d, classes = int(rng.integers(1, 40)), int(rng.integers(1, 9)), int(rng.integers(2, 5))
     upper = np.triu(rng.random((n, n)) < rng.uniform(0.0, 0.3), 1)
     adjacency = sp.csr_array((upper | upper.T).astype(np.float64))
@@ -60,7 +60,7 @@ def check(seed: int) -> None:
     problem = Problem(H, objective.labels.numpy(), classes, loss_kind(objective), objective.regularization)
     best = problem.minimum(1e-11)
     size = max(float(np.linalg.norm(best)), 1e-12)
-    # How far the oracle itself may be off, by the same theorem, and the rounding of its gradient.
+    # The possible error of the oracle, by the same theorem, and the rounding of its gradient.
     slack = problem.distance_bound(best)
     for exponent in (-12.0, -9.0, rng.uniform(-9, 1)):
         noise = rng.standard_normal(best.shape)
@@ -69,7 +69,7 @@ def check(seed: int) -> None:
         assert np.linalg.norm(W - best) <= found.bound + slack
         assert found.relative is not None
         assert found.relative == pytest.approx(found.bound / np.linalg.norm(W))
-    # Where rounding decides, the bound covers what the gradient is in a higher precision.
+    # If rounding decides, the bound covers the gradient in a higher precision.
     precise = replace(problem, H=H.astype(np.longdouble))
     assert certify(objective, objective.at(torch.from_numpy(best))).bound >= precise.distance_bound(
         best.astype(np.longdouble)
@@ -104,7 +104,7 @@ def test_without_training_nodes_the_bound_is_the_weights_own_size() -> None:
 
 
 def gradient_error(objective: Objective, H: Matrix, W: Matrix) -> tuple[float, float]:
-    """The rounding that the certificate adds to the gradient at W, and what the computed gradient is off by."""
+    """Return the rounding that the certificate adds to the gradient at W, and the error of the computed gradient."""
     point = objective.at(torch.from_numpy(W))
     problem = Problem(H, objective.labels.numpy(), W.shape[1], loss_kind(objective), objective.regularization)
     error = np.linalg.norm(point.gradient.numpy() - problem.gradient(W.astype(np.longdouble)))
@@ -115,7 +115,7 @@ def gradient_error(objective: Objective, H: Matrix, W: Matrix) -> tuple[float, f
 def objective_of(
     X: Matrix, adjacency: sp.csr_array, labels: NDArray[np.int64], classes: int, loss: LossKind
 ) -> Objective:
-    """All nodes are trained on, over one hop."""
+    """All nodes are for training, over one hop."""
     spec = ModelSpec(hops=1, loss=loss, regularization=1e-6)
     propagator = Propagator.build(adjacency, spec.propagation, spec.self_loops)
     inputs = inputs_of(spec, FeatureMatrix(X), sp.csr_array((len(X), classes)), propagator)
@@ -140,9 +140,9 @@ def test_the_rounding_of_one_row_a_thousand_times_the_others_is_covered(loss: Lo
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: LossKind) -> None:
-    """Of a star whose leaves have no features, the hub's product with W errs in every row at once.
+    """In a star whose leaves have no features, the hub's product with W errs in every row at once.
 
-    By how much is up to the processor, so there are several.
+    The size of the error depends on the processor, so there are several.
     """
     n = 2_000
     leaves = np.arange(1, n)
@@ -162,7 +162,7 @@ def test_the_rounding_of_a_row_that_all_others_are_made_of_is_covered(loss: Loss
 
 @pytest.mark.parametrize("hops", [2, 3])
 def test_the_rounding_of_labels_that_reach_no_other_row_is_covered(hops: int) -> None:
-    """Centres of stars train: P^l Y less its diagonal is rounding where it should be 0, and features are smaller."""
+    """Centres of stars train: P^l Y less its diagonal is rounding instead of 0, and features are smaller."""
     rng = np.random.default_rng(2)
     leaves = rng.integers(1, 5, size=30)
     inner, outer = np.repeat(np.arange(30), leaves), 30 + np.arange(leaves.sum())
@@ -183,7 +183,7 @@ def test_the_rounding_of_labels_that_reach_no_other_row_is_covered(hops: int) ->
 
 @pytest.mark.parametrize("keeps_dense", [False, True])
 def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
-    """Added one after another, the ones would be lost beside the first; the bound counts on sums of chunks."""
+    """Added one by one, the ones would be lost beside the first; the bound relies on sums of chunks."""
     X = np.ones((2 * CHUNK_ROWS, 1))
     X[:CHUNK_ROWS] = 0.0
     X[0] = 2.0**53
@@ -198,7 +198,7 @@ def test_a_sum_over_many_rows_is_one_of_chunks(keeps_dense: bool) -> None:
 @pytest.mark.skipif(DEVICE != "cpu", reason="a GPU adds neighbours in another order")
 @pytest.mark.parametrize("keeps_dense", [False, True])
 def test_a_sum_over_the_neighbours_of_a_hub_is_no_sum_of_chunks(keeps_dense: bool) -> None:
-    """Added one after another, the ones are lost beside the first; the bound counts all neighbours."""
+    """Added one by one, the ones are lost beside the first; the bound counts all neighbours."""
     n = 3 * CHUNK_ROWS
     leaves, hub = np.arange(1, n), np.zeros(n - 1, dtype=np.int64)
     adjacency = sp.csr_array((np.ones(2 * n - 2), (np.r_[hub, leaves], np.r_[leaves, hub])), shape=(n, n))

@@ -1,4 +1,4 @@
-"""Every deletion ends at the weights of retraining, also where survivors support a direction all but not at all."""
+"""Every deletion ends at the weights of retraining, even if survivors barely support a direction."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from tests.support.models.stored import StoredModel, built
 
 
 def check(model: FaintModel, batch: np.ndarray) -> Step:
-    """Deletes one batch; the bound holds, the weights are those of retraining and the survivors explain them."""
+    """Delete one batch; the bound holds, the weights are those of retraining and the survivors explain them."""
     condition = model.condition
     step = model.delete(batch)
     after = step.outcome.after
@@ -31,7 +31,7 @@ def check(model: FaintModel, batch: np.ndarray) -> Step:
     assert step.distance <= after.bound + step.slack + np.finfo(float).tiny ** 0.5
     if step.size <= TINY * model.largest_optimum:
         return step
-    # Of small weights rounding may leave even the exact optimum a bound above the tolerance.
+    # For small weights, rounding may leave even the exact optimum a bound above the tolerance.
     beyond = step.floor > TOLERANCE and step.size <= 10 * TINY * model.largest_optimum
     assert after.retrained or beyond
     assert step.projected_residual <= max(1e-7, 100 * np.finfo(float).eps * max(condition, model.condition) ** 2)
@@ -40,13 +40,13 @@ def check(model: FaintModel, batch: np.ndarray) -> Step:
 
 
 def check_seed(seed: int) -> None:
-    """Deletes batch after batch from the model of a seed."""
+    """Delete batch after batch from the model of a seed."""
     model = FaintModel(random_case(seed))
     for batch in model.case.batches:
         check(model, batch)
 
 
-#: The last leaves weights of a 20,000th of the largest there can be: rounding leaves their optimum a bound of 1.03e-8.
+#: The last one leaves weights of a 20,000th of the largest possible: rounding gives their optimum a bound of 1.03e-8.
 @pytest.mark.parametrize("seed", everyday([*range(60), 1_008_670], *range(20), 1_008_670))
 def test_a_random_faint_direction_leaves_the_guarantee(seed: int) -> None:
     check_seed(seed)
@@ -63,7 +63,7 @@ def test_ten_thousand_random_faint_directions_leave_the_guarantee(hundred: int) 
 
 
 def private_column(supports: dict[int, float], nodes: int = 80, **spec: Any) -> FaintModel:
-    """Ten dense columns and one that the nodes of `supports` alone have."""
+    """Return a model with ten dense columns and one that only the nodes of `supports` have."""
     rng = np.random.default_rng(1)
     column = np.zeros(nodes)
     column[list(supports)] = list(supports.values())
@@ -113,7 +113,7 @@ def test_a_lost_direction_beside_a_faint_one_is_reported(exponent: float) -> Non
 
 @pytest.mark.parametrize("exponents", [(-6, -5.5), (-6, -7), (-6, -8), (-6, -6.5, -7.5, -8)])
 def test_a_lost_direction_is_reported_beside_several_faint_ones(exponents: Sequence[float]) -> None:
-    """The candidate is a mixture of all: once the largest faint part is off, the next one shows."""
+    """The candidate is a mixture of all: after the largest faint part is removed, the next one appears."""
     columns = len(exponents) + 2
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -131,7 +131,7 @@ def test_a_lost_direction_is_reported_beside_several_faint_ones(exponents: Seque
 
 @pytest.mark.parametrize("exponent", [-4.5, -4.75])
 def test_a_lost_direction_is_reported_beside_a_strong_one_that_is_almost_faint(exponent: float) -> None:
-    """What candidates hold outside of the strong span is rounding, which must not be mixed into what is lost."""
+    """The candidates' parts outside the strong span are rounding, which must not mix into the lost direction."""
     reported = 0
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -190,7 +190,7 @@ def test_without_faint_directions_nothing_beyond_a_downdate_is_computed(monkeypa
     model = private_column({8: 1.0, 9: 0.5})
     for node in (8, 20, 9):
         check(model, np.array([node]))
-    # Where no leverage is near 1, no row is read at all.
+    # Without a leverage near 1, no row is read at all.
     monkeypatch.setattr("projector.forgetting.gram._supported", never)
     for node in (21, 22):
         check(model, np.array([node]))

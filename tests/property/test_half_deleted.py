@@ -1,4 +1,4 @@
-"""Half of a real graph deleted in random batches: factors and predictions stay what recomputation finds."""
+"""Half of a real graph deleted in random batches: factors and predictions agree with recomputation."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.models.stored import SMALL, Oracle, StoredModel, built, real_
 
 
 def delete_half(path: Path, graph: Graph) -> StoredModel:
-    """Deletes half of the nodes in batches of 1 to 64 in random order, and compares at every tenth batch."""
+    """Delete half of the nodes in batches of 1 to 64 in random order, and compare at every tenth batch."""
     model = built(graph)
     stored, oracle = StoredModel(path, model), Oracle(model)
     rng = np.random.default_rng(8)
@@ -36,7 +36,7 @@ def assert_exact(stored: StoredModel, oracle: Oracle) -> None:
     fresh = factorise(resident.committed.features.rows, oracle.live, sigma_ref_squared=gram.sigma_ref_squared)
     assert gram.rank == fresh.rank
     assert float((gram.M_pinv - fresh.M_pinv).norm()) <= 1e-8 * float(fresh.M_pinv.norm())
-    # The weights must lie in the fresh span; the projection that put them there is checked against the SVD elsewhere.
+    # The weights must lie in the fresh span; another test checks the projection against the SVD.
     W = resident.committed.state.features.W
     assert float((W - fresh.M @ (fresh.M_pinv @ W)).norm()) <= 1e-8 * float(W.norm())
     oracle.W = by_block(W, resident.committed.state.classes).numpy()

@@ -1,6 +1,6 @@
-"""Every configuration of the model and every kind of request, drills among them, against a recomputation from scratch.
+"""Every configuration of the model and every kind of request, including drills, against a recomputation from scratch.
 
-The everyday run takes the few configurations in which each pair of choices occurs; the slow run takes all of them.
+The everyday run takes a few configurations that cover each pair of choices; the slow run takes all of them.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ TOLERANCE = 1e-8
 
 
 def assert_trained(configuration: Configuration, model: BuiltModel, oracle: Oracle) -> None:
-    """The dual variable spans the weights, and so do the coefficients."""
+    """Check that the dual variable spans the weights, and so do the coefficients."""
     limit = 1e-12 if configuration.solver is SolverKind.SGD else 1e-8
     assert model.manifest.training.identity_error <= limit
     H = oracle.H()[model.graph.train_mask]
@@ -38,7 +38,7 @@ def assert_trained(configuration: Configuration, model: BuiltModel, oracle: Orac
 
 
 def drill(configuration: Configuration, model: BuiltModel, cohort: int) -> list[Removal]:
-    """A cohort of canaries, or its features; none where only edges are deleted, or there is no such cohort."""
+    """Return a cohort of canaries, or its features; none if only edges are deleted, or the cohort does not exist."""
     canaries = model.manifest.canaries
     kinds = [kind for kind in configuration.kinds if kind != "edge"]
     if canaries is None or not kinds or not 1 <= cohort <= canaries.cohorts:
@@ -48,7 +48,7 @@ def drill(configuration: Configuration, model: BuiltModel, cohort: int) -> list[
 
 
 def assert_drilled(model: BuiltModel, cohort: int, norms: Norms, W: NDArray[np.float64]) -> None:
-    """The norm was that of the cohort's column of `W` (blocks, d, C), the weights before, and is nothing any more."""
+    """Check that the norm was that of the cohort's column of `W` (blocks, d, C), the old weights, and is now zero."""
     assert model.manifest.canaries is not None
     before = float(np.linalg.norm(W[:, model.manifest.canaries.column(cohort)], axis=1).sum())
     assert before > 0.0
@@ -58,7 +58,7 @@ def assert_drilled(model: BuiltModel, cohort: int, norms: Norms, W: NDArray[np.f
 
 
 def assert_equal(stored: StoredModel, oracle: Oracle) -> None:
-    """Weights, rank, coefficients, the representation and every prediction are those of the oracle."""
+    """Check weights, rank, coefficients, the representation and every prediction against the oracle."""
     resident = stored.resident
     state = resident.committed.state
     pairs = [(state.features, resident.committed.features, oracle.features)]

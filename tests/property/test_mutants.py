@@ -1,6 +1,6 @@
-"""Broken copies of the numerical code must fail the tests that guard them; the unbroken copy must pass.
+"""Broken copies of the numerical code must fail the tests that guard them; the intact copy must pass.
 
-Each mutant is the source with one passage exchanged.
+Each mutant is the source with one passage replaced.
 """
 
 import os
@@ -34,14 +34,14 @@ JOINING = "projector/forgetting/joining.py"
 LIVING = "tests/unit/projector/test_update.py"
 GROWN = "tests/unit/projector/forgetting/test_growth.py"
 
-#: The whole of `project`'s update of weights and coefficients, and of `downdate`'s update of the factors.
+#: The whole update of weights and coefficients in `project`, and of the factors in `downdate`.
 _UPDATE = ("    after, residual = _corrected(_without(replace(before", "    return SpanUpdate(")
 _FACTORS = ("    Y = X_D @ gram.M_pinv\n", "def accepted(")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """An exchange of the source between two marks (the second stays), and the tests that must notice it."""
+    """A replacement between two marks in the source (the second stays), and the tests that must notice it."""
 
     file: str
     marks: tuple[str, str]
@@ -363,7 +363,7 @@ def copied(target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Preloaded]:
-    """What the tests of a copy import, but for what is copied."""
+    """The imports of a copy's tests, except what is copied."""
     preloaded = Preloaded(
         "torch", "scipy.optimize", "scipy.sparse.linalg", "sqlalchemy", "hypothesis", "pytest", path=()
     )
@@ -372,17 +372,17 @@ def python() -> Iterator[Preloaded]:
 
 
 def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -> dict[str, str]:
-    """The outcome of each test of a file, `PASSED` or `FAILED`, in a process of its own."""
+    """Return the outcome of each test of a file, `PASSED` or `FAILED`, in its own process."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     flags = ("-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "-m", "slow or not slow")
-    # Of modules that were imported already only the assertions of others are spelled out less.
+    # Modules imported earlier only have less detailed assertions.
     start = python.python("-m", "pytest", *flags, "-W", "ignore::pytest.PytestAssertRewriteWarning")
     log = copy.with_name("log")
     process = start([f"{file}::{test}" for test in tests], environment, copy, log)
     with process.stdout:
         told = process.stdout.read()
     process.wait()
-    # Names of cases have blanks in them; a failure's reason follows a dash.
+    # Names of cases contain blanks; a failure's reason follows a dash.
     lines = [line.partition(" - ")[0].partition(" ") for line in told.splitlines()]
     found = {test.rpartition("::")[2]: outcome for outcome, _, test in lines if outcome in ("PASSED", "FAILED")}
     assert set(found) == set(tests), told + log.read_text()

@@ -1,6 +1,6 @@
-"""The squared loss against from-scratch solutions: sums that drift, and models from which nodes are forgotten.
+"""The squared loss against from-scratch solutions: drifting sums, and models that forget nodes.
 
-The weights of the drifted sums are compared with those of a solve in extended precision on the rows that are there.
+The weights of the drifted sums are compared with a solve in extended precision on the remaining rows.
 """
 
 from collections.abc import Callable
@@ -41,12 +41,12 @@ from tests.support.models.structures import (
 )
 
 ROWS, COLUMNS, CLASSES, LAMBDA = 120, 12, 3, 1e-4
-#: Of each update, as in a deletion that reaches a few others.
+#: Rows changed by each update, as in a deletion that reaches a few others.
 CHANGED = 5
 
 
 def conditioned(rng: np.random.Generator, rows: int, condition: float) -> Rows:
-    """Rows whose columns are of sizes from 1 down to 1 / condition, turned."""
+    """Return rows whose columns have sizes from 1 down to 1 / condition, rotated."""
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(COLUMNS, COLUMNS)))[0]
     return rng.normal(size=(rows, COLUMNS)) * np.geomspace(1.0, 1.0 / condition, COLUMNS) @ turn
 
@@ -66,7 +66,7 @@ class Drifting:
         return targets_of(self.labels, CLASSES)
 
     def update(self) -> None:
-        """Some rows change in both blocks, some in the second alone, some leave and others, much longer ones, join."""
+        """Change some rows in both blocks and some in the second alone; remove some, and add much longer ones."""
         random, sizes = self._random, (2, CHANGED)
         chosen = torch.from_numpy(random.choice(ROWS, size=CHANGED, replace=False))
         was = ChangedRows(self.H[chosen], self.Y[chosen], sizes)
@@ -85,7 +85,7 @@ class Drifting:
         return NormalObjective(representation, Squared(), self.labels, LAMBDA, self.equations, float(ROWS))
 
     def precise(self) -> NDArray[np.longdouble]:
-        """The minimum in extended precision, by a solve that is refined until it is."""
+        """Return the minimum in extended precision, by a refined solve."""
         H, Y = self.H.numpy().astype(np.longdouble), self.Y.numpy().astype(np.longdouble)
         A = H.T @ H / ROWS + LAMBDA * np.eye(COLUMNS, dtype=np.longdouble)
         b, W = H.T @ Y / ROWS, np.zeros((COLUMNS, CLASSES), dtype=np.longdouble)
@@ -95,7 +95,7 @@ class Drifting:
 
 
 def distance_and_bound(drifting: Drifting) -> tuple[float, float, float]:
-    """Of the weights that the sums lead to: how far they are from the minimum, and the bound, itself and relative."""
+    """Return the distance of the sums' weights from the minimum, and the bound, absolute and relative."""
     objective = drifting.objective()
     start = objective.at(torch.zeros((COLUMNS, CLASSES), dtype=torch.float64))
     newton = Newton(objective, start, 1e-15, objective.equations.factor(ROWS, LAMBDA).solve)
@@ -107,14 +107,14 @@ def distance_and_bound(drifting: Drifting) -> tuple[float, float, float]:
 
 
 def check_drift(condition: float, updates: int, seed: int) -> None:
-    """The bound is at no time below the distance."""
+    """Check that the bound is never below the distance."""
     drifting = Drifting(condition, seed)
     for update in range(1, updates + 1):
         drifting.update()
         if update % max(updates // 10, 1) == 0:
             distance, bound, relative = distance_and_bound(drifting)
             assert distance <= bound
-            # It says something, too.
+            # The bound is also useful.
             assert relative <= 1e-3
 
 
@@ -142,7 +142,7 @@ def test_the_bound_covers_what_long_rows_leave_behind() -> None:
     distance, bound, relative = distance_and_bound(drifting)
     assert distance <= bound
     assert relative <= 1e-3
-    # Without what they have drifted the same weights would be said to be nearer than they are.
+    # Without their drift, the same weights would seem nearer than they are.
     fresh = replace(drifting.equations, variances=0 * drifting.equations.variances)
     drifting.equations = replace(fresh, target_variances=0 * fresh.target_variances)
     assert distance_and_bound(drifting)[1] < distance
@@ -176,7 +176,7 @@ def test_sums_are_formed_anew_where_as_many_rows_changed_and_their_drift_is_gone
 
 
 def expected_weights(model: Model, regularization: float) -> NDArray[np.float64]:
-    """A decomposition of H as it is written out, (p, C)."""
+    """Return the weights from a decomposition of the explicit H, (p, C)."""
     objective = model._held.objective()
     Y = targets_of(objective.labels, model._held.state.classes).numpy()
     return least_squares(objective.representation.dense().numpy(), Y, regularization)
@@ -279,7 +279,7 @@ def test_an_update_goes_from_the_rows_as_they_were_and_forms_nothing_anew(monkey
     _, report = model.forget(nodes=[5])
     assert report.repair is RepairStatus.CONVERGED
     [(was, now)] = counted
-    # The node itself leaves; of the others more change the more hops a block reaches.
+    # The node itself leaves; more of the others change the more hops a block reaches.
     assert list(was) == sorted(was)
     assert [gone - left for gone, left in zip(was, now, strict=True)] == [1, 1, 1]
     assert 1 <= was[0] < was[2] < 400 / 4

@@ -1,4 +1,4 @@
-"""Class blocks and factors precondition with what the Hessian is, also where only lambda curves the objective."""
+"""Class blocks and factors precondition with the Hessian itself, even if only lambda curves the objective."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from tests.support.mathematics.retraining import Matrix, Problem
 
 
 class Reading(Representation):
-    """A representation of which only the size is known, and how much a product reads."""
+    """A representation with a known size only, and the amount that a product reads."""
 
     def __init__(self, columns: int, bytes_of_product: float) -> None:
         self._columns, self._bytes = columns, bytes_of_product
@@ -41,7 +41,7 @@ def made(model: FaintModel) -> ClassBlocks:
 
 
 def dense_hessian(model: FaintModel) -> Matrix:
-    """Of the objective at the model's weights, (p C, p C)."""
+    """Return the objective's Hessian at the model's weights, (p C, p C)."""
     case, spec = model.case, model.case.spec
     H = dense_representation(spec, case.X, case.adjacency, model.live)[case.training]
     problem = Problem(H, case.labels[case.training], model.classes, spec.loss, spec.regularization)

@@ -1,9 +1,9 @@
-"""An observer who knows both candidates and the law of the noise tells them apart no better than is promised.
+"""An observer who knows both candidates and the noise distribution distinguishes them no better than promised.
 
 The candidates are as bad as the proof allows: at the cap on opposite sides of the optimum, along a direction in which
-all classes move alike, where the softmax objective curves by lambda alone and the certificate is the distance itself.
-The observer sees as many versions as are planned, the candidates' sides exchanged from one to the next and all from one
-secret, and says "unlearned" where the likelihood ratio is above e^epsilon, which makes delta = p - e^epsilon q largest.
+all classes move alike. There the softmax objective curves by lambda alone, and the certificate is the distance itself.
+The observer sees all planned versions, with the candidates' sides exchanged from one to the next, all from one secret.
+It says "unlearned" if the likelihood ratio exceeds e^epsilon, which makes delta = p - e^epsilon q largest.
 """
 
 import math
@@ -24,15 +24,15 @@ from projector.forgetting.status import TOLERANCE
 from tests.support.everyday import everyday
 
 EPSILON, DELTA = 1.0, 0.05
-#: With this confidence an interval holds.
+#: Confidence of the intervals.
 CONFIDENCE = 0.99
-#: Graph, publications and how often they are seen.
+#: Graph, number of publications, and number of observations.
 CASES = {"small": ("synthetic:n=120,d=10,classes=3,seed=2", 2, 300), "cora": ("cora", 1, 10_000)}
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Weights at the cap on both sides of the optimum of what remains, with their certificates."""
+    """Weights at the cap on both sides of the remaining graph's optimum, with their certificates."""
 
     mechanism: Mechanism
     aside: torch.Tensor
@@ -41,7 +41,7 @@ class Candidates:
 
 
 def worst(dataset: str, publications: int) -> Candidates:
-    """What is left after a twentieth of the training nodes, moved to both sides of where it came to."""
+    """Return the model without a twentieth of the training nodes, moved to both sides of its weights."""
     graph = load_dataset(dataset, data_dirs=[])
     training = np.flatnonzero(graph.train_mask)
     model, _ = fit(graph).forget(nodes=np.random.default_rng(0).choice(training, training.size // 20, replace=False))
@@ -49,14 +49,14 @@ def worst(dataset: str, publications: int) -> Candidates:
     R = radius(objective.loss, graph.num_classes, objective.regularization)
     mechanism = calibrate(Promise(EPSILON, DELTA, publications), R, W.numel(), TOLERANCE)
     aside = torch.ones_like(W) / math.sqrt(W.numel())
-    # What is left of the gradient, and its rounding, take a hundredth of the cap at most.
+    # The remaining gradient and its rounding take at most a hundredth of the cap.
     one, other = (W + side * 0.99 * mechanism.cap * aside for side in (1, -1))
     certificates = certify(objective, objective.at(one)), certify(objective, objective.at(other))
     return Candidates(mechanism, aside, (one, other), certificates)
 
 
 def seen(candidates: Candidates, world: int, draw: int, publications: int) -> float:
-    """What the likelihood ratio depends on: how far what is published in a world lies to the first one's side."""
+    """Return the statistic of the likelihood ratio: how far a world's publications lie to the first one's side."""
     secret = world.to_bytes(1, "big") + draw.to_bytes(SECRET_BYTES - 1, "big")
     middle = (candidates.weights[0] + candidates.weights[1]) / 2
     told = 0.0
@@ -68,7 +68,7 @@ def seen(candidates: Candidates, world: int, draw: int, publications: int) -> fl
 
 
 def delta_found(candidates: Candidates, draws: int, publications: int) -> tuple[float, float]:
-    """Between what p - e^epsilon q lies, with 99 % confidence on either side (Clopper and Pearson)."""
+    """Return the interval of p - e^epsilon q, with 99 % confidence on either side (Clopper and Pearson)."""
     apart = 2 * 0.99 * candidates.mechanism.cap
     threshold = EPSILON * candidates.mechanism.sigma**2 / apart
     p, q = (sum(seen(candidates, world, draw, publications) > threshold for draw in range(draws)) for world in (0, 1))
@@ -81,7 +81,7 @@ def delta_found(candidates: Candidates, draws: int, publications: int) -> tuple[
 @pytest.mark.parametrize("case", everyday(CASES, "small"))
 @pytest.mark.timeout(1_800)
 def test_an_observer_does_no_better_than_was_promised(case: str) -> None:
-    """And hardly worse: what is promised is nearly reached, so that less noise would show."""
+    """And hardly worse: the promise is nearly reached, so less noise would show."""
     dataset, publications, draws = CASES[case]
     candidates = worst(dataset, publications)
     assert all(0.98 < each.bound / candidates.mechanism.cap <= 1 for each in candidates.certificates)

@@ -1,7 +1,7 @@
-"""The solvers, and what forgetting leaves, against scikit-learn: solver x loss x structure x dtype x layout x singular.
+"""Solvers and forgetting against scikit-learn: solver x loss x structure x dtype x layout x singular.
 
-Weights are compared with those of another program on a representation written out densely. How far that program itself
-is off is bounded by its gradient, in extended precision; what the code under test says of its own weights is added.
+Weights are compared with those of another program on a dense representation. That program's own error is bounded by its
+gradient, in extended precision; the certificate of the code under test is added.
 """
 
 import itertools
@@ -46,10 +46,9 @@ from tests.support.models.structures import (
     with_zero_rows,
 )
 
-#: How far the reference may be off, relative to its weights, to be one.
+#: Maximum error of a valid reference, relative to its weights.
 CLOSE = 1e-6
-#: What stands in for Cora where its file is not there: a graph of its size.
-#: Of sums in double precision, relative to their size.
+#: Rounding of sums in double precision, relative to their size.
 ROUNDING = 1e-12
 #: Weights (p, C) and their dual variable U (n_train, C).
 Solved: TypeAlias = tuple[Tensor, Tensor]
@@ -65,7 +64,7 @@ class Cell:
     structure: Callable[[np.random.Generator], Rows]
     dtype: type[np.floating]
     layout: str
-    #: Whether the first column stands twice, so that lambda alone makes the Hessian regular.
+    #: Whether the first column appears twice, so that lambda alone makes the Hessian regular.
     singular: bool
 
     def __str__(self) -> str:
@@ -75,21 +74,21 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A graph whose features are known in the precision that the reference's are checked in."""
+    """A graph whose features are known in the precision of the reference's check."""
 
     model: SmallModel
     X: Matrix
     adjacency: Matrix
     labels: NDArray[np.int64]
     training: NDArray[np.bool_]
-    #: In which the nodes are forgotten.
+    #: The order in which the nodes are forgotten.
     order: NDArray[np.int64]
-    #: What a start beside the optimum is off by, (p, C).
+    #: Offset of a start beside the optimum, (p, C).
     noise: Matrix
 
     @property
     def problem(self) -> Problem:
-        """The objective over the live training nodes, on the live graph."""
+        """Return the objective over the live training nodes, on the live graph."""
         rows = self.training & self.model.live
         H = dense_representation(self.model.spec, self.X, self.adjacency, self.model.live)[rows]
         spec = self.model.spec
@@ -100,7 +99,7 @@ class World:
 
 
 def world_of(cell: Cell) -> World:
-    """The features of the cell's structure on a random graph of two to four classes."""
+    """Return the features of the cell's structure on a random graph of two to four classes."""
     rng = np.random.default_rng(STRUCTURES.index(cell.structure))
     X = cell.structure(rng)
     if cell.singular:
@@ -115,7 +114,7 @@ def world_of(cell: Cell) -> World:
         combine=list(Combine)[int(rng.integers(2))],
         propagation=list(PropagationKind)[int(rng.integers(2))],
         self_loops=float(rng.integers(2)),
-        # Descent is to get somewhere in a few hundred epochs.
+        # Descent must make progress in a few hundred epochs.
         regularization=0.1 if cell.solver in (descent, sgd) else 10.0 ** rng.uniform(-4, -2),
     )
     stored = X.astype(cell.dtype)
@@ -138,7 +137,7 @@ def newton(world: World) -> Solved:
 
 
 def newton_by_class(world: World) -> Solved:
-    """With the factors of each class at every step, however cheap products are."""
+    """Solve with the factors of each class at every step, however cheap products are."""
     objective = world.model.objective()
     curvature = ClassCurvature(objective)
     solver = Newton(objective, objective.at(world.start()), world.model.spec.tolerance, curvature)
@@ -149,7 +148,7 @@ def newton_by_class(world: World) -> Solved:
 
 
 def single_precision(world: World) -> Solved:
-    """From 1 % beside the optimum as in a repair: with the Hessian's blocks there, and products in single precision."""
+    """Solve from 1 % beside the optimum as in a repair: with the Hessian's blocks and single-precision products."""
     objective, optimum = world.model.rows.objective(world.model.spec.regularization), reference(world.problem)
     noise = world.noise * (0.01 * np.linalg.norm(optimum) / np.linalg.norm(world.noise))
     start = objective.at(torch.from_numpy(optimum + noise))
@@ -162,17 +161,17 @@ def single_precision(world: World) -> Solved:
 
 
 def descent(world: World) -> Solved:
-    """All rows at a time."""
+    """Descend with all rows at a time."""
     return _descended(world, batch_size=0, share=0.5)
 
 
 def sgd(world: World) -> Solved:
-    """Minibatches, at a rate that their noise allows."""
+    """Descend with minibatches, at a rate that their noise allows."""
     return _descended(world, batch_size=8, share=0.02)
 
 
 def _descended(world: World, batch_size: int, share: float) -> Solved:
-    """200 epochs at a `share` of the longest rate that the curvature of all rows allows."""
+    """Run 200 epochs at a `share` of the longest rate that the curvature of all rows allows."""
     objective = world.model.objective()
     largest = float(np.linalg.norm(world.problem.H.astype(np.float64), 2)) ** 2 / objective.weighted_rows
     rate = share / (objective.loss.largest_curvature * largest + world.model.spec.regularization)
@@ -181,7 +180,7 @@ def _descended(world: World, batch_size: int, share: float) -> Solved:
     return found.point.W, found.dual
 
 
-#: Of every run; the sweeps take all.
+#: Structures of every run; the sweeps take all.
 EVERYDAY = [rank_deficient, duplicated_rows, with_zero_rows, columns_of_different_scale, single_node]
 
 CHOICES: Mapping[str, Sequence[object]] = {
@@ -195,7 +194,9 @@ CHOICES: Mapping[str, Sequence[object]] = {
 
 
 def allowed(choice: Mapping[str, object]) -> bool:
-    """Only descent takes the plain hinge; class curvature is for losses that treat classes apart."""
+    """Whether a choice is valid: only descent takes the plain hinge, and class curvature needs losses with separate
+    classes.
+    """
     solver, loss = choice["solver"], choice["loss"]
     if loss is LossKind.PLAIN_HINGE:
         return solver in (descent, sgd)
@@ -203,7 +204,7 @@ def allowed(choice: Mapping[str, object]) -> bool:
 
 
 def repairable(choice: Mapping[str, object]) -> bool:
-    """No certificate exists for the plain hinge, and so no repair."""
+    """Whether a repair exists: the plain hinge has no certificate, and so none."""
     return allowed(choice) and choice["loss"] is not LossKind.PLAIN_HINGE
 
 
@@ -215,11 +216,11 @@ def cells(choices: Iterable[Mapping[str, Any]]) -> list[Cell]:
 class Compared:
     """Distances between weights, in Frobenius norms."""
 
-    #: Of the code's weights to the reference's; at most `bound` + `slack`.
+    #: From the code's weights to the reference's; at most `bound` + `slack`.
     distance: float
-    #: What the code's certificate says of the code's own.
+    #: The code's own certificate.
     bound: float
-    #: What the reference's gradient says of the reference's own.
+    #: The bound from the reference's gradient.
     slack: float
     #: |W| of the reference.
     size: float
@@ -227,7 +228,7 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What weights of a world, as it is now, are compared with."""
+    """The reference for weights of a world in its current state."""
 
     problem: Problem
     objective: Objective
@@ -240,7 +241,7 @@ class Target:
         return cls(problem, world.model.objective(), reference(problem))
 
     def compared(self, W: Tensor) -> Compared:
-        """The certificate of W holds against the reference's weights, and against the formula's gradient."""
+        """Check the certificate of W against the reference's weights, and against the formula's gradient."""
         found = Compared(
             distance=float(np.linalg.norm(W.numpy() - self.expected)),
             bound=certify(self.objective, self.objective.at(W)).bound,
@@ -253,12 +254,14 @@ class Target:
         return found
 
     def compared_by_duality(self, W: Tensor, dual: Tensor) -> Compared:
-        """The same for the plain hinge: |W - W*|^2 <= 2 (F(W) - D) / lambda, with D the value of the dual at U."""
+        """Check the plain hinge in the same way: |W - W*|^2 <= 2 (F(W) - D) / lambda, with D the value of the dual at
+        U.
+        """
         problem = self.problem
         n, strength = len(problem.H), problem.regularization
         a = strength * n * problem.signs * dual.numpy()
         assert a.min() >= -ROUNDING
-        # The last minibatch of an epoch may be smaller, and its rows weigh more than others.
+        # The last minibatch of an epoch may be smaller, so its rows may weigh more than others.
         a = a / max(float(a.max()), 1.0)
         spanned = problem.H.T @ (problem.signs * a) / (strength * n)
         lowest = float(a.sum()) / n - strength / 2 * float((spanned**2).sum())
@@ -275,17 +278,17 @@ class Target:
             size=float(np.linalg.norm(self.expected)),
         )
         assert found.distance <= found.bound + found.slack
-        # The reference's objective is the smaller one, or it were none.
+        # The reference must have the smaller objective to be one.
         assert found.slack <= found.bound
         return found
 
     def identity_error(self, W: Tensor, dual: Tensor) -> float:
-        """|W - H^T U|, with H as it is written out."""
+        """Return |W - H^T U|, with the explicit H."""
         return float(np.linalg.norm(W.numpy() - self.problem.H.T @ dual.numpy()))
 
 
 def check_solver(cell: Cell) -> Compared:
-    """A solver's weights are the reference's, as near as their certificate says, and W = H^T U."""
+    """Check that a solver's weights are the reference's within their certificate, and that W = H^T U."""
     world = world_of(cell)
     W, dual = cell.solver(world)
     target, plain = Target.of(world), cell.loss is LossKind.PLAIN_HINGE
@@ -293,7 +296,7 @@ def check_solver(cell: Cell) -> Compared:
     found = target.compared_by_duality(W, dual) if plain else target.compared(W)
     if cell.solver in (descent, sgd):
         assert target.identity_error(W, dual) <= ROUNDING * found.size
-        # Nearer than where it started, at zero; Pegasos' steps come near whatever the curvature.
+        # Nearer than its start, at zero; Pegasos' steps come near whatever the curvature.
         assert found.distance <= (0.3 if plain else 0.95) * found.size
     else:
         assert target.identity_error(W, dual) <= found.bound
@@ -304,7 +307,7 @@ def check_solver(cell: Cell) -> Compared:
 def check_forgetting(
     world: World, solve: Solver, batches: Sequence[NDArray[np.int64]], tolerance: float = TOLERANCE
 ) -> list[Compared]:
-    """After each batch the repaired weights are those that the reference finds on the remaining graph."""
+    """After each batch, the repaired weights are the reference's on the remaining graph."""
     model = world.model
     model.begin(*solve(world))
     found = []
@@ -318,14 +321,14 @@ def check_forgetting(
         assert outcome.after is not None
         assert outcome.after.within(tolerance)
         assert (outcome.status, outcome.tolerance) == (RepairStatus.CONVERGED, tolerance)
-        # The certificate's own share is of the weights that it was taken of.
+        # The certificate's own share refers to the weights that it was computed for.
         assert found[-1].bound <= tolerance * (1.0 + tolerance) * found[-1].size
         assert target.identity_error(W, target.objective.dual(target.objective.at(W))) <= found[-1].bound
     return found
 
 
 def two_batches(world: World) -> list[NDArray[np.int64]]:
-    """One node, then a quarter of the others; the only node of a graph at once."""
+    """Return one node, then a quarter of the others; for a single node, one batch."""
     return [nodes for nodes in np.split(world.order[: 1 + len(world.order) // 4], [1]) if nodes.size]
 
 

@@ -1,4 +1,4 @@
-"""After a repair the model is the one that retraining on what remains gives, for every configuration."""
+"""After a repair the model equals retraining on the remaining graph, for every configuration."""
 
 import gc
 import math
@@ -42,7 +42,7 @@ def repairable(configurations: list[Configuration]) -> list[Configuration]:
 
 
 def retrained(oracle: Oracle, tolerance: float = 1e-11) -> tuple[NDArray[np.float64], Problem]:
-    """The weights that training from zero on what remains gives, stacked, (p, C)."""
+    """Return the weights of training from zero on the remaining graph, stacked, (p, C)."""
     rows = oracle.training & oracle.live
     classes = oracle.features.W.shape[2]
     problem = Problem(oracle.H()[rows], oracle.labels[rows], classes, oracle.spec.loss, oracle.spec.regularization)
@@ -50,7 +50,7 @@ def retrained(oracle: Oracle, tolerance: float = 1e-11) -> tuple[NDArray[np.floa
 
 
 def put(oracle: Oracle, W: NDArray[np.float64], problem: Problem) -> None:
-    """Makes W the oracle's weights, with the coefficients that follow from its dual variable."""
+    """Set W as the oracle's weights, with the coefficients from its dual variable."""
     rows = oracle.training & oracle.live
     dual = np.zeros((len(oracle.labels), W.shape[1]))
     dual[rows] = -problem.slopes(problem.H @ W) / (oracle.spec.regularization * max(len(problem.H), 1))
@@ -63,7 +63,7 @@ def put(oracle: Oracle, W: NDArray[np.float64], problem: Problem) -> None:
 
 
 def assert_retrained(stored: StoredModel, oracle: Oracle) -> None:
-    """Weights, predictions, coefficients and certificate of the committed state against retraining."""
+    """Check weights, predictions, coefficients and certificate of the committed state against retraining."""
     resident = stored.resident
     W = stacked(resident.committed.state).numpy()
     best, problem = retrained(oracle)
@@ -94,7 +94,7 @@ def check(configuration: Configuration, path: Path) -> None:
     rng = np.random.default_rng(3)
     for step in range(3):
         if step == 1:
-            # With a preconditioner from before the batch, which must not bring back what the batch removes.
+            # With a preconditioner from before the batch, which must not restore what the batch removes.
             while stored.resident.prefactor_due:
                 stored.resident.preconditioner_cache.advance(time.monotonic() + 0.001)
         removals = removals_of(configuration, oracle, rng, ~model.public)
@@ -133,7 +133,7 @@ def served(graph: Graph, path: Path, spec: ModelSpec | None = None) -> StoredMod
 
 
 def barely_spanned(graph: Graph, condition: float) -> Graph:
-    """`graph` with 30 features that span 20 directions, of which the weakest hardly."""
+    """Return `graph` with 30 features that span 20 directions, the weakest barely."""
     rng = np.random.default_rng(0)
     scales = np.geomspace(1.0, 1.0 / condition, 20)
     features = rng.standard_normal((graph.nodes, 20)) * scales @ np.linalg.qr(rng.standard_normal((30, 20)))[0].T
@@ -154,7 +154,7 @@ def test_a_repair_goes_on_after_its_budget_and_commits_a_version_of_its_own(smal
     assert progress is not None
     assert progress.bound_relative == pytest.approx(outcome.before.relative if outcome.before else None)
     assert not stored.resident.prefactor_due
-    # Overtaken by a batch, it starts again from there.
+    # Overtaken by a batch, it restarts from there.
     stored.remove(Removal(nodes=np.array([7])), budget_s=0.0)
     oracle.remove(np.array([3, 4, 7]), np.empty(0, dtype=np.int64), np.empty((0, 2), dtype=np.int64))
     before = stored.resident.committed.state.version
@@ -186,7 +186,7 @@ def test_a_preconditioner_stays_in_memory_for_a_while_after_the_first_deletion_t
         assert resident.preconditioner is not None
         assert resident.preconditioner.inverse is earlier()
         assert resident.preconditioner.until == 1060.0
-        # In idle time those that replace them are made from what remains.
+        # Idle time makes their replacements from the remaining graph.
         assert resident.prefactor_due
         now += 59.0 if node == 5 else 1.0
     assert resident.prefactor_due
@@ -206,9 +206,9 @@ def test_a_preconditioner_that_expires_during_a_repair_is_replaced_by_another(
     earlier = weakref.ref(resident.preconditioner.inverse)
     used = resident.prepare([Removal(nodes=np.array([5]))])
     resident.commit(used)
-    # Also while whoever committed the batch still holds it.
+    # Even while the committer of the batch still holds it.
     assert earlier() is None
-    # Made by the repair itself, from what remains, they stay.
+    # Made by the repair itself from the remaining graph, they stay.
     assert resident.preconditioner is not None
     assert resident.preconditioner.fresh
     assert not resident.prefactor_due
@@ -286,7 +286,7 @@ def test_a_batch_that_overtakes_a_repair_leaves_nothing_of_it(small: Graph, tmp_
 
 
 def assert_coefficients_can_be_rebuilt(stored: StoredModel, tolerance: float = 1e-12) -> None:
-    """A start that finds those of an earlier version on disk makes those that were committed."""
+    """Check that a start with an earlier version's coefficients on disk rebuilds the committed ones."""
     base = stored.store.load_base()
     garbled = replace(base, beta=np.zeros_like(base.beta))
     version, manifest = stored.store.read_version(stored.ref), stored.store.manifest
@@ -296,7 +296,7 @@ def assert_coefficients_can_be_rebuilt(stored: StoredModel, tolerance: float = 1
 
 
 def distance_to_retraining(stored: StoredModel, oracle: Oracle) -> tuple[float, float]:
-    """|W - W_u| of the committed state, and what the oracle's own minimum may be off by."""
+    """Return |W - W_u| of the committed state, and the possible error of the oracle's own minimum."""
     best, problem = retrained(oracle)
     distance = float(np.linalg.norm(stacked(stored.resident.committed.state).numpy() - best))
     return distance, problem.distance_bound(best)
@@ -327,7 +327,7 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         committed = stacked(resident.committed.state)
         outcome = stored.remove(Removal(nodes=np.array([node])), budget_s=0.0)
         oracle.remove(np.array([node]), no_rows, no_edges)
-        # What it reached is committed, with its coefficients and its bound.
+        # Its result is committed, with its coefficients and its bound.
         reached = outcome.prepared.outcome
         assert reached.status is RepairStatus.PENDING
         assert reached.coefficients is not None
@@ -338,7 +338,7 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
         assert stored.resident.committed.certificate == reached.after
         assert reached.after is not None
         assert distance <= reached.after.bound + rounding
-        # Off an optimum, W is what they say but along faint directions, where they follow it at second order.
+        # Away from an optimum, W is as they say except along faint directions, where they follow it at second order.
         assert_coefficients_can_be_rebuilt(stored, 1e-12 if condition is None else 1e-8)
     assert distance < 0.8 * distance_to_retraining(unrepaired, oracle)[0]
     stored.repair()

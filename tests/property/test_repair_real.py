@@ -1,4 +1,4 @@
-"""Repair on real graphs against weights trained from zero, by another solver, on what remains."""
+"""Repair on real graphs against weights trained from zero by another solver on the remaining graph."""
 
 import math
 from pathlib import Path

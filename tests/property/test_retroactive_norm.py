@@ -1,4 +1,4 @@
-"""The injected-channel norm read from coefficients is what training with such a channel gives."""
+"""The injected-channel norm from coefficients equals that of training with such a channel."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ SMALL, TOLERANCE = 1e-4, 1e-13
 
 
 def exact(configurations: Callable[[], list[Configuration]]) -> list[Configuration]:
-    """Those trained to the optimum, one of each kind of request."""
+    """Return those trained to the optimum, one for each kind of request."""
     found: dict[tuple[object, ...], Configuration] = {}
     for each in configurations():
         if each.solver is SolverKind.NEWTON:
@@ -34,8 +34,9 @@ def exact(configurations: Callable[[], list[Configuration]]) -> list[Configurati
 
 
 def trained_with_channel(model: BuiltModel, nodes: NDArray[np.int64], size: float) -> tuple[NDArray[np.float64], float]:
-    """The channel's rows of W (blocks, C) over its size, and its injected norm by the coefficients, when `model` is
-    trained anew with a channel of `size` on `nodes`, propagation held fixed."""
+    """Train `model` again with a channel of `size` on `nodes`, propagation held fixed. Returns the channel's rows of W
+    (blocks, C) over its size, and its injected norm by the coefficients.
+    """
     graph, spec = model.graph, model.manifest.spec
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
     labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)

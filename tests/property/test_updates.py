@@ -1,6 +1,6 @@
-"""After random updates the model is that of the graph as it should be: rank, coefficients, predictions, and the bound.
+"""After random updates the model matches its expected graph: rank, coefficients, predictions, and the bound.
 
-`python -m pytest -m slow -k ten_thousand` goes on by hundreds of seeds: `-k "ten_thousand and 37"` is one of them.
+`python -m pytest -m slow -k ten_thousand` runs hundreds of seeds at a time: `-k "ten_thousand and 37"` is one of them.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of recovery."""
+"""Fixtures for tests of recovery."""
 
 from tests.support.service.serving import models, serve
 from tests.support.service.sites import site, trained

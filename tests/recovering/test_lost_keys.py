@@ -1,4 +1,4 @@
-"""Key files that are lost, or of another installation: refused by name with what to do, never made anew in silence."""
+"""Lost key files, or those of another installation, are refused by name with a remedy, never silently recreated."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +26,7 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def used(db: Database, keys: Path) -> Keyring:
-    """The keys in `keys`, each of which the database relies on from now on."""
+    """Return the keys in `keys`, each of which the database now depends on."""
     keyring = await open_keyring(db.engine, keys)
     number, digest = keyring.tombstone_hash("tiny", RequestKind.NODE, "7")
     tombstone = Tombstone(RequestKind.NODE, digest, number, await db.accept("7"))
@@ -41,7 +41,7 @@ RELIED_ON = ("api-pepper", "body", "tombstone-1", "unlearner/log-1")
 
 
 async def open_again(db: Database, keys: Path, name: str) -> object:
-    """Open what holds the key of that name, as a start does."""
+    """Open the holder of the named key, as a start does."""
     return await (open_log_keys if name == "unlearner/log-1" else open_keyring)(db.engine, keys)
 
 
@@ -56,7 +56,7 @@ async def test_a_lost_key_that_the_database_relies_on_is_named_and_not_made_anew
             await open_again(db, keys, name)
         assert "Restore" in refusal.value.remedy
         assert not file.exists()
-        # Put back, it is as before; an empty folder in its place is refused as well.
+        # Once put back, it works as before; an empty folder in its place is refused as well.
         file.write_text(kept)
         file.chmod(0o600)
         await open_again(db, keys, name)
@@ -97,7 +97,7 @@ async def test_request_keys_without_those_of_queued_requests_are_refused_until_t
     slots.chmod(0o600)
     with pytest.raises(KeyMissing, match="One request is queued"):
         await open_request_keys(db.engine, keys, db.keyring)
-    # Under another name it is not the file that the requests name; nothing in it is touched.
+    # Under another name it is not the requests' file; nothing in it is touched.
     slots.write_bytes(kept)
     other = slots.rename(slots.with_name("1.slots"))
     with pytest.raises(KeyMissing, match="2 requests are queued"):
@@ -112,14 +112,14 @@ async def test_a_request_that_nobody_took_in_here_does_not_keep_lethe_from_start
 ) -> None:
     kept = await db.accept("7")
     vouched = "(SELECT voucher FROM requests LIMIT 1)"
-    # As the api's login may: with a key that never was, in a file that is there or not, or with none.
+    # With the api's login: a key that never existed, in an existing or missing file, or none.
     async with logged_in(db, API_ROLE) as engine, transaction(engine) as connection:
         for place, voucher in (("0, 2", "NULL"), ("99, 1", "sha256('x')"), ("NULL, NULL", vouched)):
             columns = "(id, model, kind, count, ciphertext, api_key_id, key_file, key_place, voucher)"
             made_up = f"gen_random_uuid(), '{MODEL}', 'node', 1, sha256('x'), '{db.api_key_id}', {place}, {voucher}"
             await connection.execute(text(f"INSERT INTO requests {columns} SELECT {made_up}"))
     keys = await open_request_keys(db.engine, tmp_path / "keys", db.keyring)
-    # One that was taken in still is what it was.
+    # An accepted request is unchanged.
     keys.destroy({kept: KeySlot(0, 1)})
     with pytest.raises(KeyMissing, match="One request is queued"):
         await open_request_keys(db.engine, tmp_path / "keys", db.keyring)

@@ -1,4 +1,4 @@
-"""A model's folder that is lost or damaged, and no backup of it: what the messages say to do works."""
+"""A lost or damaged model folder without a backup: the remedies in the messages work."""
 
 import shutil
 
@@ -32,7 +32,7 @@ def test_a_newly_trained_model_takes_the_place_of_one_that_is_lost_without_what_
     assert "Training on" not in said
     assert not site.model.exists()
 
-    # Under another name it would be another model, of which nothing is known to be deleted.
+    # Another name would be another model, without known deletions.
     build_model(load_dataset(SMALL, data_dirs=[]), ModelSpec(), name="other", dataset="other", split="full").write(
         site.model
     )

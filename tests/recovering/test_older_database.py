@@ -1,4 +1,4 @@
-"""What is told of deletions whose requests the database does not have, because it was restored from an older backup."""
+"""Reporting of deletions whose requests are missing because the database was restored from an older backup."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A store and a database that are not of the same moment: never served as they are, and gone on with by `recover`."""
+"""A store and a database from different moments are never served as they are; `recover` continues with them."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ from tests.support.service.sites import Site, deleted, everything, only_a_start
 
 
 async def until_imported(lethe: Lethe) -> None:
-    """Until the import that waits is served, and the model before it gone."""
+    """Wait until the waiting import is served and the model before it is gone."""
 
     async def is_imported() -> bool:
         return not [path for path in lethe.settings.home.glob(".model.*-*") if path.is_dir()]
@@ -59,7 +59,7 @@ def test_an_older_store_is_refused_and_recover_deletes_again_what_the_database_k
     assert (logged["recovery"], logged["store_before"]) == (str(recovery.version.id), recovery.store_before)
     assert (logged["nodes"], logged["model_version_after"]) == (2, recovery.version.number)
     assert site.world.left_on_disk(site.model) == set()
-    # The store's own record has them again, too, before the service is next started.
+    # The store's own record has them again before the service next starts.
     assert len(Store.open(site.model).tombstones().hashes) == 5
     site.assert_forgotten()
     again = site.recover()
@@ -97,7 +97,7 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
         again = (await lethe.client.post("/deletions", json=node_body("3", "21"))).json()
         assert (set(again["already_deleted"]), again["already_deleted"]["21"]) == ({"3", "21"}, None)
         assert (await lethe.completed(again))["already_deleted_by"] == again["already_deleted"]["3"]
-        # A node that stays, of which the store alone knew that its features were deleted; "30" still has its own.
+        # A remaining node whose deleted features only the store knew; "30" still has its own.
         for nodes in (["20"], ["20", "30"]):
             accepted = (await lethe.client.post("/deletions", json=features_body(*nodes))).json()
             state = await lethe.completed(accepted)
@@ -121,17 +121,17 @@ def test_an_older_database_is_refused_and_recover_keeps_deleted_what_the_store_k
 
     site.serve(sent_again)
     site.world.features.add("30")
-    # The lease's fencing number has gone back with the database; deletions are possible all the same.
+    # The lease's fencing number went back with the database; deletions are still possible.
     site.delete(node_body("30"))
     site.assert_forgotten()
-    # Nor do they come back with a newly trained model.
+    # Nor do they return with a newly trained model.
     imported = site.command("model", "import", site.world.folder)
     assert imported.status == 4
     assert "contains data that was deleted on request: 4 nodes and 1 node whose features" in imported.stderr
     assert site.command("model", "import", site.world.folder, "--exclude-deleted").status == 0
     site.serve(until_imported)
     site.assert_forgotten()
-    # And the log's weights follow from one another, the recovery's from those of a store that it knew nothing of.
+    # The log's weights follow from one another; the recovery's follow from those of a store unknown to it.
     assert {"recovered", "imported"} < {leaf["type"] for leaf in site.verified_leaves()}
 
 
@@ -152,7 +152,7 @@ def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_w
     site.delete(node_body("3"))
     site.restore_database(empty)
     shutil.rmtree(site.settings.home / "keys")
-    # A new database and a new key folder fit each other, and the store's record fits neither.
+    # A new database and a new key folder match each other, and the store's record matches neither.
     ran = site.recover()
     assert ran.status == 1
     assert "1 of the model's tombstones were made with a key that is not in the key folder" in ran.stderr
@@ -168,7 +168,7 @@ def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_w
 def test_tombstones_that_cannot_be_read_are_refused_where_the_database_may_lack_them(site: Site) -> None:
     empty = site.moment()
     site.delete(node_body("3"))
-    # The database has them all, and the store's record is made anew.
+    # The database has them all, and the store's record is rebuilt.
     site.damage_tombstones()
     site.delete(node_body("5"))
     [path] = site.tombstones()
@@ -211,7 +211,7 @@ def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Call
         return list(found)
 
     assert asyncio.run(tables()) == []
-    # The one that belongs here is taken as it is.
+    # The matching one is accepted unchanged.
     asyncio.run(prepare(site.settings))
 
 
@@ -274,7 +274,7 @@ def test_a_recovery_that_was_interrupted_is_gone_on_with(
 
 def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(site: Site) -> None:
     async def accept() -> UUID:
-        # Accepted by a process that never came to delete anything.
+        # Accepted by a process that never deleted anything.
         engine = create_engine(str(site.settings.database_url))
         key = uuid4()
         keys = site.settings.home / "keys"
@@ -299,7 +299,7 @@ def test_requests_whose_keys_are_lost_fail_by_name_when_the_operator_says_so(sit
     ran = site.recover("--accept-lost", "requests")
     assert ran.status == 0, ran.stderr
     assert "Send the failed requests again" in ran.stderr
-    # Store and database were of the same moment: nothing is said to the contrary, and nothing else has changed.
+    # Store and database match: no mismatch is reported, and nothing else has changed.
     assert "1 request failed because of lost keys. Nothing else was changed" in ran.stdout
     assert site.recovered_by_the_log() == []
     assert site.recoveries() == []
@@ -322,5 +322,5 @@ def test_a_lost_pepper_can_be_replaced_and_revokes_every_api_key(site: Site) -> 
     assert ran.status == 0, ran.stderr
     assert "Revoked 1 API key;" in ran.stderr
     assert pepper.exists()
-    # LETHE_ADMIN_KEY is made valid again under the new pepper.
+    # LETHE_ADMIN_KEY is valid again under the new pepper.
     site.serve(only_a_start)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of repairs."""
+"""Fixtures for tests of repairs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `retrained` depends on, and what a repair moves besides forgetting: in record, receipt and page."""
+"""The conditions of `retrained`, and the side effects of a repair: in record, receipt and page."""
 
 import html
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ async def test_record_receipt_and_page_name_what_was_fixed_before_the_deletion(l
     assert FROZEN in (await lethe.completed(accepted))["explanation"]
     receipt = await lethe.receipt(accepted)
     assert FROZEN in receipt["summary"]["what_was_done"]
-    # It is in the log, and so in what is signed.
+    # It is in the log, and so in the signed data.
     [completed] = [entry["leaf"] for entry in receipt["entries"] if entry["leaf"]["type"] == "completed"]
     assert FROZEN in completed["request"]["explanation"]
     printed = await lethe.client.get(f"{accepted['links']['self']}/receipt", params={"format": "html"})

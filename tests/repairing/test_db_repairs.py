@@ -1,4 +1,4 @@
-"""Repairs in the database: whom they were pending for, how they ended, and one event of its end per request."""
+"""Repairs in the database: the waiting requests, the outcomes, and one final event for each request."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -31,7 +31,7 @@ async def database(database_url: str, tmp_path: Path) -> AsyncIterator[Database]
 
 
 def repair(number: int, requests: int = 0, status: RepairStatus = CONVERGED) -> Version:
-    """A version that a repair made."""
+    """Return a version made by a repair."""
     return made(
         number,
         cause=Cause.REPAIR,
@@ -50,7 +50,7 @@ def repair(number: int, requests: int = 0, status: RepairStatus = CONVERGED) -> 
 
 
 async def applied(database: Database, state: RepairStatus, number: int, *nodes: str) -> UUID:
-    """A request that was applied in a batch of its own with a repair in this state."""
+    """Return a request that was applied in its own batch, with a repair in this state."""
     request = await database.accept(*nodes)
     version = made(number, repair=state, distance_bound_after=4.1)
     outcome = AppliedOutcome(request, Guarantee.SPAN, state, "Its repair goes on.", Said())
@@ -98,7 +98,7 @@ async def test_a_pending_repair_ends_once_for_every_request_that_waits_for_it(da
             assert audit.batch.durations_ms == {"project": 1.9, "repair": 410.0}
             events = [event.type for event in await EventRepository(connection).of_request(request)]
             assert events == [EventType.APPLIED, EventType.COMPLETED, EventType.REPAIRED]
-    # Their batches' own weights are what they were.
+    # Their batches' own weights are unchanged.
     held = await database.rows("SELECT number FROM versions WHERE guarantee = 'retrained'")
     assert [row["number"] for row in held] == [9]
 

@@ -1,4 +1,4 @@
-"""Deletions that end in the weights of retraining: at once, later, overtaken, interrupted, and not at all."""
+"""Deletions that end in the weights of retraining: immediately, later, overtaken, interrupted, and not at all."""
 
 import errno
 import os
@@ -68,7 +68,7 @@ async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, sma
     assert served.distance(wanted) <= TOLERANCE
     assert served.is_tidy()
 
-    # Of an edge, too, and of features, the weights forget; the norms are exact again after the repair.
+    # The weights also forget an edge and features; the norms are exact again after the repair.
     edge = next(pair for pair in edges_of(small_model) if not {"12", "57", "3"} & set(pair))
     of_edge = await lethe.completed(await ask(lethe, edge_body(edge)))
     assert_retrained(of_edge, version=2)
@@ -84,7 +84,7 @@ async def test_a_repair_within_its_budget_is_part_of_the_batch(lethe: Lethe, sma
 
 
 async def counted(lethe: Lethe, line: str) -> str:
-    """The metrics, once `line` is among them: a batch is counted after its requests are told to be completed."""
+    """Return the metrics once they contain `line`: a batch is counted after its requests are reported completed."""
 
     async def is_counted() -> bool:
         return line in await lethe.metrics()
@@ -146,7 +146,7 @@ async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_
 async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_states(
     settings: Settings, deferring: Settings, small_model: Path, tolerance: float
 ) -> None:
-    """At once and later; what is recorded under one tolerance stays so under another."""
+    """Immediately and later; a record under one tolerance stays valid under another."""
     named = {"repair_tolerance": tolerance, "factor_age": 90.0}
     async with running(settings.model_copy(update=named)) as lethe:
         await until(lethe.is_ready)
@@ -207,7 +207,7 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
         gate.is_open = True
         await repaired(lethe, accepted)
         gate.is_open = False
-        # None is under way any more: the next one is tried again.
+        # None is in progress any more: the next one is retried.
         await lethe.completed(await lethe.delete("40"))
     assert budgets == [too_short, 0.0, 0.0, too_short]
 
@@ -228,7 +228,7 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
 async def test_a_repair_that_a_crash_interrupts_is_finished_at_the_next_start(
     settings: Settings, small_model: Path, budget: float, owner: type, method: str
 ) -> None:
-    """From the coefficients of a repair within its batch to the last record of one of its own."""
+    """From the coefficients of a repair within its batch to the last record of a separate one."""
     interrupted = settings.model_copy(update={"repair_budget": budget})
     async with running(interrupted) as lethe:
         await until(lethe.is_ready)
@@ -288,13 +288,13 @@ async def test_a_repair_that_falls_short_is_told_and_so_is_the_later_one_that_co
         assert "The repair did not converge; an operator should investigate" in state["explanation"]
         assert "but at most" in state["explanation"]
         told = (await events(settings.database_url))[accepted["id"]]
-        # What a batch's own repair came to, its `applied` event has told.
+        # The `applied` event has reported the result of a batch's own repair.
         assert sorted(told) == sorted(["applied", "completed", *([] if budget else ["not_repaired"])])
         assert (await model_of(lethe))["repair"] == "not_converged"
         await counted(lethe, 'lethe_repairs_not_converged_total{process="unlearner"} 1.0')
         monkeypatch.setattr(RepairRun, "repaired", original)
         assert_retrained(await repaired(lethe, await lethe.delete("3")), version=2 if budget else 4)
-        # The weights are those of retraining without the nodes of the first request too.
+        # The weights are also those of retraining without the first request's nodes.
         state = await lethe.state(accepted)
         assert (state["repair"], state["guarantee"]) == ("converged", "retrained")
         assert state["audit"]["repair_version"] == (await model_of(lethe))["version"]
@@ -451,7 +451,7 @@ async def test_what_the_device_cannot_compute_stays_queued_and_stops_no_other(
         accepted = {node: await ask(lethe, node_body(node)) for node in ("57", "12", "3")}
         for node in ("12", "3"):
             assert_retrained(await lethe.completed(accepted[node]), version=1)
-        # With the others, alone, and again in the next session, which the error has begun.
+        # With the others, alone, and again in the next session, which the error has started.
         await until(is_tried_again)
         assert (await lethe.state(accepted["57"]))["status"] == "queued"
     assert "outage" in {line["event"] for line in logs}

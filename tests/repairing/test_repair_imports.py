@@ -1,4 +1,4 @@
-"""A newly trained model under `--repair always`: what was deleted earlier is repaired before it is served."""
+"""A newly trained model under `--repair always`: earlier deletions are repaired before it is served."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -29,7 +29,7 @@ from tests.support.service.running import Lethe, running
 async def test_what_is_excluded_at_import_is_repaired_before_the_model_is_served(
     settings: Settings, new_model: Path, interrupted: bool
 ) -> None:
-    """Also when a crash falls between the pointer and the coefficients that go with the repaired weights."""
+    """Even if a crash falls between the pointer and the coefficients of the repaired weights."""
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         await lethe.completed(await lethe.delete("7", "9"))
@@ -93,7 +93,7 @@ async def test_an_import_is_completed_once_nothing_of_it_is_left_to_erase(
 async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
     settings: Settings, new_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is deleted meanwhile leaves the new model as well, before it is served."""
+    """Deletions meanwhile also leave the new model before it is served."""
     advance, held_up = Staged.advance, []
     is_open = False
 
@@ -133,7 +133,7 @@ async def test_deletions_and_a_stop_do_not_wait_for_the_repair_of_an_import(
 async def test_keys_of_requests_that_are_not_in_the_database_are_kept_while_an_import_is_amid_its_steps(
     settings: Settings, new_model: Path
 ) -> None:
-    """Whether that database belongs here is known once the import has ended: a backup of it may be from before."""
+    """Only after the import is it known whether that database belongs here: a backup may be older."""
     unknown = uuid4()
     with pytest.MonkeyPatch.context() as patch, capture_logs():
         patch.setattr(Replacement, "install", crash)

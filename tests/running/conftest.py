@@ -1,4 +1,4 @@
-"""Fixtures of the tests of processes."""
+"""Fixtures for tests of processes."""
 
 from tests.support.service.running import small_model
 

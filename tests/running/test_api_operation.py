@@ -15,7 +15,7 @@ from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
 
 LOG_CHECK = {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}}
-#: Every route that needs a key: method, path, body, and the scopes of which one is enough.
+#: Every route that needs a key: method, path, body, and the scopes of which one suffices.
 GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("POST", "/deletions", node_body("1"), (Scope.DELETIONS_WRITE,)),
     ("GET", "/deletions", None, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
@@ -27,12 +27,12 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/log/checks", LOG_CHECK, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
 ]
-#: Those that need two scopes, each with both.
+#: Routes that need two scopes, each with both.
 DECIDING: list[tuple[str, str]] = [
     ("POST", "/deletions/{request_id}/handle"),
     ("POST", "/deletions/{request_id}/extend"),
 ]
-#: What proxies and networks of proxies add to a request.
+#: Headers that proxies and proxy networks add to a request.
 FORWARDING = (
     *("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded", "X-Real-IP"),
     *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "Client-IP", "X-Client-IP", "X-Cluster-Client-IP"),
@@ -119,7 +119,7 @@ async def test_readiness_for_predictions_looks_at_predictions_alone(api: Api, tm
     head = await nobody.head("/readyz/predictions")
     assert (head.status_code, head.content) == (200, b"")
     refused(await nobody.get("/readyz/predictions?all=yes"), 422, "invalid-request")
-    # One that has read no version of the model yet.
+    # A reader that has read no version of the model yet.
     api.app.state.services = replace(api.services, reader=Reader(tmp_path))
     response = await nobody.get("/readyz/predictions")
     document = refused(response, 503, "not-ready")

@@ -1,4 +1,4 @@
-"""`serve` as a process of its own: what it prints and writes, how it stops, and when it refuses to start."""
+"""`serve` as its own process: its output and files, how it stops, and when it refuses to start."""
 
 import json
 import stat

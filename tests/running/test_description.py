@@ -1,4 +1,4 @@
-"""A model is described by what its publication says and the database knows, without the unlearner's memory."""
+"""The description of a model comes from its publication and the database, without the unlearner's memory."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
     one = replace(made(1, repair=RepairStatus.PENDING), weights_sha256_before=trained.weights_sha256)
     async with transaction(db.engine) as connection:
         await VersionRepository(connection).insert(one)
-    # It is committed, and not served yet.
+    # It is committed, but not served yet.
     assert await describe() == trained
     facts = Facts(TRAINED, replace(SERVED, version=1, live_nodes=39, rank=15))
     assert (await describe()).repair_progress == RepairProgress(0, 0, None), "nobody has said anything of it"

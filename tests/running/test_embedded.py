@@ -1,4 +1,4 @@
-"""The private servers survive what happens to processes, keep their ports, and never outlive who uses them."""
+"""The private servers survive the loss of processes, keep their ports, and never outlive their users."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ from service.processes.private_servers.programs import Account, server_account
 from service.settings import load_settings
 from tests.support.preloaded import ROOT
 
-#: A process that runs private servers until it is told to stop or killed, and prints its URLs.
+#: A process that runs private servers until stopped or killed, and prints its URLs.
 HOST = """
 import sys, signal
 from pathlib import Path
@@ -62,7 +62,7 @@ StartHost = Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A LETHE_HOME; whatever a failing test leaves running in it is killed."""
+    """A LETHE_HOME; processes that a failing test leaves in it are killed."""
     folder = tmp_path / "home"
     yield folder
     for process in _servers_in(folder):
@@ -72,7 +72,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def host(home: Path) -> Iterator[StartHost]:
-    """Start a process that runs private servers in `home`, and wait until they serve."""
+    """Return a function that starts a process with private servers in `home`, and waits until they serve."""
     started: list[subprocess.Popen[str]] = []
 
     def start() -> tuple[subprocess.Popen[str], PrivateServers]:
@@ -92,7 +92,7 @@ def host(home: Path) -> Iterator[StartHost]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, PrivateServers]]:
-    """A LETHE_HOME below a closed folder, and the servers that run in it, for tests that stop nothing."""
+    """A LETHE_HOME below a closed folder and its running servers, for tests that stop nothing."""
     closed = tmp_path_factory.mktemp("closed")
     closed.chmod(0o700)
     with Embedded(closed / "home", durable=False) as servers:
@@ -247,7 +247,7 @@ def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
     account = server_account(home / "postgres")
     somebody = subprocess.Popen(["sleep", "600"], user=account.uid, group=account.gid)
     try:
-        # The number in the file is taken by another process of the same account by now.
+        # Another process of the same account now has the id in the file.
         (home / "postgres" / "postmaster.pid").write_text(f"{somebody.pid}\n{home}/postgres\n1\n5432\n\n\n\nready\n")
         (home / "run" / "ports.json").write_bytes(b"\0" * 100)
         (home / "run" / "servers.lock").write_text("nonsense")
@@ -509,7 +509,7 @@ def _both(servers: PrivateServers) -> tuple[str, str]:
 
 
 def _processes(servers: PrivateServers) -> list[tuple[str, str]]:
-    """The URL of each process, and the role that it is to work as."""
+    """Return the URL of each process, and its intended role."""
     assert servers.api_database_url is not None
     assert servers.unlearner_database_url is not None
     return [(servers.api_database_url, API_ROLE), (servers.unlearner_database_url, UNLEARNER_ROLE)]

@@ -1,4 +1,4 @@
-"""A process of the api tells by the lease's row whether anybody unlearns: a restart is waited out, a failure is not."""
+"""An api process learns from the lease's row whether an unlearner works: a restart is waited out, a failure is not."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,7 +48,7 @@ async def test_before_anybody_has_served_it_is_not_ready(db: Database) -> None:
 
 async def test_a_restart_is_waited_out_for_a_stated_time(db: Database) -> None:
     await say(db, Phase.SERVING)
-    # It was killed: what it said last stays.
+    # It was killed, so its last message stays.
     await db.rows("UPDATE leases SET expires_at = clock_timestamp() - interval '1 s'")
     for ago, ready in ((5.0, True), (MOST_AWAY_S - 20.0, True), (MOST_AWAY_S + 5.0, False)):
         await served_ago(db, ago)
@@ -64,7 +64,7 @@ async def test_a_restart_is_waited_out_for_a_stated_time(db: Database) -> None:
 
 
 async def lives(db: Database, holder: str, *, killed: bool = True, after_failure: bool = False) -> None:
-    """Another unlearner serves for a moment; then it is killed, or stopped in order."""
+    """Another unlearner serves briefly; then it is killed, or stopped cleanly."""
     lease = await leases.acquire(db.engine, MODEL, holder, 60, after_failure=after_failure)
     assert lease is not None
     lease = await leases.renew(db.engine, lease, LeaseReport(Condition(Phase.SERVING)))
@@ -75,7 +75,7 @@ async def lives(db: Database, holder: str, *, killed: bool = True, after_failure
 
 
 async def passed(db: Database, seconds: float) -> None:
-    """As much time has passed."""
+    """Shift everything by this many seconds."""
     times = ("served_at", "serving_since", "failing_since")
     earlier = ", ".join(f"{at} = {at} - make_interval(secs => :seconds)" for at in times)
     await db.rows(f"UPDATE leases SET {earlier}", seconds=seconds)
@@ -86,7 +86,7 @@ async def test_an_unlearner_that_serves_for_a_moment_again_and_again_is_not_read
     await lives(db, "first", killed=killed)
     for turn in range(4):
         await passed(db, 20.0)
-        # Where an activity beside it fails, an unlearner gives its lease back in order: the supervisor knows better.
+        # If another activity fails, an unlearner returns its lease cleanly; the supervisor handles the failure.
         await lives(db, f"again {turn}", killed=killed, after_failure=not killed)
     lease = await leases.acquire(db.engine, MODEL, "last", 60, after_failure=not killed)
     assert lease is not None

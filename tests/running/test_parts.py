@@ -1,4 +1,4 @@
-"""Parts that run alone and share private servers: one that ends and comes back cuts the other off from nothing."""
+"""Parts that run alone and share private servers: the end and return of one does not disconnect the other."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def once_answered(ask: Callable[[], T], lethe: LetheProcess) -> T:
-    """What `ask` returns once the service can answer it."""
+    """Return the answer of `ask` once the service can give one."""
     while True:
         try:
             return ask()
@@ -52,7 +52,7 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
         servers = running_servers(home)
         assert version_of(api.delete(["0"])) == 1
 
-        # The unlearner, which has started the servers, is stopped, and comes back.
+        # The unlearner, which has started the servers, is stopped, and returns.
         assert unlearner.stop().status == 0
         with api.client() as client:
             assert api.predict(["40"]).model_version == 1
@@ -60,7 +60,7 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
             unlearner.start()
             assert version_of(client.wait(accepted.id, timeout_s=60.0)) == 2
 
-        # It is killed, and the servers with it, as by a service manager that ends all that a part has started.
+        # It is killed together with the servers, as by a service manager that ends everything a part has started.
         guardian_of(home).terminate()
         unlearner.kill()
         with api.client() as client:
@@ -69,7 +69,7 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
             unlearner.start()
             assert version_of(client.wait(accepted.id, timeout_s=60.0)) == 3
 
-        # The processes that answer, which have started the servers now, are killed, and come back.
+        # The answering processes, which now own the servers, are killed, and return.
         api.kill()
         unlearner.assert_runs()
         api.start()

@@ -1,4 +1,4 @@
-"""Whatever process of a `serve` is killed, it comes back and nothing is lost; when `serve` itself is, all are gone."""
+"""Any killed process of a `serve` returns and nothing is lost; if `serve` itself is killed, all end."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ PARTS = ("unlearner", "api-0", "api-1")
 
 
 def pids(home: Path) -> dict[str, int]:
-    """The processes of the Lethe that runs in `home`, by name."""
+    """Return the processes of the Lethe that runs in `home`, by name."""
     found: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
     return found
 

@@ -1,4 +1,4 @@
-"""A second unlearner stands by: it takes over once the first has died, and what was accepted between is done once."""
+"""A second unlearner stands by: it takes over after the first has died, and work accepted between is done once."""
 
 import asyncio
 from pathlib import Path
@@ -46,7 +46,7 @@ async def test_a_standby_takes_over_from_one_that_is_killed(
     first, second, api = part("unlearner", "first"), part("unlearner", "second"), part("api", "api")
     with first.start(), second, api.start():
         second.launch()
-        # The health check says of both that they are well, once the second stands by.
+        # The health check reports both as well, once the second stands by.
         while "is waiting for the lease." not in (examined := await asyncio.to_thread(doctor)).stdout:
             second.assert_runs()
         assert examined.status == 0
@@ -64,7 +64,7 @@ async def test_a_standby_takes_over_from_one_that_is_killed(
             assert second.until_ready() is None
             assert version_of(client.wait(between.id, timeout_s=60.0)) == 2
         assert version_of(api.delete(["2"])) == 3
-        # The lease went from the first to the second, which on a busy machine may lose and take it again.
+        # The lease moved from the first to the second, which may lose and retake it on a busy machine.
         [(fencing,)] = await fetched(database_url, "SELECT fencing FROM leases")
         assert fencing >= 2
         # Nothing was done twice.

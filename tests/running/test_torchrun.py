@@ -1,4 +1,4 @@
-"""`torchrun` as the starter: the unlearner and another worker, each with a network address of its own."""
+"""`torchrun` as the starter: the unlearner and another worker, each with its own network address."""
 
 import os
 import subprocess
@@ -21,9 +21,9 @@ _OURS, _THEIRS = "10.213.87.1", "10.213.87.2"
 
 @dataclass(frozen=True)
 class Network:
-    """Where two workers are."""
+    """The locations of two workers."""
 
-    #: What is put before a command to run it where the second is.
+    #: Command prefix that runs a command at the second location.
     elsewhere: Sequence[str]
     #: The addresses of the two.
     first: str
@@ -32,7 +32,7 @@ class Network:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """Two network namespaces with a cable between them; two loopback addresses where this user may make none."""
+    """Two network namespaces joined by a cable, or two loopback addresses if this user may not create namespaces."""
     if os.geteuid() or subprocess.run(["ip", "netns", "add", _SPACE], check=False).returncode:
         yield Network((), "127.0.0.2", "127.0.0.1")
         return
@@ -55,14 +55,14 @@ def network() -> Iterator[Network]:
 
 
 def torchrun(rank: int, network: Network, port: int) -> Start:
-    """Starts Lethe's command line as one of two that torchrun starts."""
+    """Start Lethe's command line as one of two that torchrun starts."""
     where = ["--nnodes=2", f"--node-rank={rank}", f"--master-addr={network.first}", f"--master-port={port}"]
     program = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", *where]
     return fresh(*(network.elsewhere if rank else ()), *program, "--no-python", sys.executable, "-m", "service.cli")
 
 
 def connections(process: psutil.Process) -> set[tuple[str, str]]:
-    """Between which addresses a process has connections."""
+    """Return the address pairs of a process' connections."""
     found = [(one.laddr.ip, one.raddr.ip) for one in process.net_connections("tcp") if one.raddr]
     return {(ours.removeprefix("::ffff:"), theirs.removeprefix("::ffff:")) for ours, theirs in found}
 
@@ -80,7 +80,7 @@ def test_torchrun_starts_workers_on_two_hosts(
 
     def started(rank: int, role: str, **settings: Any) -> LetheProcess:
         lethe = LetheProcess(torchrun(rank, network, port), home, role=role, part=role, **settings, **meeting)
-        # Which of them is what, torchrun says.
+        # torchrun assigns their roles.
         lethe._command = ["serve"]
         return lethe
 

@@ -34,7 +34,7 @@ def test_the_second_answers_beside_the_first_and_alone_once_that_has_stopped(
     with part("unlearner", "unlearner").start() as unlearner, old.start(), new:
         assert old.delete(["0"]).status == "completed"
         new.start()
-        # A deletion that either takes is gone from both.
+        # A deletion accepted by either is gone from both.
         for one, other, node in ((old, new, "1"), (new, old, "2")):
             assert one.delete([node]).status == "completed"
             assert other.predict([node, "40"]).deleted == [node]
@@ -45,7 +45,7 @@ def test_the_second_answers_beside_the_first_and_alone_once_that_has_stopped(
         assert new.delete(["3"]).status == "completed"
         assert new.predict(["3", "40"]).deleted == ["3"]
         assert shown_by(new) == ["api2-0", "unlearner"]
-        # The next upgrade takes the name that is free.
+        # The next upgrade takes the free name.
         old.start()
         assert shown_by(old) == ["api-0", "api2-0", "unlearner"]
         assert new.stop().status == 0

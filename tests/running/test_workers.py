@@ -1,4 +1,4 @@
-"""`./lethe serve --workers`: the unlearner computes with others, and comes to what it comes to alone."""
+"""`./lethe serve --workers`: the unlearner computes with others, and gets the same result as alone."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from tests.support.processes.workers import free_port, until_together, workers_t
 
 __all__ = ["cora"]
 
-#: Equal to the last digit, or but for how sums are rounded.
+#: Equal to the last digit, or up to the rounding of sums.
 _EXACT = (
     *("model_version_before", "model_version_after", "rank_before", "rank_after", "directions_removed", "deleted"),
     *("repair_iterations", "repair_version", "repair_tolerance", "factor_age_s", "factor_method", "device"),
@@ -36,14 +36,14 @@ _ROUNDED = (
 
 
 class Served:
-    """A model served by some workers, with servers that others use as well."""
+    """A model served by some workers, with servers shared by others."""
 
     def __init__(self, start: Start, model: Path, home: Path, **settings: Any) -> None:
         copied(model, home / "model")
         self.lethe = LetheProcess(start, home, workers_port=free_port(), **settings)
 
     def deletes(self, nodes: Sequence[str]) -> tuple[list[Audit], NDArray[np.float64]]:
-        """The records of deletions one after the other, and the weights in the end."""
+        """Run deletions one by one. Returns their records and the final weights."""
         records = [self.lethe.delete([node]).audit for node in nodes]
         assert None not in records
         return [record for record in records if record is not None], self.lethe.weights()
@@ -68,7 +68,7 @@ def assert_same_figures(of_two: Sequence[Audit], of_one: Sequence[Audit], *, rep
 
 
 def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], workers: int, **settings: Any) -> None:
-    """Deletions by several workers come to those of one."""
+    """Check that deletions by several workers agree with those by one."""
     found = []
     for count in (1, workers):
         served = Served(start, model, folder / f"home-{count}", workers=count, repair_budget=600, **settings)
@@ -79,7 +79,7 @@ def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], worke
                 until_together(lethe, count, of=count)
             found.append(served.deletes(nodes))
             assert lethe.stop().status == 0
-        # A worker that looks for the next session finds the unlearner gone if that stops first: nothing is lost by it.
+        # A worker looking for the next session may find the unlearner stopped first; nothing is lost.
         lost = [line for line in lethe.log().splitlines() if "workers.lost" in line]
         assert all("The first worker has left." in line for line in lost), lost
     (of_one, weights_of_one), (of_several, weights) = found
@@ -152,7 +152,7 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
     with unlearner.start(), api.start():
         assert workers_told(api) == "1 of 2 compute together"
         assert api.delete(["0"]).status == "completed"
-        # One that has no database, in a home of its own with a copy of the model as it is now.
+        # A worker without a database, in its own home with a copy of the current model.
         copied(home / "model", tmp_path / "elsewhere" / "model")
         worker = LetheProcess(lethe_start, tmp_path / "elsewhere", role="worker", **meeting)
         with worker:

@@ -1,4 +1,4 @@
-"""Databases of the tests' server: empty, or a copy of one that was prepared once."""
+"""Databases on the tests' server: empty, or a copy of one that was prepared once."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from service.db import migrate
 
 
 class Templates:
-    """Databases that were prepared once a session, by name; tests get copies."""
+    """Databases prepared once a session, by name; tests get copies."""
 
     def __init__(self, postgres_url: str) -> None:
         self._postgres_url = postgres_url
@@ -25,7 +25,7 @@ class Templates:
 
     @contextmanager
     def copy(self, name: str, prepare: Callable[[str], Coroutine[Any, Any, None]]) -> Iterator[str]:
-        """`postgresql://…` of a copy of the database `name`, which `prepare` fills when there is none."""
+        """`postgresql://…` of a copy of the database `name`, which `prepare` fills on first use."""
         if name not in self._made:
             template = _create(self._postgres_url)
             _run_apart(prepare(template))
@@ -36,7 +36,7 @@ class Templates:
 
 @contextmanager
 def fresh_database(postgres_url: str, template: str | None = None) -> Iterator[str]:
-    """`postgresql://…` of a database of one's own, empty or a copy of `template`, dropped at the end of the block."""
+    """`postgresql://…` of a new database, empty or a copy of `template`, dropped at the end of the block."""
     url = _create(postgres_url, template)
     try:
         yield url
@@ -46,7 +46,7 @@ def fresh_database(postgres_url: str, template: str | None = None) -> Iterator[s
 
 def _create(postgres_url: str, template: str | None = None) -> str:
     name = f"test_{uuid.uuid4().hex}"
-    # Without fsync a copy of files is less than half of the work of one through the log.
+    # Without fsync, copying files takes less than half the time of copying through the log.
     _execute(postgres_url, f"CREATE DATABASE {name} STRATEGY FILE_COPY" + (f" TEMPLATE {template}" if template else ""))
     return f"{postgres_url.rpartition('/')[0]}/{name}"
 

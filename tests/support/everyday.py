@@ -1,4 +1,4 @@
-"""Which parameters of a test every run takes; the others are for the sweeps."""
+"""Which parameters of a test every run takes; the others run only in sweeps."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ import pytest
 
 
 def everyday(values: Iterable[Any], *kept: Any) -> list[Any]:
-    """The parameters of a test, of which all but the `kept` are marked slow; a tuple is one value for each name."""
+    """Mark all parameters of a test except the `kept` as slow; a tuple is one value for each name."""
     values = list(values)
     assert all(value in values for value in kept), "what is kept for every day is none of the parameters"
     return [value if value in kept else _slow(*value if isinstance(value, tuple) else (value,)) for value in values]
@@ -22,9 +22,9 @@ def _slow(*values: Any) -> Any:
 def every_case(
     names: str | tuple[str, ...], values: Iterable[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """`pytest.mark.parametrize` as one item, which takes a fraction of the time; a failure names its case.
+    """`pytest.mark.parametrize` as a single item, which takes a fraction of the time; a failure names its case.
 
-    For tests of many quick cases without a fixture of their own each.
+    For tests with many quick cases that share their fixtures.
     """
     names = (names,) if isinstance(names, str) else names
     cases = [value if len(names) > 1 else (value,) for value in values]

@@ -1,4 +1,4 @@
-"""Says of a failed test at once what failed, and how to run it again; the details come at the end."""
+"""Reports a failed test immediately, with the command to run it again; the details follow at the end."""
 
 import shlex
 
@@ -21,6 +21,6 @@ class _Failures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Workers of pytest-xdist report to the process that has the terminal.
+    # Workers of pytest-xdist report to the process with the terminal.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Failures(config))

@@ -1,4 +1,4 @@
-"""Where the tests keep their files: in memory, where there is room, since they make and remove very many small ones."""
+"""The folder of the tests' files: in memory if there is room, since tests create and remove many small files."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ import psutil
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "lethe-tests-"
-#: What must be free, of the file system and of memory (bytes); the everyday tests use at most a quarter of it.
+#: Required free space, in the file system and in memory (bytes); everyday tests use at most a quarter of it.
 _ROOM = 4 << 30
 
 
 def new_folder() -> Path | None:
-    """A new folder in memory that belongs to this process; None where there is no such file system, or no room."""
+    """Create a folder in memory that belongs to this process; None without such a file system or without room."""
     if not _has_room():
         return None
     for left in _MEMORY.glob(f"{_PREFIX}*"):

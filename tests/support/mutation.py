@@ -3,8 +3,8 @@
     python -m tests.support.mutation --seed 48 --mutants 60 --results before.ndjson
     python -m tests.support.mutation --replay before.ndjson --results after.ndjson
 
-The first draws the mutants. The second makes the same ones in another version of the code, and exits with 1 if one
-survives that was killed before. Results are written one by one: a run that was cut off resumes.
+The first command draws the mutants. The second makes the same ones in another version of the code, and exits with 1 if
+a mutant survives that was killed before. Results are written one by one, so an interrupted run resumes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _TEST_HANGS_AFTER_S = 240
 
 @dataclass(frozen=True)
 class Target:
-    """A core file, and the tests that should notice its mistakes; those that are quickest come first."""
+    """A core file, and the tests that should notice its mistakes, quickest first."""
 
     path: str
     tests: tuple[str, ...]
@@ -46,7 +46,7 @@ _BATCHING = ("tests/unit/service/unlearner", "tests/batching", "tests/repairing"
 _LOG = ("tests/unit/service/log", "tests/evidence")
 _ACCESS = ("tests/unit/service/access", "tests/access", "tests/accepting/test_write_only_keys.py")
 
-#: By names that stay when files move.
+#: Names that stay when files move.
 TARGETS = {
     "projection": Target("projector/forgetting/projection.py", _FORGETTING),
     "gram": Target("projector/forgetting/gram.py", _FORGETTING),
@@ -79,20 +79,20 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: in which function of which target, and what stands there instead of what.
+    """One mistake: the function of a target, the original text and its replacement.
 
-    It is found again in another version of the file by what it replaces, not by its line.
+    In another version of the file, it is located by the original text, not by its line.
     """
 
     target: str
     function: str
     before: str
     after: str
-    #: Among the same exchanges of the same function, counted from 0.
+    #: Its number among equal replacements in the same function, from 0.
     occurrence: int
 
 
-#: An exchange in a source text: the function it is in, the start and end of what goes, and what comes instead.
+#: A replacement in a source text: its function, the start and end of the original, and the new text.
 @dataclass(frozen=True)
 class _Exchange:
     function: str
@@ -128,7 +128,7 @@ _ARITHMETIC: dict[type[ast.operator], ast.operator] = {
 
 
 class _Exchanges(ast.NodeVisitor):
-    """Every mistake that can be made in a module; texts, annotations, imports and error messages are left alone."""
+    """Every possible mistake in a module, except in strings, annotations, imports and error messages."""
 
     def __init__(self, source: str) -> None:
         self.found: list[_Exchange] = []
@@ -218,7 +218,7 @@ class _Exchanges(ast.NodeVisitor):
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         other = _ARITHMETIC.get(type(node.op))
-        # A union of dictionaries has no other operator.
+        # A union of dictionaries has no alternative operator.
         if other is not None and not isinstance(node.right, ast.Dict):
             self._exchange(node, f"({ast.unparse(ast.BinOp(node.left, other, node.right))})")
         self.generic_visit(node)
@@ -229,7 +229,7 @@ class _Exchanges(ast.NodeVisitor):
 
 
 def _mutants(target: str) -> Iterator[tuple[Mutant, bytes]]:
-    """Every mutant of a target, and the source that has it."""
+    """Yield every mutant of a target, and its source."""
     source = (ROOT / TARGETS[target].path).read_bytes()
     visitor = _Exchanges(source.decode())
     visitor.visit(ast.parse(source))
@@ -243,7 +243,7 @@ def _mutants(target: str) -> Iterator[tuple[Mutant, bytes]]:
 
 
 def _drawn(seed: int, count: int) -> list[Mutant]:
-    """As many of each file, so that a change of one file leaves the draws of others as they are."""
+    """Draw equally many for each file, so that changing one file does not change the draws of others."""
     mutants = []
     for position, target in enumerate(TARGETS):
         share = count // len(TARGETS) + (position < count % len(TARGETS))
@@ -253,7 +253,7 @@ def _drawn(seed: int, count: int) -> list[Mutant]:
 
 
 def _copied(folder: Path) -> Path:
-    """The code and its tests, without what git ignores."""
+    """Copy the code and its tests, without what git ignores."""
     names = ["projector", "model_store", "service", "lethe_client", "benchmarks", "tests", "docs", "examples", "docker"]
     for name in names:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -264,7 +264,7 @@ def _copied(folder: Path) -> Path:
 
 
 def _noticed_by(copy: Path, mutant: Mutant, source: bytes) -> str | None:
-    """The test that fails with this mutant, and only with it; "hang" if one does not end; None if all pass."""
+    """Return the test that fails only with this mutant; "hang" if one does not end; None if all pass."""
     file = copy / TARGETS[mutant.target].path
     original = file.read_bytes()
     file.write_bytes(source)
@@ -276,8 +276,8 @@ def _noticed_by(copy: Path, mutant: Mutant, source: bytes) -> str | None:
 
 
 def _first_failure(copy: Path, tests: tuple[str, ...]) -> str | None:
-    """The first test that fails, "hang", or None if none does."""
-    # pytest runs a file once, also if it is named twice.
+    """Return the first test that fails, "hang", or None if none does."""
+    # pytest runs a file once, even if it is named twice.
     existing = [test for test in tests if (copy / test.partition("::")[0]).exists()]
     command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
     command += [f"--timeout={_TEST_HANGS_AFTER_S}", *existing]
@@ -304,7 +304,7 @@ def _read(path: Path) -> dict[Mutant, str | None]:
 
 
 def _judge(mutants: list[Mutant], results: Path) -> dict[Mutant, str | None]:
-    """What notices each mutant, asked where `results` does not say it yet."""
+    """Return the test that notices each mutant, running only those missing from `results`."""
     known = _read(results)
     sources: dict[Mutant, bytes] = {}
     for name in {mutant.target for mutant in mutants}:
@@ -322,7 +322,7 @@ def _judge(mutants: list[Mutant], results: Path) -> dict[Mutant, str | None]:
 
 
 def main() -> int:
-    """Make the mutants, print what notices each, and compare with an earlier run if there is one."""
+    """Make the mutants, print the test that notices each, and compare with an earlier run if given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=48)
     parser.add_argument("--mutants", type=int, default=60)

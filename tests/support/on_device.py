@@ -1,9 +1,9 @@
-"""A pytest plugin that runs numerical tests on the device that TEST_DEVICE names.
+"""A pytest plugin that runs numerical tests on the device named by TEST_DEVICE.
 
-The device becomes the default of what tests call. Tensors that a test makes are moved there, and come back where the
-test reads them as arrays, so that its oracle stays in numpy. The code under test gets no such help: a tensor of its own
-on the wrong device is an error. The summary counts the tests that allocated memory on a CUDA device, and names the
-others.
+The device becomes the default of the functions that tests call. Tensors made by a test are moved there, and come back
+when the test reads them as arrays, so that its oracle stays in numpy. The code under test gets no such help: its own
+tensor on the wrong device is an error. The summary counts the tests that allocated memory on a CUDA device, and names
+the others.
 """
 
 import sys
@@ -26,7 +26,7 @@ from projector.graph.features import FeatureMatrix
 from projector.network.propagation import Propagator
 from tests.support.device import DEVICE
 
-#: Named by tests without a device; elsewhere they are always given one.
+#: Functions that tests call without a device; other code always passes one.
 _CALLED: tuple[Callable[..., Any], ...] = (
     model_store.build.build_model,
     projector.model.fit,
@@ -47,7 +47,7 @@ _ALLOCATIONS = "allocations on the device"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Moves tests to the device until the end of the run."""
+    """Move tests to the device until the end of the run."""
     for function in _CALLED:
         _set_default(function)
     hypothesis.settings.register_profile("device", deadline=None)
@@ -60,13 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Notes what has been allocated on the device before the test and its fixtures."""
+    """Record the allocations on the device before the test and its fixtures."""
     item.user_properties.append((_ALLOCATIONS, _allocations()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports what has been allocated since then; pytest-xdist carries it to the first process."""
+    """Report the allocations since then; pytest-xdist sends them to the first process."""
     report = yield
     report.user_properties = [
         (name, _allocations() - int(value)) if name == _ALLOCATIONS and isinstance(value, int) else (name, value)
@@ -76,7 +76,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says which tests used the device."""
+    """List the tests that did not use the device."""
     reports = [each for name in ("passed", "failed") for each in terminalreporter.stats.get(name, ())]
     counts = {each.nodeid: dict(each.user_properties).get(_ALLOCATIONS, 0) for each in reports if each.when == "call"}
     never = sorted(test for test, count in counts.items() if not count)
@@ -86,12 +86,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _allocations() -> int:
-    # By its number, which torch need not ask for: tests pretend that there is no device.
+    # With an explicit number, torch does not query the device, since tests may pretend that there is none.
     return int(torch.cuda.memory_stats(torch.device(DEVICE).index or 0).get("allocation.all.allocated", 0))
 
 
 def _set_default(function: Callable[..., Any]) -> None:
-    """Makes DEVICE the default of the parameter `device`."""
+    """Make DEVICE the default of the parameter `device`."""
     keyword = function.__kwdefaults__
     if keyword and "device" in keyword:
         keyword["device"] = DEVICE
@@ -102,7 +102,7 @@ def _set_default(function: Callable[..., Any]) -> None:
 
 
 class _TensorsOfTests(TorchFunctionMode):
-    """Tensors that tests make are on the device, and on the CPU where tests read them as arrays."""
+    """Keeps tensors made by tests on the device, and moves them to the CPU when tests read them as arrays."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -115,12 +115,12 @@ class _TensorsOfTests(TorchFunctionMode):
 
 
 def _from_numpy(array: Any, from_numpy: Callable[[Any], Tensor] = torch.from_numpy) -> Tensor:
-    """In place of torch's own, which no mode sees."""
+    """Replaces torch's own, which no mode intercepts."""
     return from_numpy(array).to(DEVICE) if _by_a_test() else from_numpy(array)
 
 
 def _by_a_test() -> bool:
-    """Whether the innermost caller that is ours is a test, and not what it tests."""
+    """Whether the innermost caller in this project is a test rather than the code under test."""
     frame = sys._getframe(2)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -1,7 +1,7 @@
-"""Python programs that start at once, each in a fork of one process that has imported what they need.
+"""Python programs that start quickly, each in a fork of one process that has imported their modules.
 
-As a program, `preloaded.py MODULE…` imports the modules, calls a function where `MODULE:FUNCTION` names one, and then
-does what its standard input asks for, a JSON object per line:
+As a program, `preloaded.py MODULE…` imports the modules, and calls the function of each `MODULE:FUNCTION`. It then
+follows standard input, a JSON object per line:
 
     {"start": {...}}    answered by the process id of what was started
     {"poll": pid}       answered by the exit status, as `subprocess` gives it, or null while it runs
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process(Protocol):
-    """What the tests use of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that tests use."""
 
     pid: int
     #: Its standard output.
@@ -41,12 +41,12 @@ class Process(Protocol):
     def send_signal(self, number: int) -> None: ...
 
 
-#: Starts one program with arguments, an environment, a working folder and a file that its standard error is added to.
+#: Starts a program with arguments, an environment, a working folder and a file that collects its standard error.
 Start = Callable[[Sequence[str], Mapping[str, str], Path, Path], Process]
 
 
 def fresh(*command: str) -> Start:
-    """Start `command` as anybody would."""
+    """Start `command` in the usual way."""
     return partial(_popen, command)
 
 
@@ -60,7 +60,7 @@ def _popen(
 
 
 class Preloaded:
-    """A process that has imported some modules, to be forked."""
+    """A process that has imported some modules, for forking."""
 
     def __init__(self, *modules: str, path: Sequence[Path] = (ROOT,)) -> None:
         self._turn = threading.Lock()
@@ -73,11 +73,11 @@ class Preloaded:
         )
 
     def python(self, *command: str) -> Start:
-        """Start what `python -P` would with `command`: `-m`, a module, or a file, and arguments."""
+        """Start what `python -P` would with `command`: `-m` and a module, or a file, and arguments."""
         return partial(self._fork, command)
 
     def ask(self, verb: str, about: Any) -> int | None:
-        """One line of its protocol, answered."""
+        """Send one line of its protocol and return the answer."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         with self._turn:
@@ -87,14 +87,14 @@ class Preloaded:
         return answer
 
     def close(self) -> None:
-        """End the process; what it started goes on."""
+        """End the process; the programs that it started continue."""
         self._program.communicate()
 
     def _fork(
         self, command: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
     ) -> "Forked":
         with tempfile.TemporaryDirectory() as beside:
-            # A pipe with a name: open once both ends are.
+            # A named pipe: opening it waits for both ends.
             pipe = Path(beside, "stdout")
             os.mkfifo(pipe)
             order = {"environment": dict(environment), "folder": str(folder), "stdout": str(pipe), "stderr": str(log)}
@@ -104,14 +104,14 @@ class Preloaded:
 
 
 def service_preloaded() -> Preloaded:
-    """The service, imported once for all processes of it that are started."""
+    """Import the service once for all its processes."""
     processes = ("service.processes.api_process", "service.processes.unlearner_process", "service.unlearner.workers")
     modules = (*processes, "service.processes.prepare", "service.cli.main")
     return Preloaded(*modules, "tests.support.processes.forked_children:install", "psutil")
 
 
 class Forked:
-    """A `Process` that another one has started."""
+    """A `Process` started by another process."""
 
     def __init__(self, preloaded: Preloaded, pid: int, stdout: TextIO) -> None:
         self.pid = pid
@@ -136,7 +136,7 @@ class Forked:
 
 
 def _become(order: Mapping[str, Any]) -> None:
-    """Be another program, in a process that was just forked."""
+    """Become another program, in a freshly forked process."""
     own = os.environ["PYTHONPATH"].split(os.pathsep)
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -162,7 +162,7 @@ def _become(order: Mapping[str, Any]) -> None:
 
 
 def leave(main: Callable[[], None]) -> NoReturn:
-    """Run a program in a fork and end as it ends, but for taking apart all that was imported, which costs more."""
+    """Run a program in a fork and exit with its status, skipping the teardown of imports, which costs more."""
     status = 0
     try:
         main()
@@ -186,7 +186,7 @@ def ended(pid: int, options: int) -> int | None:
 
 
 def _obey() -> None:
-    """Carry out what standard input asks for until it ends."""
+    """Follow standard input until it ends."""
     for line in sys.stdin:
         [(verb, about)] = json.loads(line).items()
         if verb == "start":
@@ -205,7 +205,7 @@ if __name__ == "__main__":
         imported = importlib.import_module(module)
         if function:
             getattr(imported, function)()
-    # What is there already stays shared with every fork.
+    # Existing objects stay shared with every fork.
     gc.collect()
     gc.freeze()
     _obey()

@@ -1,6 +1,6 @@
-"""Programs that some tests need and a machine may lack: their tests are left out, and the last lines say so.
+"""Programs that some tests need and a machine may lack: their tests are skipped, and the last lines say so.
 
-A test names them by `pytest.mark.needs("chromium")`. `.ci/run` installs them, and fails where one is missing.
+Tests name them by `pytest.mark.needs("chromium")`. `.ci/run` installs them, and fails if one is missing.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-#: By name: the names of its executables, and the Debian package that has it.
+#: For each program: the names of its executables, and its Debian package.
 _PROGRAMS = {
     "chromium": (("chromium", "chromium-browser", "google-chrome"), "chromium"),
     "promtool": (("promtool",), "prometheus"),
@@ -19,7 +19,7 @@ _REASON = "needs "
 
 
 def find_program(name: str) -> str | None:
-    """Its path; None if this machine has none. A variable of its name in capitals, such as `CHROMIUM`, goes first."""
+    """Return its path, or None if missing. A variable with its name in capitals, such as `CHROMIUM`, overrides it."""
     executables, _ = _PROGRAMS[name]
     return os.environ.get(name.upper()) or next(filter(None, map(shutil.which, executables)), None)
 

@@ -1,4 +1,4 @@
-"""Units' results made up, and what claims they bear out."""
+"""Synthetic unit results, and the claims that they support."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,6 @@ def unit(experiment: str, method: str, cases: dict[str, dict[str, Any]], **field
 
 
 def measured(name: str, *records: dict[str, Any]) -> Finding:
-    """As if no example were known that refutes it."""
+    """Judge a claim as if no refuting example were known."""
     (claim,) = (each for each in CLAIMS if each.name == name)
     return found(replace(claim, general=False), Results(records))

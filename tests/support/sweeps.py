@@ -1,7 +1,7 @@
-"""The slow sweeps, `./lethe test --slow`, resume where they were cut off.
+"""The slow sweeps, `./lethe test --slow`, resume where they were interrupted.
 
-Cases that passed are not repeated while no source file has changed; a run that comes to its end forgets them. Everyday
-runs do not make the items of tests that are slow as a whole, of which there are thousands.
+Passed cases are not repeated while no source file has changed; a complete run forgets them. Everyday runs do not
+collect the thousands of items of tests that are entirely slow.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pyt
 
 
 class _Progress:
-    """The cases that have passed, in a file of pytest's cache: the state of the sources, and an id a line."""
+    """Passed cases, in a file of pytest's cache: the state of the sources, then an id per line."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._path = Path(config.rootpath, ".pytest_cache", "passed-slow-tests")

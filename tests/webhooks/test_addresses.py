@@ -1,4 +1,4 @@
-"""Where webhooks may go: what a name leads to is looked up once, checked, and is what is connected to."""
+"""Permitted targets of webhooks: a name is resolved once, checked, and the result is connected to."""
 
 import asyncio
 import datetime
@@ -36,14 +36,14 @@ PRIVATE = [
     *("224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "203.0.113.7"),
     *("::", "::1", "fe80::1", "fe80::1%1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "100::1"),
     *("3fff::1", "3fff:fff:ffff::1", "2001:1::1", "2001:4:112::1", "2001:20::1", "2620:4f:8000::1", "5f00::1"),
-    # Ways to an address of IPv4 that is none of everybody's.
+    # Spellings of a non-public IPv4 address.
     *("::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:a00:1::1", "2002:7f00:1::", "64:ff9b:1::a00:1"),
     "2001:0:4136:e378:8000:63bf:f5ff:fffe",
 ]
 
 
 def leading_to(*answers: list[str]) -> tuple[Callable[..., Any], list[str]]:
-    """A resolver that answers each question with the next of `answers`, the last for ever; and what it was asked."""
+    """Return a resolver that gives `answers` in order, the last one forever; and the names it was asked for."""
     asked: list[str] = []
     left = list(answers)
 
@@ -62,7 +62,7 @@ def test_what_is_everybodys_is_public(text: str) -> None:
 
 @pytest.mark.parametrize("text", PRIVATE)
 async def test_what_is_not_everybodys_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Beside a public one as well: which of the two is connected to is not the name server's to choose.
+    # Also beside a public one: the name server must not choose which of the two is connected to.
     for found in ([text], ["8.8.8.8", text]):
         monkeypatch.setattr(socket, "getaddrinfo", leading_to(found)[0])
         with pytest.raises(AddressRefused, match="is not a public address"):
@@ -111,7 +111,7 @@ def test_what_is_no_receivers_address_is_refused_when_it_is_added(url: str) -> N
 
 
 async def test_a_name_that_leads_elsewhere_a_moment_later_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DNS rebinding: what was checked is what is connected to, and nobody asks again."""
+    """DNS rebinding: the checked address is used, without another lookup."""
     async with receiver() as one:
         url = f"http://dsr.test:{one.port}/hook"
         look_up, asked = leading_to(["127.0.0.1"], ["127.0.0.2"])
@@ -149,7 +149,7 @@ async def test_a_certificate_is_that_of_the_name_and_of_a_known_authority(
 
 
 def certified(name: str, folder: Path) -> ssl.SSLContext:
-    """A server's, with a certificate by itself, whose public part is `certificate.pem` in `folder`."""
+    """Return a server's context with a self-signed certificate, whose public part is `certificate.pem` in `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

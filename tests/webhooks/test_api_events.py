@@ -55,10 +55,10 @@ async def test_a_key_reads_of_its_own_requests_and_an_auditor_of_all(api: Api) -
     ]
     assert [event["data"]["request"] for event in await events(two)] == [second]
     assert len(await events(auditor)) == 4
-    # As everywhere, the reference of what is completed is for the audit alone.
+    # As everywhere, the reference of a completed request is for the audit alone.
     assert {event["data"]["reference"] for event in await events(one)} == {None}
     assert {event["data"]["reference"] for event in await events(auditor)} == {"DSR-20"}
-    # Another's event is no place to read on from, and is not told to be there.
+    # Another's event is not a valid cursor, and its existence is not revealed.
     refused(await two.get("/events", params={"after": (await events(one))[0]["id"]}), 400, "malformed-cursor")
 
 

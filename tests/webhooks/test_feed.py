@@ -1,4 +1,4 @@
-"""The feed: every move is told, once, in an order without holes, and nothing of what a request names."""
+"""The feed: every move appears once, in an order without gaps, without the targets of a request."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -16,7 +16,7 @@ from tests.support.service.webhook_world import DEADLINE, WebhookWorld
 
 
 async def told(world: WebhookWorld, request_id: UUID) -> list[str]:
-    """What is told of a request, in that order."""
+    """Return the events of a request, in order."""
     await world.webhooks().tell()
     return [event.milestone.value for event in await world.feed() if event.request_id == request_id]
 
@@ -49,7 +49,7 @@ async def test_a_move_that_is_taken_back_is_not_told(world: WebhookWorld) -> Non
 
 
 async def test_whoever_reads_on_misses_nothing_that_commits_late(world: WebhookWorld) -> None:
-    """One transaction numbers its event first and commits last: it is told after those that were told before."""
+    """A transaction that numbers its event first and commits last appears after those already reported."""
     first, second = await world.db.accept(), await world.db.accept()
     seen: list[FeedEvent] = []
     async with transaction(world.db.engine) as connection:

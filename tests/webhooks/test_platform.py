@@ -1,4 +1,4 @@
-"""The platform of docs/webhooks.md, run as it is printed there, beside a real Lethe."""
+"""The platform of docs/webhooks.md, run as printed there, with a real Lethe."""
 
 import re
 import time
@@ -49,7 +49,7 @@ def receiving(receiver: Any) -> Iterator[str]:
 
 
 def until(holds: Callable[[], bool], lethe: LetheProcess) -> None:
-    """Return when `holds`, asking again and again while Lethe runs."""
+    """Poll until `holds`, while Lethe runs."""
     end = time.monotonic() + _PATIENCE_S
     while not holds():
         lethe.assert_runs()
@@ -93,7 +93,7 @@ def test_thirty_lines_connect_a_platform(
             ]  # fmt: skip
             assert {event["id"] for event in told} == platform["SEEN"]
         until(lambda: {one["event"]["id"] for one in deliveries(lethe, "delivered")} == platform["SEEN"], lethe)
-        # A key that is not the endpoint's is refused, and the event waits.
+        # A key other than the endpoint's is refused, and the event waits.
         monkeypatch.setenv("WEBHOOK_SECRET", "whsec_" + "A" * 43 + "=")
         platform["ask"]("DSR-32", ["5"])
         until(lambda: "It answered 401." in {one["answer"] for one in deliveries(lethe, "waiting")}, lethe)
@@ -109,14 +109,14 @@ def test_thirty_lines_connect_a_platform(
 
 
 def deliveries(lethe: LetheProcess, state: str) -> list[dict[str, Any]]:
-    """Those in a state."""
+    """Return the deliveries in a state."""
     with lethe.http() as client:
         found: list[dict[str, Any]] = client.get("/webhooks/deliveries", params={"state": state}).json()["deliveries"]
         return found
 
 
 def shown(lethe: LetheProcess) -> str:
-    """The page of webhooks."""
+    """Return the page of webhooks."""
     with httpx2.Client(base_url=lethe.url, follow_redirects=True) as visitor:
         fields = {"form_token": token_in(visitor.get("/dashboard/login").text), "key": KEY, "next": "/dashboard"}
         visitor.post("/dashboard/login", data=fields, headers=SAME_ORIGIN).raise_for_status()
@@ -126,5 +126,5 @@ def shown(lethe: LetheProcess) -> str:
 
 
 def found_in(folder: Path, secret: bytes) -> list[Path]:
-    """The files of a folder that hold a secret."""
+    """Return the files of a folder that contain a secret."""
     return [path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()]

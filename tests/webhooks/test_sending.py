@@ -1,4 +1,4 @@
-"""Webhooks: each event to each receiver, whatever others do; nothing lost, nothing blocked, nothing sent elsewhere."""
+"""Webhooks: each event to each receiver, independent of others; nothing lost, blocked or sent elsewhere."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from tests.support.service.webhook_world import WebhookWorld
 
 @asynccontextmanager
 async def running(webhooks: Webhooks) -> AsyncIterator[None]:
-    """The activity, for the time of the block."""
+    """Run the activity for the block."""
     stop = asyncio.Event()
     task = asyncio.create_task(webhooks.run(stop))
     try:
@@ -123,7 +123,7 @@ async def test_a_receiver_that_hangs_blocks_no_other(world: WebhookWorld, behave
         async with running(world.webhooks(attempt_s=3600.0)):
             ids = [await world.db.accept() for _ in range(20)]
             await until(lambda: _delivered(world, len(ids)))
-            # All that is under way to the one that hangs: a few, and not one more for each event.
+            # All pending deliveries to the hanging one: a few, rather than one more for each event.
             assert 1 <= len(hangs.received) <= 8
     assert await world.states() == {"delivered": 20, "waiting": 20}
 
@@ -246,7 +246,7 @@ async def test_after_three_days_an_event_is_given_up(world: WebhookWorld) -> Non
 
 
 class Killed(BaseException):
-    """The process has gone."""
+    """The process has ended."""
 
 
 @pytest.mark.parametrize("point", [FailurePoint.WEBHOOK_CLAIMED, FailurePoint.WEBHOOK_ANSWERED])
@@ -294,7 +294,7 @@ async def test_a_lost_key_is_told_and_loses_nothing(world: WebhookWorld) -> None
 
 
 async def test_no_node_is_named_and_nothing_measured_is_told(world: WebhookWorld) -> None:
-    """Every body that is sent, walked: names of members, and what they hold."""
+    """Every sent body, walked completely: names of members, and their content."""
     nodes = ["node-of-anna", "ålesund 39", "user/38"]
     async with receiver() as one:
         await world.endpoint(one.url)

@@ -1,21 +1,21 @@
-"""Certified graph removal: a Newton step each for nodes, edges or features, and a budget.
+"""Certified graph removal: one Newton step for each node, edge or feature, within a budget.
 
-Chien, Pan and Milenkovic, "Efficient Model Updates for Approximate Unlearning of Graph-Structured Data", ICLR 2023.
-For every class, with L the summed objective on the training rows before and L' on those (Z') after a removal,
+Chien, Pan and Milenkovic, "Efficient Model Updates for Approximate Unlearning of Graph-Structured Data", ICLR 2023. For
+every class, with L the summed objective on the training rows before and L' on those (Z') after a removal,
 
     Delta = grad L(w) - grad L'(w),    w' = w + H'^-1 Delta.
 
-Training minimises L(w) + b w with b normal of deviation sigma. What a step leaves of the gradient is at most
-gamma |Z'| |H'^-1 Delta| |Z' H'^-1 Delta| (their data-dependent bound, after Guo et al., 2020, Corollary 1; gamma 1/4).
-As long as these bounds, summed since training, are at most the budget sigma epsilon / c with c = sqrt(2 log(1.5 /
-delta)), the weights are (epsilon, delta)-certified (Guo et al., Theorem 3); beyond it they are trained anew.
+Training minimises L(w) + b w with b normal of deviation sigma. The gradient that remains after a step is at most gamma
+|Z'| |H'^-1 Delta| |Z' H'^-1 Delta| (their data-dependent bound, after Guo et al., 2020, Corollary 1; gamma 1/4). The
+weights are (epsilon, delta)-certified (Guo et al., Theorem 3) if these bounds, summed since training, are at most the
+budget sigma epsilon / c with c = sqrt(2 log(1.5 / delta)). Beyond the budget the model is retrained.
 
-Requests go one after another, as published. A node loses its edges, its features and its place in training, and its
-self loop stays; a feature request takes features and place in training, as the authors' code has it.
+Requests are applied one by one, as published. A removed node loses its edges, its features and its place in training,
+and keeps its self loop. A feature request removes features and place in training, as in the authors' code.
 
-Text and code differ in the budget of C classes. The theorems are about one; the code compares the *sum* of the classes'
-bounds with C times the budget, so one class may overspend what another saves. The published figures were made so, and
-it is followed here; `epsilon` of a model says what all its columns together are certified for.
+Text and code differ in the budget of C classes. The theorems are about one class. The code compares the *sum* of the
+classes' bounds with C times the budget, so one class may overspend what another saves. The published figures were made
+so, and this module follows the code. A model's `epsilon` is what all its columns together are certified for.
 
 Published for Cora with 200 of 1,208 training nodes removed at (1, 1e-4): 0.1 % less test accuracy, and four times as
 fast as retraining after each (the paper's abstract). Its code takes P = D^-1 (A + I), L = 2, standardised features
@@ -45,7 +45,7 @@ from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.graph.graph import Graph, feature_rows
 
-#: Lipschitz constant of the second derivative of log(1 + exp(-z)) as the authors take it; its least is 1 / (6 sqrt 3).
+#: Lipschitz constant of the second derivative of log(1 + exp(-z)), as the authors take it; the least is 1 / (6 sqrt 3).
 _GAMMA = 0.25
 
 
@@ -54,18 +54,18 @@ class Embedding(Protocol):
 
     @property
     def error(self) -> float:
-        """At least the Frobenius norm of what the rows lack of H."""
+        """Upper bound on the Frobenius norm of the rows' error against H."""
 
     def rows(self, nodes: Nodes) -> Array | LinearOperator:
-        """Of `nodes` (m,), (m, p)."""
+        """Return the rows of `nodes` (m,), (m, p)."""
 
     def on(self, graph: Graph) -> "Embedding":
-        """The same of `graph`, which has lost edges or features."""
+        """Return the embedding on `graph`, which has lost edges or features."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """H, propagated anew each time."""
+    """H, propagated from scratch each time."""
 
     graph: Graph
     spec: ModelSpec
@@ -82,7 +82,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class CertifiedRemoval:
-    """Forgets by certified steps; `noise` is the deviation of each entry of b, (epsilon, delta) what is certified."""
+    """Forgets by certified steps. `noise` is the deviation of each entry of b; (epsilon, delta) is certified."""
 
     spec: ModelSpec
     noise: float = 0.1
@@ -93,29 +93,29 @@ class CertifiedRemoval:
 
     @property
     def budget(self) -> float:
-        """What each class may leave of its gradient."""
+        """Maximum remaining gradient of each class."""
         return self.noise * self.epsilon / self.c
 
     @property
     def c(self) -> float:
-        """c of delta = 1.5 exp(-c^2 / 2)."""
+        """c from delta = 1.5 exp(-c^2 / 2)."""
         return math.sqrt(2 * math.log(1.5 / self.delta))
 
     def fit(self, graph: Graph) -> "CertifiedModel":
-        """As `Baseline.fit`; raises BaselineError for another loss than `ovr`."""
+        """As `Baseline.fit`. Raises BaselineError if the loss is not `ovr`."""
         check_one_against_rest(self.spec)
         return self.trained(graph, np.ones(graph.nodes, dtype=np.bool_), self.embed(graph, self.spec), 0)
 
     def trained(
         self, graph: Graph, live: NDArray[np.bool_], embedding: Embedding, retrainings: int
     ) -> "CertifiedModel":
-        """The minimum of L(w) + b w on `graph`, with a new b for each training."""
+        """Return the minimum of L(w) + b w on `graph`, with a new b for each training."""
         nodes = np.flatnonzero(graph.train_mask)
         rows = embedding.rows(nodes)
         W = stacked(train_linear(graph, self.spec).weights)
         classes, b = _classes(rows, graph, self.spec), normal(self.noise, (self.seed, retrainings), W.shape)
         found = minima(classes, W, b)
-        # Where training stops short of the minimum it leaves a gradient as well.
+        # Training stops short of the minimum, so it leaves a gradient too.
         left = [one.gradient(w) + each for one, w, each in zip(classes, found.T, b.T, strict=True)]
         weights, spent = blocks_of(found, self.spec), np.linalg.norm(left, axis=1)
         return CertifiedModel(graph, self.spec, live, weights, self, embedding, rows, spent, retrainings)
@@ -127,15 +127,15 @@ class CertifiedModel(LinearModel):
 
     settings: CertifiedRemoval
     embedding: Embedding
-    #: Training rows that the weights stand on, (m, p).
+    #: Training rows of the current weights, (m, p).
     rows: Array | LinearOperator
-    #: Bounds of what training and each class' steps since left of its gradient, (C,).
+    #: Bounds on each class' gradient left by training and by the steps since, (C,).
     spent: Array
     retrainings: int
 
     @property
     def residual_bounds(self) -> Array:
-        """At least |grad L(w) + b| of each class on the exact rows of the remaining graph, (C,).
+        """Upper bound on |grad L(w) + b| of each class on the exact rows of the remaining graph, (C,).
 
         For approximate rows Z = H - E: grad on H minus grad on Z is E^T l'(Z w) + H^T (l'(H w) - l'(Z w)), at most
         |E| |l'(Z w)| + |H| |E| |w| / 4, with |E| at most `Embedding.error`.
@@ -150,11 +150,11 @@ class CertifiedModel(LinearModel):
 
     @property
     def epsilon(self) -> float:
-        """What all columns of W together are certified for, at the same delta: Guo et al., Theorem 3 for one vector."""
+        """Epsilon of all columns of W together, at the same delta: Guo et al., Theorem 3 for one vector."""
         return self.settings.c * float(np.linalg.norm(self.residual_bounds)) / self.settings.noise
 
     def unlearn(self, nodes: Nodes) -> "CertifiedModel":
-        """Without `nodes`, one after another."""
+        """Remove `nodes` one by one."""
         without_nodes(self.live, nodes)
         model = self
         for node in nodes:
@@ -163,13 +163,13 @@ class CertifiedModel(LinearModel):
         return model
 
     def unlearn_edge(self, first: int, second: int) -> "CertifiedModel":
-        """Without the edge between two nodes. Raises BaselineError where there is none."""
+        """Remove the edge between two nodes. Raises BaselineError if it does not exist."""
         if not self.graph.adjacency[first, second]:
             raise BaselineError(f"There is no edge between {first} and {second}.", "Name one that is left.")
         return self._stepped(self.graph.without_edges(np.array([[first, second]])), self.live)
 
     def unlearn_features(self, node: int) -> "CertifiedModel":
-        """Without the features of a training node, which leaves training and keeps its edges."""
+        """Remove the features of a training node, which leaves training and keeps its edges."""
         gone = remaining(self.graph, np.array([node]))
         return self._stepped(replace(self.graph, features=gone.features, train_mask=gone.train_mask), self.live)
 
@@ -192,16 +192,16 @@ class CertifiedModel(LinearModel):
 
 
 def _classes(rows: Array | LinearOperator, graph: Graph, spec: ModelSpec) -> list[OneAgainstRest]:
-    """The problem of every class on the training rows (m, p) of `graph`.
+    """Return the problem of every class on the training rows (m, p) of `graph`.
 
-    As an operator, so that conjugate gradients solve: a Cholesky factor of each class at each removal takes ten times
-    as long on Cora, and it is the step's speed that is published.
+    Rows are an operator, so that conjugate gradients solve. A Cholesky factor for each class and removal takes ten
+    times as long on Cora, and the published figure is the speed of a step.
     """
     return against_rest(aslinearoperator(rows), graph.labels[graph.train_mask], graph.num_classes, spec.regularization)
 
 
 def spectral_norm(rows: Array | LinearOperator) -> float:
-    """The largest singular value of `rows` (m, p)."""
+    """Return the largest singular value of `rows` (m, p)."""
     m, p = rows.shape
     if min(m, p) == 1:
         return float(np.linalg.norm(rows @ np.ones(1) if p == 1 else rows.T @ np.ones(1)))
@@ -211,9 +211,9 @@ def spectral_norm(rows: Array | LinearOperator) -> float:
 
 
 def standardised(graph: Graph) -> Graph:
-    """`graph` with features of mean 0 and variance 1 over all nodes, then divided by the largest row norm.
+    """Return `graph` with features of mean 0 and variance 1 over all nodes, divided by the largest row norm.
 
-    As the authors' code does; columns that are the same everywhere become 0. The result is dense.
+    As in the authors' code. Constant columns become 0. The result is dense.
     """
     X = feature_rows(graph.features, np.arange(graph.nodes))
     deviation = X.std(axis=0)

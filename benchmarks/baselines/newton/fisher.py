@@ -1,11 +1,12 @@
-"""Fisher+: one Newton step on what remains, and noise shaped by the Hessian (Golatkar, Achille and Soatto, 2020).
+"""Fisher+: one Newton step on the remaining graph, and noise shaped by the Hessian (Golatkar, Achille and Soatto,
+2020).
 
 w_u = w - H_r^-1 g_r + H_r^-1/4 b, with Hessian and gradient of the objective (the mean of the paper's Eq. 1) on the
 remaining training nodes, and b normal (the paper's appendix "Details on baseline methods"; Eq. 4 and 8 of Golatkar et
 al., whose B is the Hessian here). Hessian and gradient are taken on the remaining graph, with neighbours' new rows.
 
-The authors' code, while it was public, left the noise out, and the injected class' column of W as it was, and also took
-out of training whatever lies within L hops of a deleted node. Here the text is followed: those nodes did not ask to be
+The authors' code, while it was public, left out the noise and kept the injected class' column of W. It also removed all
+nodes within L hops of a deleted node from training. This module follows the text: those nodes did not ask to be
 forgotten, and without noise the method is a Newton step, which claims nothing.
 """
 
@@ -37,14 +38,14 @@ from projector.graph.graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class FisherModel(LinearModel):
-    """Weights after some steps, and what the next noise is drawn from."""
+    """Weights after some steps, and the state of the noise."""
 
     noise: float
-    #: The seed, and how many deletions there were: each has noise of its own.
+    #: The seed and the number of deletions so far: each deletion has its own noise.
     drawn: tuple[int, int]
 
     def unlearn(self, nodes: Nodes) -> "FisherModel":
-        """One step for all of `nodes` together; a Hessian is factorised for every class."""
+        """Take one step for all of `nodes` together, factorising one Hessian for each class."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         training = np.flatnonzero(graph.train_mask)
         rows = design(graph, self.spec, training)
@@ -58,21 +59,21 @@ class FisherModel(LinearModel):
 
 @dataclass(frozen=True)
 class Fisher:
-    """Forgets by a Newton step and noise; `noise` is the standard deviation of each entry of b."""
+    """Forgets by a Newton step and noise. `noise` is the standard deviation of each entry of b."""
 
     spec: ModelSpec
     noise: float = 0.0
     seed: int = 0
 
     def fit(self, graph: Graph) -> FisherModel:
-        """As `Baseline.fit`; raises BaselineError for another loss than `ovr`."""
+        """As `Baseline.fit`. Raises BaselineError if the loss is not `ovr`."""
         check_one_against_rest(self.spec)
         found = fitted(graph, self.spec)
         return FisherModel(found.graph, found.spec, found.live, found.weights, self.noise, (self.seed, 0))
 
 
 def _step(one: OneAgainstRest, w: Array, b: Array) -> Array:
-    """w - H^-1 g + H^-1/4 b for one class, w and b (p,)."""
+    """Return w - H^-1 g + H^-1/4 b for one class, w and b (p,)."""
     summed = one.curvature(w)
     moved = w - summed.solve(one.gradient(w))
     if not b.any():

@@ -1,23 +1,21 @@
-"""Influence and Influence+: a Newton step that takes the deleted nodes' part of the loss away (Guo et al., 2020).
+"""Influence and Influence+: a Newton step that subtracts the deleted nodes' part of the loss (Guo et al., 2020).
 
-w_u = w + H_r^-1 g_d, with H_r the Hessian on what remains and g_d the gradient on what is deleted (the paper's appendix
-"Details on baseline methods"), of a model trained with a linear term of random slope, L(w) + b w. The Projector paper's
-appendix on dependency argues that on a graph this is not enough: deleting a node changes the rows of H of its
-neighbours as well, so their old part of the loss has to be taken away and their new one given. Three readings of it:
+w_u = w + H_r^-1 g_d, with H_r the Hessian on the remaining nodes and g_d the gradient on the deleted ones (the paper's
+appendix "Details on baseline methods"). The model is trained with a linear term of random slope, L(w) + b w. The
+Projector paper's appendix on dependency argues that this is not enough on a graph. Deleting a node also changes its
+neighbours' rows of H, so their old part of the loss has to be subtracted and their new part added. Three readings:
 
-* `DELETED`: Guo et al. as for independent rows. Neighbours keep the rows they had.
-* `REPLACED`: the appendix' equation: sums over the affected nodes with old rows and, but for the deleted, with new
-  ones. It defines v as the new gradient at the old weights, so that v + H (w_u - w) = 0, and then prints
-  w_u = w + H^-1 v: the sign is wrong, and w - H^-1 v is computed here. (The influence function above it lacks its
-  inverse.)
-* `REMOVED`: what the authors' code did while it was public. The affected nodes' old part is taken away and nothing is
-  given back; the Hessian is that of the other rows. They are out of training from then on: what this comes near to is
-  training on fewer nodes than remain. The code also left out b, and the injected class' column of W; here all columns
-  are updated.
+* `DELETED`: Guo et al. for independent rows. Neighbours keep their old rows.
+* `REPLACED`: the appendix' equation: sums over the affected nodes with old rows and, except for the deleted ones, with
+  new rows. It defines v as the new gradient at the old weights, so that v + H (w_u - w) = 0, and then prints w_u = w +
+  H^-1 v. The sign is wrong; w - H^-1 v is computed here. (The influence function above it lacks its inverse.)
+* `REMOVED`: the authors' code while it was public. It subtracts the affected nodes' old part and adds nothing; the
+  Hessian is that of the other rows. The affected nodes leave training for good, so this approximates training on fewer
+  nodes than remain. The code also left out b, and the injected class' column of W; here all columns are updated.
 
-Where training found the optimum exactly and b = 0, `REPLACED` is one Newton step on the remaining graph: v is then all
-of the gradient there. The appendix says that nodes within L hops are affected. That holds for D^-1 A, which it takes;
-D^-1/2 A D^-1/2, which the model takes, has the degrees of neighbours in its rows, and reaches one hop further.
+If training found the optimum exactly and b = 0, `REPLACED` is one Newton step on the remaining graph, since v is then
+the whole gradient there. The appendix says that nodes within L hops are affected. That holds for its D^-1 A. The model
+uses D^-1/2 A D^-1/2, whose rows contain the degrees of neighbours, so a deletion reaches one hop further.
 """
 
 from dataclasses import dataclass
@@ -52,13 +50,13 @@ from projector.network.spec import PropagationKind
 
 
 class Affected(Enum):
-    """What becomes of training nodes that are not deleted but whose rows change."""
+    """Treatment of training nodes that remain but whose rows change."""
 
-    #: They keep the rows they had.
+    #: They keep their old rows.
     DELETED = auto()
-    #: Their old rows are exchanged for their new ones.
+    #: Their new rows replace the old ones.
     REPLACED = auto()
-    #: They are taken out of training as well.
+    #: They leave training as well.
     REMOVED = auto()
 
 
@@ -67,18 +65,18 @@ class InfluenceModel(LinearModel):
     """Weights trained with a linear term, and updated since."""
 
     affected: Affected
-    #: Rows of H that the weights stand on, with their nodes: (m, p) and (m,).
+    #: Rows of H behind the weights, with their nodes: (m, p) and (m,).
     rows: Array | LinearOperator
     nodes: Nodes
 
     def unlearn(self, nodes: Nodes) -> "InfluenceModel":
-        """One step for all of `nodes` together."""
+        """Take one step for all of `nodes` together."""
         live, graph = without_nodes(self.live, nodes), remaining(self.graph, nodes)
         deleted = np.isin(self.nodes, nodes)
         if self.affected is Affected.REPLACED:
             changed = np.isin(self.nodes, np.flatnonzero(within_hops(self.graph, nodes, reach(self.spec))))
         elif self.affected is Affected.REMOVED:
-            # The authors' code: whatever is within L hops, whichever the normalisation.
+            # The authors' code takes all nodes within L hops, whatever the normalisation.
             deleted = np.isin(self.nodes, np.flatnonzero(within_hops(self.graph, nodes, self.spec.hops)))
             changed = deleted
         else:
@@ -103,7 +101,7 @@ class InfluenceModel(LinearModel):
 
 @dataclass(frozen=True)
 class Influence:
-    """Forgets by an influence function; `noise` is the standard deviation of each entry of b."""
+    """Forgets by an influence function. `noise` is the standard deviation of each entry of b."""
 
     spec: ModelSpec
     affected: Affected
@@ -111,7 +109,7 @@ class Influence:
     seed: int = 0
 
     def fit(self, graph: Graph) -> InfluenceModel:
-        """The minimum of L(w) + b w for every class; raises BaselineError for another loss than `ovr`."""
+        """Minimise L(w) + b w for every class. Raises BaselineError if the loss is not `ovr`."""
         check_one_against_rest(self.spec)
         nodes = np.flatnonzero(graph.train_mask)
         rows = design(graph, self.spec, nodes)
@@ -123,5 +121,5 @@ class Influence:
 
 
 def reach(spec: ModelSpec) -> int:
-    """From how many hops away a deleted node changes rows of H."""
+    """Return the distance in hops up to which a deletion changes rows of H."""
     return spec.hops if spec.propagation is PropagationKind.ROW else spec.hops + 1

@@ -1,6 +1,6 @@
-"""One class against the rest: the objective that certified removal is made for, its gradient and its Hessian.
+"""One class against the rest: the objective of certified removal, with its gradient and Hessian.
 
-As in Guo et al. (2020), Eq. 1, sums and not means over m rows: L(w) = sum_i log(1 + exp(-s_i w h_i)) + m lambda/2
+As in Guo et al. (2020), Eq. 1, sums over m rows rather than means: L(w) = sum_i log(1 + exp(-s_i w h_i)) + m lambda/2
 |w|^2, which is m times the paper's Eq. 1. One-vs-rest training is one such problem for each class.
 """
 
@@ -19,15 +19,15 @@ from benchmarks.baselines.protocol import Array, BaselineError, Nodes
 from projector import ModelSpec
 from projector.network.spec import LossKind
 
-#: How near a minimum is come to, relative to |w|.
+#: Distance to a minimum, relative to |w|.
 _TOLERANCE = 1e-9
-#: Newton steps, and halvings of one, after which the minimum counts as out of reach; it takes about eight from zero.
+#: Limits on Newton steps and on halvings of one. From zero it takes about eight steps.
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
 
 
-#: Of what is solved by iterations, relative; the most of them, and of the vectors of a Krylov space.
+#: Relative tolerance and limit of iterations, and limit on the vectors of a Krylov space.
 _KRYLOV_TOLERANCE, _MOST_ITERATIONS, _KRYLOV_VECTORS = 1e-10, 10_000, 200
-#: A Krylov space's next direction, relative to the curvature: below it there is none.
+#: A Krylov space is exhausted if its next direction is smaller, relative to the curvature.
 _EXHAUSTED = 1e3 * np.finfo(np.float64).eps
 
 
@@ -35,8 +35,8 @@ _EXHAUSTED = 1e3 * np.finfo(np.float64).eps
 class Curvature:
     """H = Y^T Y + shift I, with Y (m, p) the rows times the roots of their curvatures; factorised on its smaller side.
 
-    With m < p, Woodbury's identity in its dual form: H^-1 = (I - Y^T (Y Y^T + shift I)^-1 Y) / shift. Where Y is an
-    operator nothing is factorised: conjugate gradients solve, and a Krylov space gives the power.
+    With m < p, Woodbury's identity in its dual form: H^-1 = (I - Y^T (Y Y^T + shift I)^-1 Y) / shift. If Y is an
+    operator, nothing is factorised: conjugate gradients solve, and a Krylov space gives the power.
     """
 
     Y: Array | LinearOperator
@@ -49,7 +49,7 @@ class Curvature:
         return bool(rows < columns)
 
     def solve(self, v: Array) -> Array:
-        """H^-1 v for v (p,). Raises BaselineError when conjugate gradients do not get there."""
+        """Return H^-1 v for v (p,). Raises BaselineError if conjugate gradients do not converge."""
         if isinstance(self.Y, LinearOperator):
             found, missed = cg(self._operator, v, rtol=_KRYLOV_TOLERANCE, maxiter=_MOST_ITERATIONS)
             if missed:
@@ -60,7 +60,7 @@ class Curvature:
         return np.asarray((v - self.Y.T @ cho_solve(self._cholesky, self.Y @ v)) / self.shift)
 
     def inverse_quarter(self, v: Array) -> Array:
-        """H^-1/4 v for v (p,), by an eigendecomposition of the smaller side."""
+        """Return H^-1/4 v for v (p,), by an eigendecomposition of the smaller side."""
         if isinstance(self.Y, LinearOperator):
             return _inverse_quarter(self._operator, v)
         values, vectors = eigh(self._gram)
@@ -74,7 +74,7 @@ class Curvature:
         return np.asarray(flat * v + self.Y.T @ (vectors @ (along * (vectors.T @ (self.Y @ v)))))
 
     def product(self, v: Array) -> Array:
-        """H v for v (p,)."""
+        """Return H v for v (p,)."""
         return np.asarray(self.Y.T @ (self.Y @ v) + self.shift * v)
 
     @property
@@ -95,10 +95,10 @@ class Curvature:
 
 
 def _inverse_quarter(A: LinearOperator, v: Array) -> Array:
-    """A^-1/4 v by Lanczos' method; scipy's leaves out the last vector of a Krylov space that is exhausted.
+    """Return A^-1/4 v by Lanczos' method. Scipy's drops the last vector of an exhausted Krylov space.
 
-    Rounding costs the condition number of A times that of float64, as in `solve`. Raises BaselineError when the most
-    vectors do not suffice.
+    Rounding error is the condition number of A times float64's, as in `solve`. Raises BaselineError if the maximum
+    number of vectors is too small.
     """
     basis = np.zeros((min(v.size, _KRYLOV_VECTORS), v.size))
     basis[0] = v / np.linalg.norm(v)
@@ -110,7 +110,7 @@ def _inverse_quarter(A: LinearOperator, v: Array) -> Array:
         for _ in range(2):
             w = w - basis[: k + 1].T @ (basis[: k + 1] @ w)
         beside.append(float(np.linalg.norm(w)))
-        # What is left of an exhausted space is rounding, and no direction of it.
+        # The remainder of an exhausted space is rounding, not a direction.
         if k + 1 == v.size or beside[-1] <= _EXHAUSTED * max(diagonal):
             beside[-1] = 0.0
             break
@@ -132,19 +132,19 @@ class OneAgainstRest:
     regularization: float
 
     def value(self, w: Array) -> float:
-        """L(w) for w (p,)."""
+        """Return L(w) for w (p,)."""
         return float(np.logaddexp(0.0, -self.s * (self.H @ w)).sum() + self.shift / 2 * (w @ w))
 
     def slopes(self, w: Array) -> Array:
-        """The derivative of each row's loss by its logit, (m,)."""
+        """Return the derivative of each row's loss by its logit, (m,)."""
         return np.asarray(-self.s * expit(-self.s * (self.H @ w)))
 
     def gradient(self, w: Array) -> Array:
-        """The gradient of L, (p,)."""
+        """Return the gradient of L, (p,)."""
         return np.asarray(self.H.T @ self.slopes(w) + self.shift * w)
 
     def curvature(self, w: Array) -> Curvature:
-        """Its Hessian."""
+        """Return the Hessian of L."""
         probability = expit(self.H @ w)
         roots = np.sqrt(probability * (1 - probability))
         if isinstance(self.H, LinearOperator):
@@ -153,14 +153,14 @@ class OneAgainstRest:
 
     @property
     def shift(self) -> float:
-        """m lambda, the least curvature."""
+        """m lambda, the smallest curvature."""
         return self.s.size * self.regularization
 
     def minimum(self, start: Array, linear: Array, tolerance: float) -> Array:
-        """The minimum of L(w) + linear w, by Newton's method from `start` (p,).
+        """Minimise L(w) + linear w by Newton's method from `start` (p,).
 
-        To a gradient of `tolerance` times m lambda |w|, which bounds the relative distance to it. Raises BaselineError
-        when rounding keeps it further off.
+        Stops at a gradient of `tolerance` times m lambda |w|, which bounds the relative distance to the minimum. Raises
+        BaselineError if rounding prevents that.
         """
         w = start
         for _ in range(_MOST_STEPS):
@@ -171,7 +171,7 @@ class OneAgainstRest:
             decrease, before, length = float(gradient @ step), self.value(w) + float(linear @ w), 1.0
             for _ in range(_MOST_HALVINGS):
                 trial = w - length * step
-                # Near the minimum decreases are lost in the rounding of L, and whole steps are right.
+                # Near the minimum, decreases vanish in the rounding of L, and whole steps are right.
                 slack = 1e-13 * abs(before)
                 if self.value(trial) + float(linear @ trial) <= before - 0.25 * length * decrease + slack:
                     break
@@ -183,34 +183,34 @@ class OneAgainstRest:
 
 
 def against_rest(H: Array | LinearOperator, labels: Nodes, classes: int, regularization: float) -> list[OneAgainstRest]:
-    """The problem of every class on the rows H (m, p) with labels (m,)."""
+    """Return the problem of every class on the rows H (m, p) with labels (m,)."""
     return [OneAgainstRest(H, np.where(labels == c, 1.0, -1.0), regularization) for c in range(classes)]
 
 
 def chosen(H: Array | LinearOperator, mask: NDArray[np.bool_]) -> Array | LinearOperator:
-    """The rows of H (m, p) in `mask` (m,)."""
+    """Return the rows of H (m, p) in `mask` (m,)."""
     if isinstance(H, LinearOperator):
         return aslinearoperator(sp.eye_array(mask.size, format="csr")[mask]) @ H
     return H[mask]
 
 
 def columns(found: Iterable[Array]) -> Array:
-    """W (p, C) from its columns, one of each class."""
+    """Build W (p, C) from its columns, one for each class."""
     return np.stack(list(found), axis=1)
 
 
 def minima(classes: Iterable[OneAgainstRest], W: Array, b: Array) -> Array:
-    """The minimum of L(w) + b w for every class, from W, (p, C) each."""
+    """Minimise L(w) + b w for every class, from W; W and b are (p, C)."""
     return columns(one.minimum(w, each, _TOLERANCE) for one, w, each in zip(classes, W.T, b.T, strict=True))
 
 
 def normal(deviation: float, seed: int | tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Independent normal entries; zeros for a deviation of 0."""
+    """Draw independent normal entries; zeros for a deviation of 0."""
     return np.random.default_rng(seed).normal(scale=deviation, size=shape)
 
 
 def check_one_against_rest(spec: ModelSpec) -> None:
-    """Raises BaselineError unless the model is trained with one logistic regression a class."""
+    """Raise BaselineError unless the model is trained with one logistic regression for each class."""
     if spec.loss is not LossKind.OVR:
         raise BaselineError(
             f"The loss is {spec.loss}: second-order removal is defined for logistic regression.", "Use the loss ovr."

@@ -1,24 +1,24 @@
-"""ScaleGUN's lazy local propagation: rows of H kept up to a residue, and mended where a deletion touches them.
+"""ScaleGUN's lazy local propagation: rows of H kept up to a residue, and updated where a deletion touches them.
 
-Yi and Wei, "Scalable and Certifiable Graph Unlearning: Overcoming the Approximation Error Barrier", ICLR 2025. With
-t_0 = D^1/2 X and t_k = A D^-1 t_(k-1), the blocks of H are P^k X = D^-1/2 t_k. What is kept of t_k is a reserve q_k and
-a residue r_k that was not propagated further, with
+Yi and Wei, "Scalable and Certifiable Graph Unlearning: Overcoming the Approximation Error Barrier", ICLR 2025. With t_0
+= D^1/2 X and t_k = A D^-1 t_(k-1), the blocks of H are P^k X = D^-1/2 t_k. For each t_k the method stores a reserve q_k
+and a residue r_k that was not propagated further, with
 
     q_0 + r_0 = D^1/2 X,    q_k + r_k = A D^-1 q_(k-1).
 
-A push moves an entry of r_k larger than `residue` to q_k and its shares to the neighbours' r_(k+1). When edges go, the
-reserves of the nodes that lost some are scaled with their degrees, so that what they gave each neighbour stays as it
-was; then only these nodes' residues are wrong, and are set right by the two equations before the next push.
+A push moves an entry of r_k larger than `residue` to q_k and its shares to the neighbours' r_(k+1). When edges are
+removed, the reserves of nodes that lost edges are scaled with their degrees, so that their contributions to each
+neighbour stay the same. Only these nodes' residues are then wrong. The two equations correct them before the next push.
 
-The removal itself is that of `certified_removal`, with these rows and with what their error may add to the gradient.
-With e_k = t_k - q_k, e_k = r_k + A D^-1 e_(k-1); D^-1/2 A D^-1/2 has norm 1 at most, so block k is off by at most
-sum_(j <= k) |D^-1/2 r_j|, which never exceeds the paper's sqrt(n) L residue for a column (its lemma for the embedding).
-The sum of the residues kept is used, as the authors' code does, since it is far less. How it enters the gradient's
-bound is derived where it is used (`CertifiedModel.residual_bounds`). Their code (of October 2024) adds, for each class,
-twice the norm of the columns' sums of residues where edges go, and nothing where nodes or features do; here it is
-counted each time. The text of their Theorem 4.5 was not at hand.
+The removal itself is that of `certified_removal`, with these rows and their possible error in the gradient. With e_k =
+t_k - q_k, e_k = r_k + A D^-1 e_(k-1). D^-1/2 A D^-1/2 has norm 1 at most, so the error of block k is at most sum_(j <=
+k) |D^-1/2 r_j|, which never exceeds the paper's sqrt(n) L residue for a column (its lemma for the embedding). The code
+here uses the sum of the stored residues, as the authors' code does, since it is far smaller. Its part in the gradient's
+bound is derived in `CertifiedModel.residual_bounds`. Their code (of October 2024) adds, for each class, twice the norm
+of the columns' sums of residues when edges are removed, and nothing for nodes or features. Here it is counted each
+time. The text of their Theorem 4.5 was not available.
 
-Theirs is C++ that changes its arrays in place; this one copies them at each deletion, so its times say little.
+Theirs is C++ that changes its arrays in place. This one copies them at each deletion, so its times say little.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ from projector import ModelSpec
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import PropagationKind
 
-#: The authors' for small graphs (their README).
+#: The authors' value for small graphs (their README).
 RESIDUE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class LazyRows:
-    """Reserves and residues of all nodes, (L + 1, n, d) float64 each, on one graph. Not to be written to."""
+    """Reserves and residues of all nodes, (L + 1, n, d) float64 each, on one graph. Read-only."""
 
     graph: Graph
     spec: ModelSpec
@@ -50,7 +50,7 @@ class LazyRows:
 
     @classmethod
     def of(cls, graph: Graph, spec: ModelSpec, residue: float = RESIDUE) -> "LazyRows":
-        """Pushed from nothing. Raises BaselineError for anything but `sym` with self loops of weight 1."""
+        """Push from zero. Raises BaselineError for anything but `sym` with self loops of weight 1."""
         if spec.propagation is not PropagationKind.SYM or spec.self_loops != 1.0:
             raise BaselineError(
                 "Lazy propagation is of D^-1/2 (A + I) D^-1/2.", "Use the propagation sym with self loops of weight 1."
@@ -66,7 +66,7 @@ class LazyRows:
 
     @cached_property
     def errors(self) -> Array:
-        """At least the Frobenius norm of what each block lacks, (L + 1,)."""
+        """Upper bounds on the Frobenius norm of each block's error, (L + 1,)."""
         scaled = self.residues / np.sqrt(degrees(self.graph))[:, None]
         return np.cumsum(np.linalg.norm(scaled, axis=(1, 2)))
 
@@ -77,7 +77,7 @@ class LazyRows:
         return np.concatenate(list(scaled), axis=1)
 
     def on(self, graph: Graph) -> "LazyRows":
-        """As `Embedding.on`: only what the change touches is computed."""
+        """As `Embedding.on`. Computes only what the change touches."""
         changed = degrees(graph) != degrees(self.graph)
         difference = graph.features - self.graph.features
         if isinstance(difference, np.ndarray):
@@ -87,7 +87,7 @@ class LazyRows:
         return self._mended(graph, np.flatnonzero(changed))
 
     def _mended(self, graph: Graph, touched: Nodes) -> "LazyRows":
-        """The equations set right for `touched`, whose edges or features changed, and pushed on from there."""
+        """Correct the equations for `touched`, whose edges or features changed, and push from there."""
         q, r, d = self.reserves.copy(), self.residues.copy(), degrees(graph)
         shares = sp.csr_array((graph.adjacency + sp.eye_array(graph.nodes)) @ sp.diags_array(1 / d))
         q[:, touched] *= (d[touched] / degrees(self.graph)[touched])[:, None]
@@ -104,7 +104,7 @@ class LazyRows:
             reached = np.flatnonzero(within_hops(graph, pushed, 1))
             r[k + 1, reached] += shares[reached][:, pushed] @ moved
             reached = np.union1d(reached, touched)
-        # Nothing comes after the last hop, so its residues cost nothing to take over.
+        # Nothing follows the last hop, so taking over its residues costs nothing.
         q[-1, reached] += r[-1, reached]
         r[-1, reached] = 0.0
         return LazyRows(graph, self.spec, self.residue, q, r)
@@ -123,5 +123,5 @@ def scalegun(
 
 
 def degrees(graph: Graph) -> Array:
-    """Of A + I, (n,)."""
+    """Return the degrees of A + I, (n,)."""
     return np.asarray(graph.adjacency.sum(axis=1)).ravel() + 1.0

@@ -1,9 +1,9 @@
 """Closeness to retraining (the paper's Figure 3).
 
-A share of the training nodes is deleted. |W_u - W_p|_F / |W|_F, and the mean over deleted, remaining and test nodes of
-|p_p - p_u|_2, both models answering on the whole graph (that of before for deleted nodes), where u is retraining with
-the same lambda, or of the same network. W is the optimum before the deletion, for every method: one that is trained
-with noise has longer weights of its own, and shorter ones has the mean of shards.
+A share of the training nodes is deleted. The figures are |W_u - W_p|_F / |W|_F, and the mean over deleted, remaining
+and test nodes of |p_p - p_u|_2. Both models answer on the whole graph (for deleted nodes, on the graph before). u is
+retraining with the same lambda, or of the same network. W is the optimum before the deletion, for every method: weights
+trained with noise are longer, and the mean of shards is shorter.
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ from benchmarks.paper.units import Cases, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
-#: Of the training nodes, deleted.
+#: Deleted share of the training nodes.
 _SHARES = (0.01, 0.02, 0.05, 0.10)
 
 
@@ -39,7 +39,7 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
             {
                 "nodes": nodes.size,
                 "weights": _relative(left.weights, retrained.weights, _before(graph, optimum, spec, unit.seed).weights),
-                # Deleted nodes have no place in the graph any more: both models answer on that of before.
+                # Deleted nodes are missing from the remaining graph, so both models answer on the graph before.
                 "deleted": _apart(left.predict_on(graph), retrained.predict_on(graph), nodes),
                 "remaining": _apart(*there, np.flatnonzero(kept)),
                 "test": _apart(*there, np.flatnonzero(graph.test_mask)),
@@ -50,7 +50,9 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
 
 
 def retraining_of(method: str) -> str:
-    """The method that retrains what `method` trains; that of a fine-tuned ridge regression is the regression."""
+    """Return the retraining method that `method` is compared with. For a fine-tuned ridge regression, it is the
+    regression.
+    """
     if is_squared(method):
         return EDITOR_RETRAINING if method.startswith("graph editor") else SQUARED_RETRAINING
     network = next((word for word in method.replace(",", "").split() if word in set(Kind)), None)
@@ -59,7 +61,7 @@ def retraining_of(method: str) -> str:
 
 @lru_cache(maxsize=len(_SHARES))
 def retrained_without(graph: Graph, method: str, spec: ModelSpec, share: float, seed: int) -> Trained:
-    """By `method`, without the nodes `drawn`; kept for what is measured in a row."""
+    """Retrain by `method` without the nodes `drawn`. Cached for consecutive measurements."""
     return _before(graph, method, spec, seed).unlearn(drawn(graph, share, seed))
 
 

@@ -1,4 +1,4 @@
-"""Of how many deletions, of single nodes and of random shares of all nodes, the projection takes nothing."""
+"""How many deletions, of single nodes and of random shares of all nodes, leave the projection without effect."""
 
 import numpy as np
 import torch
@@ -11,12 +11,12 @@ from projector.graph.graph import Graph
 
 #: Random deletions of each share in one unit.
 _DRAWS = 10
-#: Nodes whose support is computed at a time.
+#: Number of nodes whose support is computed together.
 _CHUNK = 2_048
 
 
 def identity(graph: Graph, unit: Unit) -> Cases:
-    """Deletions in which no direction is lost, so that the projection leaves W as it is."""
+    """Count the deletions that lose no direction, so that the projection leaves W as it is."""
     features = FeatureMatrix(graph.features)
     gram = factorise(features, np.ones(graph.nodes, dtype=np.bool_))
     alone = nodes_losing_a_direction(features, gram).size
@@ -30,9 +30,9 @@ def identity(graph: Graph, unit: Unit) -> Cases:
 
 
 def nodes_losing_a_direction(features: FeatureMatrix, gram: Gram) -> NDArray[np.int64]:
-    """The nodes whose deletion, each alone, takes a direction of the span with it: the rule of `gram.downdate`.
+    """Return the nodes whose deletion, each alone, loses a direction of the span, by the rule of `gram.downdate`.
 
-    A candidate has leverage x M+ x^T near 1; its direction is lost when no other row has a part along it.
+    A candidate has leverage x M+ x^T near 1. Its direction is lost if no other row has a part along it.
     """
     every = np.arange(features.nodes, dtype=np.int64)
     lost: list[NDArray[np.int64]] = []
@@ -55,12 +55,12 @@ def nodes_losing_a_direction(features: FeatureMatrix, gram: Gram) -> NDArray[np.
 
 
 def directions_lost(features: FeatureMatrix, gram: Gram, deleted: NDArray[np.int64]) -> int:
-    """How many directions of the span go with the rows `deleted` (m,), without updating anything.
+    """Count the directions of the span that are lost with the rows `deleted` (m,), without updating anything.
 
-    The candidates of `gram.downdate`, decided as in `nodes_losing_a_direction`.
+    The candidates are those of `gram.downdate`, decided as in `nodes_losing_a_direction`.
     """
     X_D = features.dense_rows(deleted)
-    # R instead of X_D has the same leverages beside zeros, and the same directions.
+    # R has the same leverages as X_D, apart from zeros, and the same directions.
     rows = torch.linalg.qr(X_D, mode="r").R if X_D.shape[0] > X_D.shape[1] else X_D
     Y = rows @ gram.M_pinv
     eigenvalues, vectors = torch.linalg.eigh(Y @ rows.T)

@@ -1,7 +1,7 @@
 """The feature injection test (the paper's Table 1), also at other lambdas.
 
-A share of the training nodes gets a binary feature and a class of its own, the model is trained, exactly these nodes
-are deleted: what is left along the feature's rows of W was learned from them alone.
+A share of the training nodes gets a binary feature and a class of its own. The model is trained, and exactly these
+nodes are deleted. Any remaining weight in the feature's rows of W was learned from them alone.
 """
 
 from dataclasses import replace
@@ -19,18 +19,18 @@ from projector.graph.graph import Graph
 
 
 def injection(graph: Graph, unit: Unit) -> Cases:
-    """The feature injection test with 5 and 10 % of the training nodes."""
+    """Run the feature injection test with 5 and 10 % of the training nodes."""
     for share in (0.05, 0.10):
         yield f"{share:g}", _injected(graph, unit, spec_of(unit.dataset, unit.method), share)
 
 
 def regularization(graph: Graph, unit: Unit) -> Cases:
-    """The same with 5 %, for every lambda that a method could be given; empty where its training does not end."""
+    """Run the test with 5 % for every lambda a method could use; empty if training does not converge."""
     for each in LAMBDAS:
         try:
             found = _injected(graph, unit, replace(spec_of(unit.dataset), regularization=each), 0.05)
         except BaselineError:
-            # Influence and certified removal with noise have no minimum within reach of rounding at a small lambda.
+            # At a small lambda, rounding keeps influence and certified removal with noise from their minimum.
             found = {}
         yield f"{each:g}", found
 
@@ -56,11 +56,11 @@ def _injected(graph: Graph, unit: Unit, spec: ModelSpec, share: float) -> Figure
 
 @lru_cache(maxsize=2)
 def with_channel(graph: Graph, share: float, seed: int) -> Graph:
-    """`graph` with the feature and the class that mark the nodes drawn."""
+    """Return `graph` with a feature and a class that mark the drawn nodes."""
     nodes = drawn(graph, share, seed)
     return inject_channel(graph, [graph.node_ids[node] for node in nodes.tolist()], extra_class=True)
 
 
 def channel_norm(weights: Array | None) -> float | None:
-    """The norm of the last feature's row of W, summed over blocks; None for a model without W."""
+    """Return the norm of the last feature's row of W, summed over blocks; None for a model without W."""
     return None if weights is None else float(np.linalg.norm(weights[:, -1], axis=1).sum())

@@ -1,7 +1,8 @@
-"""Test accuracy as more training nodes are deleted, at random (the paper's Figure 4) or by their degree (its Table 4).
+"""Test accuracy as more training nodes are deleted, at random (the paper's Figure 4) or by degree (its Table 4).
 
-The paper draws Figure 4 for ogbn-arxiv and Table 4 for Flickr and Reddit, none of which can be reached; here both are
-of the graphs that can. Table 4's networks are sampled by ShaDow to fit a GPU, ours see the whole neighbourhood.
+The paper draws Figure 4 for ogbn-arxiv and Table 4 for Flickr and Reddit, none of which is available here. Both are
+measured on the available graphs. Table 4's networks are sampled by ShaDow to fit a GPU; the networks here see the whole
+neighbourhood.
 """
 
 from dataclasses import replace
@@ -15,26 +16,26 @@ from benchmarks.paper.units import Cases, Unit
 from projector.graph.graph import Graph
 from projector.network.spec import Combine
 
-#: Of the training nodes, deleted.
+#: Deleted share of the training nodes.
 _SHARES = (0.01, 0.02, 0.05, 0.10, 0.20)
 #: The paper's "dense" nodes are those of largest degree.
 DENSE, SPARSE = "dense nodes", "sparse nodes"
 
 
 def robustness(graph: Graph, unit: Unit) -> Cases:
-    """1, 2, 5, 10 and 20 % of the training nodes, each with those of the smaller shares among them."""
+    """Delete 1, 2, 5, 10 and 20 % of the training nodes; each share includes the smaller ones."""
     order = np.random.default_rng(unit.seed).permutation(np.flatnonzero(graph.train_mask))
     yield from _accuracies(graph, unit, {f"{share:g}": _first(order, share) for share in _SHARES})
 
 
 def degrees(graph: Graph, unit: Unit) -> Cases:
-    """10 % of the training nodes, of the largest and of the smallest degree; the seed decides between equal ones."""
+    """Delete 10 % of the training nodes, of largest and of smallest degree; the seed orders equal degrees."""
     order = by_degree(graph, unit.seed)
     yield from _accuracies(graph, unit, {DENSE: _first(order[::-1], 0.10), SPARSE: _first(order, 0.10)})
 
 
 def by_degree(graph: Graph, seed: int) -> Nodes:
-    """The training nodes by ascending degree, equal ones in random order."""
+    """Return the training nodes by ascending degree, equal ones in random order."""
     drawn = np.random.default_rng(seed).permutation(np.flatnonzero(graph.train_mask))
     return np.asarray(drawn[np.argsort(np.diff(graph.adjacency.indptr)[drawn], kind="stable")])
 
@@ -44,8 +45,8 @@ def _first(order: Nodes, share: float) -> Nodes:
 
 
 def _accuracies(graph: Graph, unit: Unit, deletions: dict[str, Nodes]) -> Cases:
-    """What each of `deletions`, from the whole graph, does to the accuracy of test nodes."""
-    # The paper's linear GNN here has all hops side by side; networks take no notice.
+    """Yield the test accuracy after each of `deletions` from the whole graph."""
+    # The paper's linear GNN here has all hops side by side. Networks ignore this.
     spec = replace(spec_of(unit.dataset, unit.method), combine=Combine.CONCAT)
     fitted = build(unit.method, spec, unit.seed, spec.regularization).fit(graph)
     before = accuracy(fitted.predict(), graph, graph.test_mask)

@@ -1,7 +1,7 @@
-"""Requests one after another beside all of them at once.
+"""Consecutive requests compared with a single request for all their nodes.
 
-The paper deletes once. A service gets requests all the time: whether twenty of them lead where one of all their nodes
-does, and what each way takes, decides whether the measurements of single deletions say anything about it.
+The paper deletes once, but a service receives requests continually. This experiment compares the result and the time of
+twenty requests with those of one. It shows whether measurements of single deletions apply to a service.
 """
 
 import time
@@ -15,14 +15,14 @@ from benchmarks.paper.setting import drawn, forgotten, spec_of
 from benchmarks.paper.units import Cases, Unit
 from projector.graph.graph import Graph
 
-#: Of the training nodes, deleted.
+#: Deleted share of the training nodes.
 _SHARES = (0.01, 0.05, 0.10)
-#: Into how many requests the nodes are split, at most.
+#: Maximum number of requests that the nodes are split into.
 _REQUESTS = 20
 
 
 def sequential(graph: Graph, unit: Unit) -> Cases:
-    """1, 5 and 10 % of the training nodes in 20 requests and in one: how far apart, and from retraining."""
+    """Delete 1, 5 and 10 % of the training nodes in 20 requests and in one, and measure the distances."""
     spec = spec_of(unit.dataset)
     fitted = build(unit.method, spec, unit.seed, spec.regularization).fit(graph)
     assert fitted.weights is not None

@@ -1,4 +1,4 @@
-"""Chien et al.'s 200 removals one by one on Cora at (1, 1e-4), of nodes, edges and features, beside retraining."""
+"""Chien et al.'s 200 removals one by one on Cora at (1, 1e-4), of nodes, edges and features, against retraining."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _REMOVED = 200
 
 
 def stream(graph: Graph, unit: Unit) -> Cases:
-    """200 training nodes, 200 edges and 200 training nodes' features, in random order, each by a certified step."""
+    """Remove 200 training nodes, 200 edges and 200 nodes' features, in random order, each by a certified step."""
     prepared = standardised(graph)
     spec = ModelSpec(loss=LossKind.OVR, regularization=CERTIFIED_LAMBDA, propagation=PropagationKind.ROW)
     training, random = np.flatnonzero(graph.train_mask), np.random.default_rng(unit.seed)
@@ -49,7 +49,7 @@ def stream(graph: Graph, unit: Unit) -> Cases:
                 "seconds": spent,
                 "seconds_of_one_retraining": once,
                 "epsilon": left.epsilon,
-                # Of the gradient since the last training, the mean of the classes; their code compares the sums.
+                # The mean over classes of the gradient since the last training; their code compares the sums.
                 "budget_spent": float(left.residual_bounds.mean()),
                 "budget": settings.budget,
             },

@@ -1,10 +1,10 @@
 """The support vector machine of the paper's appendix ("Connection and potential application to SVM unlearning").
 
-The appendix measures nothing. It says that weights trained from zero by gradients lie in the span of the rows trained
-on, prints the dual with the constraint sum alpha_i y_i = 0, and proposes the projection followed by some iterations of
-Pegasos, where Tsai et al. (2014) have the iterations alone and so no guarantee. All of it is evaluated here, with the
-feature injection test: the hinge as it is by Pegasos' steps, and smoothed over a width of 1, which has an optimum that
-Newton's method reaches and a dual whose alpha_i are known from the margins.
+The appendix measures nothing. It says that weights trained from zero by gradients lie in the span of the training rows,
+and prints the dual with the constraint sum alpha_i y_i = 0. It proposes the projection followed by some iterations of
+Pegasos. Tsai et al. (2014) use the iterations alone, and so have no guarantee. All of this is evaluated here with the
+feature injection test. The plain hinge is trained by Pegasos' steps. The hinge smoothed over a width of 1 has an
+optimum that Newton's method reaches, and a dual whose alpha_i follow from the margins.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from projector import ModelSpec, fit
 from projector.graph.graph import Graph
 from projector.network.losses import loss_of
 
-#: Of fine-tuning.
+#: Number of fine-tuning iterations.
 _ITERATIONS = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """The objective, a mean over rows H (m, p) of one machine per class, and its steps."""
+    """The objective, a mean over rows H (m, p) of one machine for each class, and its steps."""
 
     H: Array
     labels: torch.Tensor
@@ -36,29 +36,29 @@ class Machine:
 
     @classmethod
     def of(cls, graph: Graph, spec: ModelSpec) -> "Machine":
-        """That of the training nodes of `graph`."""
+        """Build the machine of the training nodes of `graph`."""
         rows = np.flatnonzero(graph.train_mask)
         return cls(representation(graph, spec, rows), torch.from_numpy(graph.labels[rows]), spec)
 
     def slopes(self, W: Array) -> Array:
-        """A subgradient of each row's loss by its logits, (m, C); at the smoothed hinge's optimum -alpha_i y_i."""
+        """Return a subgradient of each row's loss by its logits, (m, C); -alpha_i y_i at the smoothed optimum."""
         return loss_of(self.spec.loss).residual(torch.from_numpy(self.H @ W), self.labels).numpy()
 
     def outside(self, W: Array) -> float:
-        """The share of W (p, C) that no combination of rows gives, in Frobenius norm."""
+        """Return the share of W (p, C) outside the span of the rows, in Frobenius norm."""
         combination = np.linalg.lstsq(self.H.T, W, rcond=None)[0]
         return float(np.linalg.norm(W - self.H.T @ combination) / np.linalg.norm(W))
 
     def imbalance(self, W: Array) -> float:
-        """|sum_i alpha_i y_i| of all classes beside sum_i alpha_i: 0 if the dual had the constraint that is printed."""
+        """Return |sum_i alpha_i y_i| over sum_i alpha_i, for all classes: 0 if the dual had the printed constraint."""
         signed = self.slopes(W)
         return float(np.abs(signed.sum(axis=0)).sum() / np.abs(signed).sum())
 
     def tuned(self, W: Array, taken: int, iterations: int = _ITERATIONS) -> Array:
-        """W (p, C) after `iterations` of descent with all rows.
+        """Return W (p, C) after `iterations` of descent with all rows.
 
-        By 1 / (lambda + the largest curvature) each, and where the loss has none by Pegasos' 1 / (lambda t), t going on
-        from the steps `taken`.
+        The step is 1 / (lambda + the largest curvature). A loss without curvature takes Pegasos' 1 / (lambda t), where
+        t continues from the steps `taken`.
         """
         decay, curvature = self.spec.regularization, loss_of(self.spec.loss).largest_curvature
         steepest = curvature * float(np.linalg.norm(self.H, 2)) ** 2 / len(self.H)
@@ -69,7 +69,7 @@ class Machine:
 
 
 def svm(graph: Graph, unit: Unit) -> Cases:
-    """5 and 10 % of the training nodes with a channel of their own, deleted by the projection and by fine-tuning."""
+    """Give 5 and 10 % of the training nodes a channel of their own, then delete them by projection and fine-tuning."""
     spec = spec_of(unit.dataset, unit.method)
     for share in (0.05, 0.10):
         nodes, injected = drawn(graph, share, unit.seed), with_channel(graph, share, unit.seed)

@@ -1,8 +1,8 @@
-"""Deleted edges, told from pairs that never were edges and from edges that are still there.
+"""Detect deleted edges among pairs that never were edges and edges that remain.
 
-One in a hundred edges is deleted at once, by methods that can: the projection, which leaves the weights as they are
-when no node goes, the repair, and training anew. An area under the curve of 0.5 is chance. The attacker has the edges
-that are left for its trend; other pairs are drawn at random, as many of each kind.
+One in a hundred edges is deleted in one request. The methods are those that can delete edges: the projection, which
+leaves the weights as they are when no node is deleted, the repair, and retraining. An area under the curve of 0.5 is
+chance. For its trend, the attacker has the remaining edges. Other pairs are drawn at random, equally many of each kind.
 """
 
 from functools import lru_cache, partial
@@ -25,7 +25,9 @@ _SHARE = 0.01
 
 
 def edges(graph: Graph, unit: Unit) -> Cases:
-    """Before and after, and, for a change alone, after beside the model trained anew without these edges."""
+    """Compare before and after. For the score by change, also compare after with the model retrained without these
+    edges.
+    """
     spec, method = spec_of(unit.dataset, unit.method), unit.method.removesuffix(SOFTMAX)
     deleted, kept, never = drawn_pairs(graph, unit.seed)
     left = graph.without_edges(deleted)
@@ -54,12 +56,12 @@ def edges(graph: Graph, unit: Unit) -> Cases:
 
 
 def drawn_pairs(graph: Graph, seed: int) -> tuple[Nodes, Nodes, Nodes]:
-    """Edges to delete, as many that stay, and as many pairs that never were edges, (k, 2) each, ends ascending."""
+    """Draw edges to delete, as many that stay, and as many pairs that never were edges, (k, 2) each, ends ascending."""
     random = np.random.default_rng(seed)
     every = np.stack(sp.triu(graph.adjacency, format="coo").coords, axis=1).astype(np.int64)
     size = max(1, round(_SHARE * len(every)))
     chosen = every[random.permutation(len(every))[: 2 * size]]
-    # Sparse graphs: of so many pairs, enough are no edges.
+    # In sparse graphs, enough of these pairs are not edges.
     pairs = np.unique(np.sort(random.integers(graph.nodes, size=(6 * size + 100, 2)), axis=1), axis=0)
     apart = np.asarray(graph.adjacency[pairs[:, 0], pairs[:, 1]]).ravel() == 0
     never = random.permutation(pairs[apart & (pairs[:, 0] < pairs[:, 1])])[:size]

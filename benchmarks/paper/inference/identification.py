@@ -1,4 +1,4 @@
-"""Who was deleted, told from answers of other nodes, exact and rounded: how often first, and the median rank."""
+"""Identify the deleted node from other nodes' answers, exact and rounded: rate of first ranks, and the median rank."""
 
 from benchmarks.attacks.identification import matched_filter, neighbours
 from benchmarks.attacks.ranking import first, place
@@ -8,7 +8,7 @@ from projector.graph.graph import Graph
 
 
 def identification(graph: Graph, unit: Unit) -> Cases:
-    """Thirty nodes deleted one at a time, of up to 5,000 candidates."""
+    """Delete thirty nodes one at a time, among up to 5,000 candidates."""
     victim = victim_of(graph, unit)
     known = victim.known
     labels, count = graph.labels[known.candidates], known.candidates.size

@@ -1,22 +1,21 @@
-"""U-LiRA on every method: what unlearned nodes leave, as an attacker of each node's own sees it (`attacks.lira`).
+"""U-LiRA on every method: traces of unlearned nodes, as seen by one attacker for each node (`attacks.lira`).
 
-A tenth of the training nodes are targets. Each of the models has nine tenths of the other training nodes, drawn anew,
-and a random half of the targets: it is trained on both, and unlearns those targets, 5 % of the training nodes, in one
-request. The other half of the targets is not in its graph and never was. What it is compared with is trained on the
-same nine tenths without any target. Models come in pairs with opposite halves, so that each target is unlearned by
-exactly half of the models. Exact unlearning leaves weights that do not depend on which half it was: nothing can be told
-then.
+A tenth of the training nodes are targets. Each model has nine tenths of the other training nodes, drawn for each model,
+and a random half of the targets. It is trained on both, and unlearns those targets, 5 % of the training nodes, in one
+request. The other half of the targets was never in its graph. The reference is trained on the same nine tenths without
+any target. Models come in pairs with opposite halves, so that exactly half of the models unlearn each target. Exact
+unlearning leaves weights that do not depend on the half, so the attacker cannot tell which it was.
 
-What Hayes et al. leave open, since their examples are images and not nodes, and what is followed here:
+Hayes et al. use images, not nodes, and leave these points open. The choices here:
 
-* A deleted node has no answer on the remaining graph. The attacker knows its features and edges, and asks the weights
-  about every target on the whole graph of before, with all nodes and edges (`Trained.predict_on`), after unlearning as
-  after retraining. A service that answers about the remaining graph alone gives less.
-* Two questions. "unlearned or retrained" is theirs: a model that has unlearned the target, or one retrained without it,
-  which has unlearned nothing; whatever sets the method's weights apart from retraining's helps. "unlearned or never
-  there": in both cases a model that has unlearned 5 % by the method, with the target among them or not; only what the
-  node itself left helps.
-* Noise of methods that add it is drawn anew for every model, as it would be for the one attacked.
+* A deleted node has no answer on the remaining graph. The attacker knows its features and edges, and queries the
+  weights about every target on the whole earlier graph, with all nodes and edges (`Trained.predict_on`), after
+  unlearning as after retraining. A service that answers only on the remaining graph reveals less.
+* There are two questions. "unlearned or retrained" is theirs: one model has unlearned the target, the other was
+  retrained without it and has unlearned nothing. Any difference between the method's weights and retrained ones helps.
+  "unlearned or never there": both models have unlearned 5 % by the method, with or without the target among them. Only
+  traces of the node itself help.
+* Methods that add noise draw it again for every model, as for the attacked one.
 """
 
 from collections.abc import Callable
@@ -37,29 +36,30 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 
 RETRAINED_QUESTION, NEVER_THERE_QUESTION = "unlearned or retrained", "unlearned or never there"
-#: Those whose second-order step is defined for logistic regression alone.
+#: Methods whose second-order step is defined for logistic regression alone.
 ONE_AGAINST_REST = ("influence+", "influence+, authors' code", "fisher+", "fisher+, without noise")
 _TARGETS, _TRAINED = 0.1, 0.9
-#: Half of them teach the attackers about the others. Of a made-up graph that shows no more than that it runs, fewer.
+#: Number of models; half of them teach the attackers about the others. A synthetic graph only tests that it runs, so it
+#: has fewer.
 _MODELS, _FEW_MODELS, _SMALL_GRAPH = 64, 8, 1_000
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """What the models are trained on, the same for every method, and the answers of those retrained."""
+    """The models' training sets, the same for every method, and the answers of the retrained ones."""
 
     graph: Graph
     #: Ascending, (T,).
     targets: Nodes
-    #: Which targets each model is trained on and unlearns, (K, T).
+    #: Targets that each model is trained on and unlearns, (K, T).
     members: Mask
-    #: What each is trained on besides.
+    #: The other training nodes of each model.
     training: tuple[Nodes, ...]
     #: Confidences of the models retrained without any target, (K, T).
     retrained: Array
 
     def unlearned(self, make: Callable[[int], Baseline]) -> Array:
-        """Confidences (K, T) of models that have unlearned their targets; `make` is given the number of the model."""
+        """Return confidences (K, T) of models that have unlearned their targets; `make` takes the model's number."""
         found = []
         for number, (member, training) in enumerate(zip(self.members, self.training, strict=True)):
             graph = _trained_on(
@@ -71,7 +71,9 @@ class Shadows:
 
 
 def lira(graph: Graph, unit: Unit) -> Cases:
-    """For each loss the method has and either question, figures with intervals, and how many models and targets."""
+    """Yield, for each loss of the method and each question, figures with intervals, and the numbers of models and
+    targets.
+    """
     models = _MODELS if graph.nodes > _SMALL_GRAPH else _FEW_MODELS
     losses = (LossKind.OVR,) if unit.method in ONE_AGAINST_REST else (LossKind.OVR, LossKind.SOFTMAX)
     for loss in losses:
@@ -108,9 +110,10 @@ def lira(graph: Graph, unit: Unit) -> Cases:
 
 @lru_cache(maxsize=2)
 def shadows_of(graph: Graph, spec: ModelSpec, seed: int, models: int, share: float) -> Shadows:
-    """For an even number of models, random targets, a `share` of the training nodes, and what those retrained answer.
+    """Draw targets, a `share` of the training nodes, for an even number of models, and record the retrained models'
+    answers.
 
-    Kept for both losses. Raises BaselineError for a graph with too few training nodes to draw targets from.
+    Cached for both losses. Raises BaselineError if a graph has too few training nodes to draw targets from.
     """
     random = np.random.default_rng(seed)
     everyone = np.flatnonzero(graph.train_mask)
@@ -138,7 +141,7 @@ def _trained_on(graph: Graph, nodes: Nodes) -> Graph:
 
 
 def _confidence(graph: Graph, answers: Array | None, targets: Nodes) -> Array:
-    """For `targets` (T,), of a model's answers (n, C) on the whole graph, (T,)."""
+    """Return the confidences (T,) of `targets` (T,), from a model's answers (n, C) on the whole graph."""
     if answers is None:
         raise BaselineError("The method answers on its own graph alone.", "Leave out adaptive diffusion.")
     return confidence(recorded(answers), targets, graph.labels[targets])

@@ -1,24 +1,25 @@
 """Membership inference before and after a deletion (the paper's Table 5), after Olatunji, Nejdl and Khosla (2021).
 
 Nodes are split at random into the adversary's half and the victim's, each with the graph that it induces. Both train
-the linear model on half of their nodes. A classifier learns from the adversary's model which answers are those of nodes
-that it was trained on ("members"), and is asked about the victim's, before and after nine tenths of the victim's
-training nodes are deleted.
+the linear model on half of their nodes. From the adversary's model, a classifier learns which answers belong to nodes
+that the model was trained on ("members"). It then classifies the victim's answers, before and after nine tenths of the
+victim's training nodes are deleted.
 
-What the paper's text leaves open, and what is followed here:
+The paper's text leaves these points open. The choices here:
 
-* What the adversary sees ("node representation"): class probabilities, as in Olatunji et al. A linear model has no
-  hidden layer.
-* The classifier ("MLP"): theirs, two hidden layers of 100 and 50 rectified units, Glorot's initial weights, biases of
+* The adversary sees ("node representation") class probabilities, as in Olatunji et al. A linear model has no hidden
+  layer.
+* The classifier ("MLP") is theirs: two hidden layers of 100 and 50 rectified units, Glorot's initial weights, biases of
   0.01, Adam at 0.01, batches of 32, 100 epochs. Their code takes the cross-entropy of a softmax of the softmax; here it
   is that of the logits.
-* How much of its half the adversary trains on: half, as the victim does. Olatunji et al. train on all of one graph and
-  ask about nodes of another; in the paper members and others share the victim's graph.
-* On which graph the victim answers after a deletion: that of before for everybody, since deleted nodes have no place in
-  any other, and so that only the weights differ. Retraining is on what remains.
-* The last column, "V_train^before", has no definition. It cannot be the share of these nodes that is told rightly: the
-  columns before it give that (53.5 on Cora before, where it says 57.79). In the paper's figures it is within 1.6 points
-  of the mean of the two columns beside it, the classifier's balanced accuracy on those who stay; that is given.
+* The adversary trains on half of its side, as the victim does. Olatunji et al. train on all of one graph and query
+  nodes of another; in the paper members and others share the victim's graph.
+* After a deletion the victim answers about all nodes on the graph before. Deleted nodes are missing from any other, and
+  so only the weights differ. Retraining uses the remaining graph.
+* The last column, "V_train^before", has no definition. It cannot be the share of these nodes that is classified
+  correctly: the columns before it give that (53.5 on Cora before, where it says 57.79). In the paper's figures it is
+  within 1.6 points of the mean of the two columns beside it, the classifier's balanced accuracy on remaining nodes.
+  That is reported here.
 """
 
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from benchmarks.paper.units import Cases, Figures, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
-#: Random splits a unit; the paper's figures deviate by 12 to 33 points between its own.
+#: Random splits in a unit; the paper's own figures deviate by 12 to 33 points.
 _SPLITS = 10
 _TRAINED, _DELETED = 0.5, 0.9
 _HIDDEN, _EPOCHS, _BATCH, _RATE = (100, 50), 100, 32, 0.01
@@ -47,13 +48,13 @@ _HIDDEN, _EPOCHS, _BATCH, _RATE = (100, 50), 100, 32, 0.01
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """A classifier of answers (n, C) into those of members and others."""
+    """A classifier of answers (n, C): members or not."""
 
     layers: nn.Sequential
 
     @classmethod
     def learned(cls, answers: Array, members: NDArray[np.bool_], seed: int) -> "Attack":
-        """From the answers (n, C) of a model of one's own, and which of the n nodes it was trained on."""
+        """Learn from the answers (n, C) of the attacker's own model, and the mask of its training nodes."""
         x, y = torch.from_numpy(answers.astype(np.float32)), torch.from_numpy(members.astype(np.int64))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -74,7 +75,7 @@ class Attack:
         return cls(layers)
 
     def members(self, answers: Array) -> NDArray[np.bool_]:
-        """Whom it takes for members, (n,)."""
+        """Return the predicted members, (n,)."""
         with torch.no_grad():
             found: NDArray[np.bool_] = self.layers(torch.from_numpy(answers.astype(np.float32))).argmax(1).numpy() == 1
         return found
@@ -82,16 +83,16 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The victim's side, and what the adversary learned on its own."""
+    """The victim's side, and the attack that the adversary learned on its own side."""
 
-    #: Of which the training nodes are the members; nobody is for validation or test.
+    #: Training nodes are the members. There are no validation or test nodes.
     victim: Graph
     deleted: Nodes
     attack: Attack
 
 
 def membership(graph: Graph, unit: Unit) -> Cases:
-    """Ten random splits: how many of those deleted, kept and never trained on the classifier tells rightly."""
+    """Yield, for ten random splits, the classifier's accuracy on deleted, kept and never-trained nodes."""
     spec = spec_of(unit.dataset)
     for number in range(_SPLITS):
         split = split_of(graph, spec, unit.seed, number)
@@ -111,7 +112,7 @@ def membership(graph: Graph, unit: Unit) -> Cases:
 
 
 def told(split: Split, spec: ModelSpec, weights: Array | None) -> Figures:
-    """Shares of the victim's nodes that the classifier tells rightly from the answers of `weights` (blocks, d, C)."""
+    """Return the classifier's accuracy on the victim's nodes, from the answers of `weights` (blocks, d, C)."""
     assert weights is not None
     answers = probabilities(logits(split.victim, spec, weights), spec.loss)
     members, kept = split.attack.members(answers), split.victim.train_mask.copy()
@@ -129,7 +130,7 @@ def told(split: Split, spec: ModelSpec, weights: Array | None) -> Figures:
 
 @lru_cache(maxsize=_SPLITS)
 def split_of(graph: Graph, spec: ModelSpec, seed: int, number: int) -> Split:
-    """A random split, which is the same for every method."""
+    """Return a random split, the same for every method."""
     random = np.random.default_rng((seed, number))
     order = random.permutation(np.flatnonzero(graph.labels >= 0))
     sides = [np.sort(each) for each in np.array_split(order, 2)]
@@ -137,12 +138,12 @@ def split_of(graph: Graph, spec: ModelSpec, seed: int, number: int) -> Split:
     answers = train_linear(adversary, spec).predict()
     training = np.flatnonzero(victim.train_mask)
     deleted = random.choice(training, min(round(_DELETED * training.size), training.size - 1), replace=False)
-    # One number of the two for the classifier's weights and batches.
+    # Seed and split number together give one seed for the classifier's weights and batches.
     return Split(victim, np.sort(deleted), Attack.learned(answers, adversary.train_mask, seed * _SPLITS + number))
 
 
 def _side(graph: Graph, nodes: Nodes, random: np.random.Generator) -> Graph:
-    """The graph that `nodes` (m,) induce, with half of them for training and nobody for validation or test."""
+    """Return the graph that `nodes` (m,) induce, with half of them for training and none for validation or test."""
     adjacency = sp.csr_array(graph.adjacency[nodes][:, nodes])
     adjacency.sort_indices()
     training = np.zeros(nodes.size, dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""A deleted node's features, told from two versions: cosines to the true ones, and how often it is ranked first.
+"""Reconstruct a deleted node's features from two versions: cosines to the true ones, and rate of first ranks.
 
-Of a batch that of its nodes counts which is come nearest to. Chance is another node's row, the public rows' mean, and a
-candidate at random.
+In a batch, the nearest deleted node counts. The chance levels are another node's row, the public rows' mean, and a
+random candidate.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from projector.graph.graph import Graph, feature_rows
 
 
 def reconstruction(graph: Graph, unit: Unit) -> Cases:
-    """Thirty nodes deleted one at a time, and five batches of ten."""
+    """Delete thirty nodes one at a time, then five batches of ten."""
     victim = victim_of(graph, unit)
     known = victim.known
     mean, random = feature_rows(graph.features, known.asked).mean(axis=0), np.random.default_rng(unit.seed)

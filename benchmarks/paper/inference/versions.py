@@ -1,14 +1,14 @@
-"""What the attacks are given: a model before and after deletions, its answers recorded once.
+"""The attackers' input: a model before and after deletions, with its answers recorded once.
 
 Thirty nodes are deleted one at a time, then five batches of ten. Half of the training nodes, at most 5,000, are
-candidates, of whom the deleted are; all others are public. Each deletion makes two pairs of versions:
+candidates, and the deleted nodes are among them. All other nodes are public. Each deletion gives two pairs of versions:
 
-* "before and after": what anybody sees who asks twice. Retraining tells who was deleted here, as does every method that
-  gives the same weights: it is no fault of a method to be found out.
-* "after and retrained": what an auditor sees who has the model trained anew. Nothing may be found here: what is, the
-  method has left. Not of the arXiv graph, where training anew takes half a minute a deletion.
+* "before and after": visible to anyone who queries twice. Here retraining reveals the deleted node, as does every
+  method that gives the same weights. Being detected is no fault of a method.
+* "after and retrained": visible to an auditor who has the model retrained. Any finding here is a trace that the method
+  left. Not measured on the arXiv graph, where retraining takes half a minute for each deletion.
 
-The planted leak is retraining, with the weights of one class as they were before: that of the (first) deleted node.
+The planted leak is retraining that keeps the old weights of one class: that of the (first) deleted node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,19 +29,19 @@ from benchmarks.paper.units import Figures, Unit
 from projector import ModelSpec
 from projector.graph.graph import Graph
 
-#: Retraining, with the weights of the deleted node's class as they were.
+#: Retraining that keeps the old weights of the deleted node's class.
 PLANTED = "planted leak"
-#: How answers are told: exactly, or rounded to so many decimals.
+#: Rounding of answers: exact, or to this number of decimals.
 TOLD = {"exact": None, "3": 3, "2": 2, "1": 1}
 SEEN, AUDITED = "before and after", "after and retrained"
 _CANDIDATES, _DELETIONS, _BATCHES, _BATCH = 5000, 30, 5, 10
-#: Graphs of more nodes are not trained anew for an auditor.
+#: Larger graphs are not retrained for an auditor.
 _LARGE = 50_000
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A model at one time."""
+    """A model at one point in time."""
 
     #: (n, C); zero rows for deleted nodes.
     answers: Array
@@ -50,27 +50,27 @@ class Version:
 
     @classmethod
     def of(cls, model: Trained | LinearModel) -> "Version":
-        """Its answers and weights now."""
+        """Record the model's current answers and weights."""
         return cls(model.predict(), None if model.weights is None else stacked(model.weights))
 
     def told(self, decimals: int | None) -> BlackBox:
-        """Its answers, to so many decimals."""
+        """Return its answers, rounded to `decimals` places."""
         return recorded(self.answers, decimals)
 
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """Whom the attackers are after on a graph, and what they know; the same for every method."""
+    """The attackers' targets on a graph, and their knowledge; the same for every method."""
 
     known: Known
-    #: Each (m,), of the candidates.
+    #: Deletions, each (m,), among the candidates.
     single: Sequence[Nodes]
     batches: Sequence[Nodes]
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two versions, between which `nodes` (m,) went."""
+    """Two versions, between which `nodes` (m,) were deleted."""
 
     name: str
     nodes: Nodes
@@ -79,12 +79,12 @@ class Pair:
 
 
 def victim_of(graph: Graph, unit: Unit) -> Victim:
-    """The victims of a seed."""
+    """Return the victims of a seed."""
     return _victim(graph, spec_of(unit.dataset, unit.method), unit.seed)
 
 
 def pairs(graph: Graph, unit: Unit, deletions: Sequence[Nodes]) -> Iterator[Pair]:
-    """What a method makes of each deletion."""
+    """Yield the versions before and after each deletion by a method."""
     spec, method = spec_of(unit.dataset, unit.method), unit.method.removesuffix(SOFTMAX)
     fitted: Trained = (
         Retraining(spec).fit(graph)
@@ -107,7 +107,7 @@ def pairs(graph: Graph, unit: Unit, deletions: Sequence[Nodes]) -> Iterator[Pair
 
 
 def averaged(found: Sequence[Figures]) -> Figures:
-    """The mean of every figure over deletions; the median of ranks."""
+    """Return the mean of every figure over deletions, and the median of ranks."""
     return {
         name: (median if name.endswith("rank") else fmean)(
             [value for each in found if (value := each[name]) is not None]
@@ -120,7 +120,7 @@ def averaged(found: Sequence[Figures]) -> Figures:
 def by_pair(
     graph: Graph, unit: Unit, deletions: Sequence[Nodes], figures: Callable[[Pair], Figures]
 ) -> dict[str, Figures]:
-    """`averaged` over the deletions, for each of the two pairs."""
+    """Return `averaged` over the deletions, for each of the two pairs."""
     found: dict[str, list[Figures]] = {}
     for pair in pairs(graph, unit, deletions):
         found.setdefault(pair.name, []).append(figures(pair))
@@ -144,7 +144,7 @@ def _retrained(graph: Graph, spec: ModelSpec, nodes: bytes) -> LinearModel:
 
 
 def leaking(fitted: Trained | LinearModel, anew: LinearModel, column: int) -> LinearModel:
-    """The model trained `anew`, with one column of the weights as it was in `fitted`."""
+    """Return the retrained model `anew`, with one column of the weights from `fitted`."""
     assert fitted.weights is not None
     weights = anew.weights.copy()
     weights[:, :, column] = fitted.weights[:, :, column]

@@ -1,9 +1,9 @@
-"""delta of the paper's Assumption 3 and its Table 3: how far a node's features are from the span of all others'.
+"""delta of the paper's Assumption 3 and its Table 3: a node's distance from the span of all other nodes' features.
 
 delta = max_i |x_i - projection of x_i on the span of the other rows|. A row of leverage x_i^T M+ x_i below 1 lies in
-that span; one of leverage 1 has a part r of its own, M+ x_i = r / |r|^2, and so |r| = 1 / |M+ x_i|: one pass instead
-of n pseudo-inverses. Directions fainter than 1e-5 of the largest singular value count as no direction, so that delta
-is known up to that.
+that span. A row of leverage 1 has a part r of its own, M+ x_i = r / |r|^2, and so |r| = 1 / |M+ x_i|: one pass instead
+of n pseudo-inverses. Directions fainter than 1e-5 of the largest singular value do not count, so delta has that
+accuracy.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ from projector.forgetting.gram import factorise
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Features, Graph
 
-#: The order of the norm by which rows are divided. The paper does not say which, and its figures are those of none.
+#: Order of the norm that divides the rows. The paper does not give it, and its figures match none of these.
 SCALINGS = {"raw": None, "row sums of 1": 1, "row norms of 1": 2}
 
 
 def delta(graph: Graph, unit: Unit) -> Cases:
-    """delta, how many nodes have a part of their own, and |mean x|, for one scaling of the rows."""
+    """Yield delta, the number of nodes with a part of their own, and |mean x|, for one scaling of the rows."""
     X = scaled(graph.features, unit.method)
     own = own_parts(X)
     rows = FeatureMatrix(X).row_norms
@@ -40,7 +40,7 @@ def delta(graph: Graph, unit: Unit) -> Cases:
 
 
 def scaled(features: Features, scaling: str) -> NDArray[np.float64] | sp.csr_array:
-    """`features` (n, d) float64, each row divided by its sum of absolute values, or norm; zero rows stay."""
+    """Return `features` (n, d) float64, each row divided by its sum of absolute values, or norm; zero rows stay."""
     X = features.astype(np.float64)
     order = SCALINGS[scaling]
     if order is None:
@@ -52,7 +52,7 @@ def scaled(features: Features, scaling: str) -> NDArray[np.float64] | sp.csr_arr
 
 
 def own_parts(X: NDArray[np.float64] | sp.csr_array) -> NDArray[np.float64]:
-    """|x_i - projection of x_i on the span of the other rows of X (n, d)|, (n,)."""
+    """Return |x_i - projection of x_i on the span of the other rows of X (n, d)|, (n,)."""
     features = FeatureMatrix(X)
     gram = factorise(features, np.ones(features.nodes, dtype=np.bool_))
     alone = nodes_losing_a_direction(features, gram)

@@ -1,9 +1,9 @@
 """Gradient descent on the objective of a graph, and the constants of the paper's Assumption 1.
 
-B_x is the largest |x_i|, P_s the largest 2-norm of a row of P^L before and after the deletion, P_d that of a row of
-their difference, over all nodes; the row of a deleted node is zero afterwards. The paper's P is D^-1/2 A D^-1/2, and it
-does not say whether A has self-loops: here it has, as in training. It writes lambda |w|_2, while its gradients are
-those of lambda/2 |w|^2, which is meant here.
+B_x is the largest |x_i|. P_s is the largest 2-norm of a row of P^L before and after the deletion, and P_d that of a row
+of their difference, over all nodes; a deleted node's row is zero afterwards. The paper's P is D^-1/2 A D^-1/2, and it
+does not say whether A has self-loops. Here it has, as in training. The paper writes lambda |w|_2, but its gradients are
+those of lambda/2 |w|^2, which is used here.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,13 +28,13 @@ from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
 from projector.solvers.objective import Objective, Point
 
-#: Rows of P^L that are held at a time.
+#: Number of rows of P^L in memory at a time.
 _CHUNK = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """F of a graph, with the sigmas of adaptive diffusion as they are."""
+    """F of a graph, with the sigmas of adaptive diffusion fixed."""
 
     graph: Graph
     spec: ModelSpec
@@ -43,7 +43,7 @@ class Problem:
 
     @classmethod
     def of(cls, graph: Graph, spec: ModelSpec, diffusion: Diffusion | None = None) -> "Problem":
-        """That of the training nodes of `graph`, with one block of features (H = P^L X)."""
+        """Build F of the training nodes of `graph`, with one block of features (H = P^L X)."""
         rows = np.flatnonzero(graph.train_mask)
         propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
         labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
@@ -59,12 +59,12 @@ class Problem:
         return torch.zeros((self.representation.columns, self.graph.num_classes), dtype=torch.float64)
 
     def accuracy(self, W: Tensor, mask: NDArray[np.bool_]) -> float:
-        """Share of the nodes in `mask` (n,) that W (p, C) classifies rightly."""
+        """Return the share of the nodes in `mask` (n,) that W (p, C) classifies correctly."""
         right = self.representation.all_logits(W).argmax(dim=1).numpy() == self.graph.labels
         return float(right[mask].mean())
 
     def hops(self, deleted: Nodes | None = None) -> list[sp.csr_array]:
-        """The operators of the hops, first applied first, (n, n) each; the rows `deleted` (m,) are zero."""
+        """Return the operators of the hops, first applied first, (n, n) each; the rows `deleted` (m,) are zero."""
         every, there = np.arange(self.graph.nodes), np.ones(self.graph.nodes)
         if deleted is not None:
             there[deleted] = 0.0
@@ -74,7 +74,7 @@ class Problem:
 
 
 def descend(objective: Objective, W: Tensor, step: float, at: Collection[int]) -> Iterator[tuple[int, Point]]:
-    """Where gradient descent from W (p, C) is after each number of steps in `at`, ascending."""
+    """Yield the points of gradient descent from W (p, C) after each number of steps in `at`, ascending."""
     point = objective.at(W)
     for taken in range(max(at) + 1):
         if taken:
@@ -84,7 +84,7 @@ def descend(objective: Objective, W: Tensor, step: float, at: Collection[int]) -
 
 
 def rows_of_power(hops: list[sp.csr_array], nodes: Nodes) -> sp.csr_array:
-    """Rows (m, n) of the product of the `hops`, of which the first is applied first."""
+    """Return rows (m, n) of the product of the `hops`; the first hop is applied first."""
     rows = sp.csr_array(hops[-1][nodes])
     for hop in reversed(hops[:-1]):
         rows = rows @ hop
@@ -92,10 +92,10 @@ def rows_of_power(hops: list[sp.csr_array], nodes: Nodes) -> sp.csr_array:
 
 
 def largest_row(hops: list[sp.csr_array], *, symmetric: bool) -> float:
-    """The largest 2-norm of a row of the product of the `hops` (non-negative), without making all of them.
+    """Return the largest 2-norm of a row of the product of the `hops` (non-negative), without computing all rows.
 
-    Rows are taken in the order of a bound on them until none can be larger: |e_j P^L| <= |e_j P| for symmetric P of
-    norm at most 1, and |e_j G M| <= sum_k G_jk |e_k M| for others.
+    Rows are taken in the order of an upper bound until none can be larger: |e_j P^L| <= |e_j P| for symmetric P of norm
+    at most 1, and |e_j G M| <= sum_k G_jk |e_k M| for others.
     """
     bounds = norms(hops[0])
     if not symmetric:
@@ -112,7 +112,7 @@ def largest_row(hops: list[sp.csr_array], *, symmetric: bool) -> float:
 
 
 def largest_change(before: list[sp.csr_array], after: list[sp.csr_array], near: Nodes) -> float:
-    """The largest 2-norm of a row of the difference of two products; rows other than `near` (m,) are the same."""
+    """Return the largest 2-norm of a row of the difference of two products; rows outside `near` (m,) are equal."""
     largest = 0.0
     for start in range(0, near.size, _CHUNK):
         chunk = near[start : start + _CHUNK]
@@ -126,5 +126,5 @@ def longest_features(graph: Graph) -> float:
 
 
 def norms(rows: sp.csr_array) -> NDArray[np.float64]:
-    """The 2-norm of each row, (m,)."""
+    """Return the 2-norm of each row, (m,)."""
     return np.asarray(np.sqrt(np.asarray(rows.power(2).sum(axis=1)).ravel()))

@@ -1,9 +1,9 @@
-"""The paper's Theorem 2, on unlearning without modification: what becomes of the weights without a misclassified node.
+"""The paper's Theorem 2, on unlearning without modification: how the weights change without a misclassified node.
 
-Its proof says that the dual variable of a misclassified node is 0. That of logistic regression is sigma(-y_i w x_i),
-which is never 0, and more than 1/2 exactly where y_i w x_i < 0: w = sum_i alpha_i y_i x_i / lambda leans on these most.
-The theorem's problem is one class against the rest on the rows of H; lambda n takes the place of its lambda. A node
-leaves the sum and nothing else, and the minimum is found again by Newton's method.
+Its proof says that the dual variable of a misclassified node is 0. For logistic regression it is sigma(-y_i w x_i),
+which is never 0, and exceeds 1/2 exactly where y_i w x_i < 0. So w = sum_i alpha_i y_i x_i / lambda depends on these
+nodes most. The theorem's problem is one class against the rest on the rows of H, with lambda n in place of its lambda.
+A node leaves the sum and nothing else changes, and Newton's method finds the new minimum.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ from benchmarks.paper.setting import spec_of
 from benchmarks.paper.units import Cases, Figures, Unit
 from projector.graph.graph import Graph
 
-#: Nodes left out one by one, of either kind.
+#: Number of nodes of each kind left out, one by one.
 _DRAWS = 5
-#: How near the minimum is come to, relative to |w|.
+#: Distance to the minimum, relative to |w|.
 _TOLERANCE = 1e-10
 
 
 def duals(graph: Graph, unit: Unit) -> Cases:
-    """Dual variables of misclassified and of rightly classified nodes, and how w changes when one is left out."""
+    """Yield dual variables of misclassified and correct nodes, and the change of w when one is left out."""
     spec = spec_of(unit.dataset)
     training = np.flatnonzero(graph.train_mask)
     H = design(graph, spec, training)
@@ -49,12 +49,12 @@ def duals(graph: Graph, unit: Unit) -> Cases:
 
 
 def dual_variables(one: OneAgainstRest, w: Array) -> Array:
-    """alpha (m,) of the minimum w (p,): w = sum_i alpha_i s_i h_i / (lambda m)."""
+    """Return alpha (m,) of the minimum w (p,): w = sum_i alpha_i s_i h_i / (lambda m)."""
     return np.abs(one.slopes(w))
 
 
 def change_without(one: OneAgainstRest, w: Array, node: int) -> float:
-    """|w_u - w| / |w|, where w_u is the minimum without the row `node` and with the same weight of |w|^2."""
+    """Return |w_u - w| / |w|, where w_u is the minimum without the row `node` and with the same weight of |w|^2."""
     rest = np.arange(one.s.size) != node
     left = OneAgainstRest(chosen(one.H, rest), one.s[rest], one.shift / rest.sum())
     return float(np.linalg.norm(left.minimum(w, np.zeros_like(w), _TOLERANCE) - w) / np.linalg.norm(w))

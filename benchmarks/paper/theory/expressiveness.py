@@ -1,13 +1,13 @@
-"""The conditions of the paper's proposition on expressiveness, and what they are to give.
+"""The conditions of the paper's proposition on expressiveness, and its conclusion.
 
 The proposition: if no two eigenvalues of P are equal and no row of U X is zero (U^T X, with eigenvectors as columns),
-sum_l P^l X w_l, l < n, is any function of the nodes. Without the conditions what it reaches is, exactly, the sum over
-the eigenspaces E of the ranges of U_E^T X: n - sum_E rank(U_E^T X) dimensions are missed.
+sum_l P^l X w_l, l < n, is any function of the nodes. Without the conditions, it reaches exactly the sum over the
+eigenspaces E of the ranges of U_E^T X: n - sum_E rank(U_E^T X) dimensions are missed.
 
-Eigenvalues can be shown to repeat without a decomposition, at any n. P has the eigenvalue 1 once for every component
-with an edge. Of k + 1 nodes with the same neighbours the differences e_u - e_v are k eigenvectors, of eigenvalue
-s / (degree + s), and (s - 1) / (degree + s) where the nodes are also neighbours of each other; s is the weight of a
-self-loop. Where two such nodes have the same features, X^T (e_u - e_v) = 0 and a dimension is missed.
+Repeated eigenvalues can be shown without a decomposition, at any n. P has the eigenvalue 1 once for every component
+with an edge. If k + 1 nodes have the same neighbours, the differences e_u - e_v are k eigenvectors of eigenvalue s /
+(degree + s), or (s - 1) / (degree + s) if the nodes are also neighbours of each other. s is the weight of a self-loop.
+If two such nodes have the same features, X^T (e_u - e_v) = 0 and a dimension is missed.
 """
 
 from collections import Counter, defaultdict
@@ -24,18 +24,18 @@ from projector import ModelSpec
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph
 
-#: Weight of a self-loop: ours, and none as in the paper's P = D^-1/2 A D^-1/2.
+#: Weight of a self-loop: Lethe's, and none as in the paper's P = D^-1/2 A D^-1/2.
 LOOPS = {"self-loops": 1, "without self-loops": 0}
-#: Nodes up to which P is decomposed.
+#: Maximum number of nodes for decomposing P.
 _MOST = 4_000
-#: Eigenvalues this near each other, of at most 1, count as one; LAPACK's error is a hundredth of it at that size.
+#: Eigenvalues (at most 1) closer than this count as one. LAPACK's error is a hundredth of it at that size.
 _SAME = 1e-10
 #: Singular values of U_E^T X at or below this share of the largest of X count as zero.
 _NOTHING = 1e-9
 
 
 def expressiveness(graph: Graph, unit: Unit) -> Cases:
-    """How often eigenvalues repeat and how many dimensions are missed: what is proven, and up to 4,000 nodes all."""
+    """Count repeated eigenvalues and missed dimensions: lower bounds, and exact values up to 4,000 nodes."""
     loops = LOOPS[unit.method]
     yield "proven", proven(graph, loops)
     if graph.nodes <= _MOST:
@@ -43,7 +43,7 @@ def expressiveness(graph: Graph, unit: Unit) -> Cases:
 
 
 def proven(graph: Graph, loops: int) -> Figures:
-    """Lower bounds from components and from nodes with the same neighbours."""
+    """Return lower bounds from components and from nodes with the same neighbours."""
     A = sp.csr_array(graph.adjacency)
     degrees = np.diff(A.indptr)
     count, of_node = connected_components(A, directed=False)
@@ -76,7 +76,7 @@ def proven(graph: Graph, loops: int) -> Figures:
 
 
 def decomposed(graph: Graph, loops: int) -> Figures:
-    """All of it, from the eigenvectors."""
+    """Return exact values from the eigenvectors."""
     values, U = np.linalg.eigh(propagation(graph, ModelSpec(self_loops=loops)).toarray())
     X = graph.features.astype(np.float64)
     X = X if isinstance(X, np.ndarray) else X.toarray()

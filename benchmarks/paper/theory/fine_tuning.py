@@ -1,8 +1,9 @@
 """Fine-tuning after the projection (the paper's Table 6, Figure 6 and the rate of its Theorem 1), beside the repair.
 
-1 % of the training nodes are deleted. From the projected weights gradient descent on the remaining graph takes the
-step 1 / (lambda + B_x^2 P_s^2), with the sigmas of adaptive diffusion as they were; the same from W = 0, and training
-anew to the optimum, which learns the sigmas as well. The repair ends at the minimum that fine-tuning goes to.
+1 % of the training nodes are deleted. From the projected weights, gradient descent on the remaining graph takes the
+step 1 / (lambda + B_x^2 P_s^2), with the sigmas of adaptive diffusion unchanged. It is compared with the same descent
+from W = 0, and with retraining to the optimum, which learns the sigmas as well. The repair ends at the minimum that
+fine-tuning approaches.
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ FROM_ZERO = "from zero, {}"
 
 
 def fine_tuning(graph: Graph, unit: Unit) -> Cases:
-    """Accuracies, and distance to the minimum, before and after, along fine-tuning, repaired and retrained."""
+    """Yield accuracies and the distance to the minimum, before and after, along fine-tuning, repaired and retrained."""
     spec = replace(spec_of(unit.dataset), diffusion=unit.method == DIFFUSED)
     nodes = drawn(graph, 0.01, unit.seed)
     diffusion = train(spec, graph).diffusion
@@ -58,6 +59,6 @@ def fine_tuning(graph: Graph, unit: Unit) -> Cases:
 
 
 def _accuracies(of: Problem, W: Tensor, left: Graph) -> Figures:
-    """Those of W (p, C) by the rows of a problem, on training nodes that remain, and on validation and test nodes."""
+    """Return the accuracies of W (p, C) in a problem, on remaining training, validation and test nodes."""
     masks = {"train": left.train_mask, "validation": left.val_mask, "accuracy": left.test_mask}
     return {name: of.accuracy(W, mask) if mask.any() else None for name, mask in masks.items()}

@@ -1,10 +1,10 @@
-"""Theorem 1's bound beside what it bounds, and Proposition 2's condition.
+"""Theorem 1's bound compared with the distance that it bounds, and Proposition 2's condition.
 
-Descent from 0 with the step for which the paper proves a rate, 1 / (lambda + B_x^2 P_s^2), T times on the graph before
-and on the one after 1 % of the training nodes were deleted, which gives w(T) and w_u(T); the projection of w(T) is w_p.
-G, which the paper assumes for any w, is taken at w_u(T), and B_w along the runs: the bound is rather too small than too
-large, which is the safe side for saying that it tells nothing. (A counterexample to it has to take G for any w.) It
-holds for every class, so the largest G, B_w and distance are compared.
+Descent starts from 0 with the step for which the paper proves a rate, 1 / (lambda + B_x^2 P_s^2). It runs T times on
+the graph before and on the graph after 1 % of the training nodes were deleted, giving w(T) and w_u(T). The projection
+of w(T) is w_p. The paper assumes G for any w; here G is taken at w_u(T), and B_w along the runs. The bound is thus
+rather too small than too large, the safe side for calling it vacuous. (A counterexample has to take G for any w.) The
+bound holds for every class, so the largest G, B_w and distance are compared.
 """
 
 from dataclasses import replace
@@ -29,15 +29,15 @@ _STEPS = (1, 10, 100, 1000)
 
 
 def theorem(graph: Graph, unit: Unit) -> Cases:
-    """The bound and the distance after 1 to 1,000 steps, with 1 % of the training nodes deleted."""
+    """Yield the bound and the distance after 1 to 1,000 steps, with 1 % of the training nodes deleted."""
     yield from bounded(graph, spec_of(unit.dataset), drawn(graph, 0.01, unit.seed))
 
 
 def bounded(graph: Graph, spec: ModelSpec, nodes: Nodes) -> Cases:
-    """The same for any model and `nodes` (m,)."""
+    """Yield the same for any model and `nodes` (m,)."""
     before, after = Problem.of(graph, spec), Problem.of(remaining(graph, nodes), spec)
     hops = before.hops(), after.hops(nodes)
-    # A row of P^L changes when the degree of a node within its reach does.
+    # A row of P^L changes if the degree of a node within its reach changes.
     near = np.flatnonzero(within_hops(graph, nodes, spec.hops + 1))
     B_x, P_d = longest_features(graph), largest_change(*hops, near)
     P_s = max(largest_row(each, symmetric=True) for each in hops)
@@ -79,7 +79,7 @@ def bounded(graph: Graph, spec: ModelSpec, nodes: Nodes) -> Cases:
 
 
 def _lost(graph: Graph, nodes: Nodes) -> tuple[Tensor, float]:
-    """Orthonormal directions (d, k) that `nodes` alone support, and delta: the largest part of one along them."""
+    """Return orthonormal directions (d, k) that `nodes` alone support, and delta: a node's largest part along them."""
     features = FeatureMatrix(graph.features)
     gram = factorise(features, np.ones(graph.nodes, dtype=np.bool_))
     surviving = np.ones(graph.nodes, dtype=np.bool_)
@@ -90,11 +90,11 @@ def _lost(graph: Graph, nodes: Nodes) -> tuple[Tensor, float]:
 
 
 def _all_losses(after: Problem, graph: Graph) -> Objective:
-    """F^u averaged over all training nodes of `graph`, deleted ones included, whose rows are zero: the g of G."""
+    """Return F^u averaged over all training nodes of `graph`, including deleted ones with zero rows: the g of G."""
     whole = replace(after.graph, train_mask=graph.train_mask, labels=graph.labels)
     return Problem.of(whole, after.spec).objective
 
 
 def _largest(W: Tensor) -> float:
-    """The largest norm of a class' column of W (p, C)."""
+    """Return the largest norm of a class' column of W (p, C)."""
     return float(torch.linalg.vector_norm(W, dim=0).max())

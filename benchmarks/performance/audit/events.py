@@ -1,9 +1,9 @@
-"""Fills an empty database with the audit of a year of made-up deletions: requests, batches, events and their log.
+"""Fills an empty database with a year of synthetic audit data: requests, batches, events and their log.
 
-Every row satisfies the schema's own constraints, and the transparency log is a whole one: the same leaves, hashes and
-roots that the service would have written, so `./lethe audit verify` finds nothing wrong with it. What a request named
-is random bytes. Requests, batches and events are made by Postgres itself (generate_series), the log is streamed out of
-the events and copied back in.
+Every row satisfies the schema's own constraints. The transparency log is complete, with the leaves, hashes and roots
+that the service would have written, so `./lethe audit verify` finds no errors. The content of requests is random bytes.
+Postgres itself generates requests, batches and events (generate_series). The log is streamed out of the events and
+copied back in.
 
     python -m benchmarks.performance.audit.events DATABASE_URL [--events 1000000] [--days 365]
 """
@@ -32,12 +32,12 @@ from service.processes.private_servers import Embedded
 
 MODEL = "generated"
 NODES = 10_000_000
-#: Requests of one batch; the last ones received are left waiting.
+#: Requests in a batch, and the number of latest requests that are left waiting.
 BATCH = 4
 WAITING = 200
 
-#: Of a thousand requests: 10 fail, 2 are cancelled, 8 are projected alone, 4 are repaired without converging; the
-#: others have all three events. Events per thousand requests, by that.
+#: Of a thousand requests, 10 fail, 2 are cancelled, 8 are projected only, 4 are repaired without converging, and the
+#: others have all three events. The sum is events per thousand requests.
 EVENTS_PER_THOUSAND = 10 * 1 + 2 * 0 + (8 + 4) * 2 + (1000 - 10 - 2 - 8 - 4) * 3
 
 _GENERATED = """
@@ -142,7 +142,7 @@ _LOGGED = """
            r.received_at, r.guarantee, r.repair, r.explanation, r.failure, r.subject_commitments, r.reference_commitment
     FROM events e JOIN requests r ON r.id = e.request_id ORDER BY e.id
 """
-#: Triggers that only let requests and events grow as the service makes them grow.
+#: Triggers that restrict requests and events to the order in which the service writes them.
 _TRIGGERS = (("requests", "requests_begin_queued"), ("events", "events_logged"))
 _TABLES = (
     "requests",
@@ -162,12 +162,12 @@ _COPIED = 20_000
 
 
 class NotEmpty(Exception):
-    """The database has requests: nothing is generated into what might be somebody's audit."""
+    """The database has requests. Generating into it could damage a real audit."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """How much was made."""
+    """The generated amounts."""
 
     requests: int
     events: int
@@ -176,7 +176,7 @@ class Generated:
 
 @contextmanager
 def database(url: str | None, folder: Path) -> Iterator[str]:
-    """The database that is named, or else one of a private server below `folder`."""
+    """Yield the given database, or a private server below `folder`."""
     if url:
         yield url
         return
@@ -196,8 +196,8 @@ async def generate(
 ) -> Generated:
     """Migrate the database and fill it with at least `events` events of requests received in the `days` before `until`.
 
-    `until` is now by default. Of the older half, two requests of a thousand take `slow_days` longer. The same arguments
-    make the same rows. The database's owner must call; raises `NotEmpty`.
+    `until` defaults to now. In the older half, two requests in a thousand take `slow_days` longer. The same arguments
+    make the same rows. Requires the database's owner; raises `NotEmpty`.
     """
     started = time.monotonic()
     await migrate.upgrade(database_url)
@@ -216,7 +216,7 @@ async def generate(
                 await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER {trigger}")
         for table in _TABLES:
             await connection.execute(f"VACUUM (ANALYZE) {table}")
-        # All its rows were written several times at once, which leaves room that no service would leave.
+        # Its rows were all rewritten several times, which leaves free space that no service would leave.
         await connection.execute("VACUUM (FULL, ANALYZE) request_search")
         made = await connection.fetchval("SELECT count(*) FROM events")
     finally:
@@ -240,7 +240,7 @@ async def _rows(
 
 
 async def _log(connection: asyncpg.Connection) -> None:
-    """The leaf of every event and the hashes above them, as `LogRepository.append` writes them."""
+    """Write the leaf of every event and the hashes above them, as `LogRepository.append` does."""
     tree = Frontier()
     async for page in _pages(connection):
         leaves, nodes = [], []
@@ -288,7 +288,7 @@ def _event(row: asyncpg.Record) -> LoggedEvent:
 
 
 def main() -> None:
-    """Fill the database that is named and say how long it took."""
+    """Fill the given database and print the time taken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database_url", help="postgresql://… of an empty database, as its owner")
     parser.add_argument("--events", type=int, default=1_000_000)

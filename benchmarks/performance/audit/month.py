@@ -1,10 +1,11 @@
-"""A month of made-up deletions, and whether everybody tells the same of it, each page in time.
+"""Generates a month of synthetic deletions, and checks that all sources report the same figures and pages meet the
+goal.
 
-An empty database is filled with requests of 30 days (`audit.events`), of which some took longer than the deadline, some
-failed; those are settled by a later request, marked as handled, or left open, some are given more time, and drills are
-run. Then every figure of the first screen is compared with a count over the requests themselves, and so are
-`GET /audit/summary`, `./lethe audit summary`, the SQL views and Grafana's queries; and each page is asked for
-`--repeats` times. Exits with 1 when two figures differ, or a page's median is above the goal.
+The script fills an empty database with requests of 30 days (`audit.events`). Some took longer than the deadline. Some
+failed, and were settled by a later request, marked as handled, or left open. Some are given more time, and drills are
+run. Then every figure of the first screen is compared with a count over the requests themselves, and so are `GET
+/audit/summary`, `./lethe audit summary`, the SQL views and Grafana's queries. Each page is requested `--repeats` times.
+Exits with 1 if two figures differ, or if a page's median exceeds the goal.
 
     python -m benchmarks.performance.audit.month [DATABASE_URL] [--requests 200000] [--repeats 7]
 """
@@ -42,15 +43,15 @@ from service.log.leaves import Payload
 from service.requests.decisions import Decisions
 from service.requests.moves import RequestMoves
 
-#: Days within which the made-up requests were due, and how many more the slow ones took.
+#: Deadline of the synthetic requests in days, and the extra days of the slow ones.
 _DEADLINE_DAYS, _SLOW_DAYS = 7.0, 8.0
-#: Of the failed ones, those that are left open; of those waiting, those that are given more time; drills.
+#: Failed requests left open, waiting requests given more time, and drills.
 _LEFT, _EXTENDED, _DRILLS = 40, 25, 4
-#: Until the whole page is there (milliseconds).
+#: Limit for loading the whole page (milliseconds).
 _GOAL_MS = 200
 _GRAFANA = Path(__file__).parents[3] / "docker" / "grafana" / "dashboards" / "audit.json"
 
-#: Straight from the requests, by no view, total or index that anything else is told from.
+#: Counts directly from the requests, without the views, totals or indexes behind other figures.
 _COUNTED = """
     WITH all_requests AS (
         SELECT r.*, d.request_id IS NOT NULL AS is_drill,
@@ -94,20 +95,20 @@ _ERASED = """
     UPDATE requests SET status = 'completed', ciphertext = NULL, completed_at = received_at + interval '2 s'
     WHERE id = $1
 """
-#: One of each, to be looked at.
+#: One of each status, for the page of a request.
 _ONE_OF_EACH = """
     SELECT DISTINCT ON (status) status, id FROM requests WHERE status IN ('queued', 'failed', 'completed')
 """
 
 
 class Said:
-    """The content of an event that says just this."""
+    """Event content with these members."""
 
     def __init__(self, **members: object) -> None:
         self._members = members
 
     def document(self) -> Payload:
-        """The members."""
+        """Return the members."""
         return self._members
 
 
@@ -150,7 +151,7 @@ async def make_month(database_url: str, requests: int) -> None:
 
 
 async def _drills(engine: Engine, connection: asyncpg.Connection) -> None:
-    """Drills as they are run: the request, that it is one, and what became of it."""
+    """Run drills as the service does: the request, its mark as a drill, and the outcome."""
     now: datetime = await connection.fetchval("SELECT now()")
     for cohort in range(1, _DRILLS + 1):
         request, at = uuid4(), now - timedelta(days=7 * (_DRILLS - cohort), hours=1)
@@ -164,7 +165,7 @@ async def _drills(engine: Engine, connection: asyncpg.Connection) -> None:
 
 
 async def told(client: httpx2.AsyncClient, connection: asyncpg.Connection) -> dict[str, Mapping[str, int | None]]:
-    """The figures by who tells them; a name is left out where somebody has no such figure."""
+    """Return the figures by source, leaving out the names that a source does not report."""
     answer = (await client.get("/audit/summary")).raise_for_status().json()
     found: dict[str, Mapping[str, int | None]] = {"GET /audit/summary": _of_answer(answer)}
     found["./lethe audit summary"] = await _of_command(client)
@@ -218,7 +219,7 @@ def _int(text: str) -> int:
 
 
 async def _of_grafana(connection: asyncpg.Connection) -> dict[str, int | None]:
-    """What the panels' queries over the summary give, by the name of their column."""
+    """Return the results of the panels' queries over the summary, by column name."""
     panels = json.loads(_GRAFANA.read_text())["panels"]
     queries = [target["rawSql"] for panel in panels for target in panel.get("targets", [])]
     found: dict[str, int | None] = {}
@@ -232,7 +233,7 @@ async def _of_grafana(connection: asyncpg.Connection) -> dict[str, int | None]:
 
 
 def compared(counted: Mapping[str, int], by_source: Mapping[str, Mapping[str, int | None]]) -> list[str]:
-    """A line for each figure, with what differs."""
+    """Return a line for each figure, with the sources that differ."""
     lines = []
     for name, count in counted.items():
         told_by = {source: figures[name] for source, figures in by_source.items() if name in figures}
@@ -242,7 +243,7 @@ def compared(counted: Mapping[str, int], by_source: Mapping[str, Mapping[str, in
 
 
 def pages(requests: Mapping[str, UUID]) -> list[str]:
-    """Every page, and lists that are expensive."""
+    """Return every page, and expensive lists."""
     month = f"{date.today():%Y-%m}"
     lists = (
         "",
@@ -273,7 +274,7 @@ def pages(requests: Mapping[str, UUID]) -> list[str]:
 
 
 async def find(client: httpx2.AsyncClient, text: str) -> None:
-    """Look for a part of a reference, as the form does."""
+    """Search for a part of a reference, as the form does."""
     form = (await client.get("/dashboard/find")).text
     token = re.search(r'name="form_token" value="([^"]+)"', form)
     assert token is not None
@@ -283,7 +284,7 @@ async def find(client: httpx2.AsyncClient, text: str) -> None:
 
 
 async def run(database_url: str, home: Path, options: argparse.Namespace) -> bool:
-    """Make the month, compare and measure; returns whether all is as it should be."""
+    """Make the month, compare and measure. Returns whether all checks passed."""
     with contextlib.suppress(NotEmpty):
         await make_month(database_url, options.requests)
     connection = await asyncpg.connect(database_url)
@@ -318,9 +319,9 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> boo
 
 
 def main() -> None:
-    """Make the month in the database that is named, or in a private one."""
+    """Make the month in the given database, or in a private one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner: empty, or of an earlier run")
+    parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner: empty or from an earlier run")
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""How long the audit's answers take over a million events, and how much memory an export needs, beside their goals.
+"""Measures the audit's response times over a million events, and an export's memory, against their goals.
 
-The application is served on loopback and asked over HTTP, each question `--repeats` times in turn with the others; then
-inclusion proofs of leaves at random, the dashboard's overview with its files and charts, and exports of everything. A
-database without requests is filled first (`audit.events`); without a URL a private server is started in a temporary
-folder.
+The application is served on loopback and queried over HTTP. Each question is asked `--repeats` times, in turn with the
+others. Then follow inclusion proofs of random leaves, the dashboard's overview with its files and charts, and exports
+of everything. A database without requests is filled first (`audit.events`). Without a URL, a private server starts in a
+temporary folder.
 
-The server is on this machine: beside the time that passed stands the processor time of both, which other work on the
-machine hardly changes.
+The server runs on this machine. Beside the elapsed time stands the processor time of both processes, which other work
+on the machine hardly changes.
 
     python -m benchmarks.performance.audit.queries [DATABASE_URL] [--events 1000000] [--repeats 20] [--plans FILE]
 """
@@ -38,14 +38,14 @@ from benchmarks.performance.audit.server import opened, served
 from service.db.engine import Engine, create_engine
 from service.log.merkle import inclusion_ranges
 
-#: An inclusion proof over HTTP, and the overview of a year with all that it loads (milliseconds, p95).
+#: Goals for an inclusion proof over HTTP, and for the overview of a year with all its files (milliseconds, p95).
 _PROOF_MS, _OVERVIEW_MS = 20, 1000
-#: What the process may grow by while everything is exported, whatever there is (MB).
+#: Largest growth of the process during an export of any size (MB).
 _EXPORT_MB = 64
 
 
 async def ask(client: httpx2.AsyncClient, question: Question) -> float:
-    """Milliseconds until the whole answer is there."""
+    """Return the milliseconds until the whole answer has arrived."""
     started = time.perf_counter()
     if question.body is None:
         answer = await client.get(question.path, params=dict(question.parameters))
@@ -56,14 +56,14 @@ async def ask(client: httpx2.AsyncClient, question: Question) -> float:
 
 
 class Processors:
-    """The processor time of this process and of a Postgres on this machine, all of its processes together."""
+    """Processor time of this process and of all processes of a Postgres on this machine."""
 
     def __init__(self, backend_pid: int) -> None:
         self._own = psutil.Process()
         self._postmaster = psutil.Process(backend_pid).parent() or self._own
 
     def spent_ms(self) -> float:
-        """Milliseconds since they began; what has ended since is in that of the postmaster's children."""
+        """Return processor milliseconds since the start. Ended processes count among the postmaster's children."""
         times = [self._own.cpu_times(), self._postmaster.cpu_times()]
         spent = sum(time.user + time.system for time in times)
         spent += times[1].children_user + times[1].children_system
@@ -75,16 +75,16 @@ class Processors:
 
 @dataclass
 class Taken:
-    """What the repetitions of a question took."""
+    """Times of a repeated question."""
 
-    #: Milliseconds until the whole answer was there, of each.
+    #: Milliseconds until the whole answer arrived, for each repetition.
     elapsed_ms: list[float] = field(default_factory=list)
-    #: Milliseconds of processor time, of all together.
+    #: Milliseconds of processor time for all repetitions.
     cpu_ms: float = 0.0
 
 
 async def measured(client: httpx2.AsyncClient, processors: Processors, repeats: int) -> dict[Question, Taken]:
-    """What every question took, the first (cold) turn left out."""
+    """Time every question, leaving out the first (cold) turn."""
     times: dict[Question, Taken] = {question: Taken() for question in QUESTIONS}
     for turn in range(repeats + 1):
         for question, taken in times.items():
@@ -97,7 +97,7 @@ async def measured(client: httpx2.AsyncClient, processors: Processors, repeats: 
 
 
 async def timed(work: Callable[[], Awaitable[object]], repeats: int) -> list[float]:
-    """Milliseconds of each repetition, after one that is left out."""
+    """Return milliseconds of each repetition, after an untimed one."""
     found = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -107,7 +107,7 @@ async def timed(work: Callable[[], Awaitable[object]], repeats: int) -> list[flo
 
 
 async def proofs(client: httpx2.AsyncClient, leaves: int, repeats: int) -> list[float]:
-    """Milliseconds of inclusion proofs of leaves at random in the newest checkpoint."""
+    """Return milliseconds for inclusion proofs of random leaves in the newest checkpoint."""
     rng = random.Random(0)
 
     async def prove() -> None:
@@ -121,7 +121,7 @@ async def proofs(client: httpx2.AsyncClient, leaves: int, repeats: int) -> list[
 
 
 async def exported(client: httpx2.AsyncClient, form: str) -> str:
-    """What an export of everything takes, and by how much the process grows meanwhile."""
+    """Describe the time of an export of everything, and the growth of the process meanwhile."""
     process = psutil.Process(os.getpid())
     before = peak = process.memory_info().rss
     started, size, lines = time.perf_counter(), 0, 0
@@ -138,7 +138,7 @@ async def exported(client: httpx2.AsyncClient, form: str) -> str:
 
 
 async def plans(engine: Engine, client: httpx2.AsyncClient) -> str:
-    """The plan of every statement that the questions run, as Postgres executed it."""
+    """Return the plan of every statement behind the questions, as Postgres executed it."""
     heard: list[tuple[str, Any]] = []
 
     def hear(_c: object, _cursor: object, statement: str, parameters: Any, _x: object, _many: bool) -> None:
@@ -159,7 +159,7 @@ async def plans(engine: Engine, client: httpx2.AsyncClient) -> str:
 
 
 def report(times: Mapping[Question, Taken]) -> list[str]:
-    """The figures as rows of a Markdown table."""
+    """Format the figures as a Markdown table."""
     lines = ["| question | processors ms | median ms | p95 ms | goal ms |", "| --- | ---: | ---: | ---: | ---: |"]
     lines += [
         _row(question.name, taken.elapsed_ms, question.goal_ms, taken.cpu_ms / len(taken.elapsed_ms))
@@ -214,7 +214,7 @@ def _load() -> str:
 
 
 def main() -> None:
-    """Measure on the database that is named, or on a private one."""
+    """Measure on the given database, or on a private one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner; by default a private server")
     parser.add_argument("--events", type=int, default=1_000_000)

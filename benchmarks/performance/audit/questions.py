@@ -1,4 +1,4 @@
-"""What the audit's benchmark asks: pages that match much, little or nothing, and filters that contradict each other."""
+"""Questions of the audit's benchmark: pages with many, few or no matches, and contradictory filters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """One request to the interface."""
+    """One request to the API."""
 
     name: str
-    #: p95 that is the goal, in milliseconds; None where there is none.
+    #: The p95 goal in milliseconds, if any.
     goal_ms: float | None
     path: str
     parameters: Mapping[str, str]

@@ -42,7 +42,7 @@ from service.web.services import Services
 
 @contextlib.asynccontextmanager
 async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the application, with a key that has audit:read and a session of the dashboard; the log is signed."""
+    """Yield a client with an audit:read key and a dashboard session. The log is signed."""
     registry, keyring = CollectorRegistry(), Keyring.open(home / "keys")
     app = build(
         max_body_bytes=1 << 20,
@@ -55,7 +55,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
         tombstones, metrics = TombstoneLookup(engine, keyring, MODEL), IntakeMetrics(registry)
         cohorts = CohortSearch(lambda: None, lambda nodes: (), tombstones)
         settings, reader = Settings(home=home), Reader(home)
-        # Whose one key is right; nothing is counted.
+        # Its one key is valid, and nothing is counted.
         redis = connect("redis://127.0.0.1:1")
         limits = RateLimits(redis, keyring.cursor_key)
         app.state.services = Services(
@@ -80,10 +80,10 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
         async with transaction(engine) as connection:
             name = f"benchmark {key.id}"
             await ApiKeyRepository(connection).create(key.id, name, [Scope.AUDIT_READ], keyring.api_key_hash(key.text))
-            # One that an earlier run has signed is as good; its key is gone with that run.
+            # A checkpoint that an earlier run signed also works; its key is lost with that run.
             if await CheckpointRepository(connection).latest() is None:
                 await CheckpointRepository(connection).sign(LogKeys.open(home / "keys"))
-        # Of this protocol by name: asyncio turns off the delay of small packets for no other.
+        # Names the protocol, since asyncio disables the delay of small packets only then.
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
@@ -99,9 +99,9 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
 
 
 async def opened(client: httpx2.AsyncClient, page: str) -> int:
-    """Load a page of the dashboard as a browser does that has nothing of it yet: with its files.
+    """Load a dashboard page with its files, as a browser with an empty cache does.
 
-    Returns the bytes that came; one request after the other, so a browser is no slower.
+    Returns the number of bytes. Requests are sequential, so a browser is no slower.
     """
     answer = await client.get(page)
     answer.raise_for_status()

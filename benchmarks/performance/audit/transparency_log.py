@@ -1,8 +1,8 @@
-"""Time of proofs and appends in a transparency log of a million leaves, in a private Postgres of its own.
+"""Time of proofs and appends in a transparency log of a million leaves, in a private Postgres.
 
-`python -m benchmarks.performance.audit.transparency_log` prints a table for the documents. The leaves are made up and
-go into the tables in bulk; what is measured then goes through the service's own code, one transaction for each
-operation. The server is one without fsync, so that filling it takes minutes; an append on a durable one adds a sync.
+`python -m benchmarks.performance.audit.transparency_log` prints a table for the documents. The leaves are synthetic and
+are loaded in bulk. The measurements use the service's own code, one transaction for each operation. The server runs
+without fsync, so that filling it takes minutes. An append on a durable server adds a sync.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from service.processes.private_servers import Embedded
 
 _CHUNK = 20_000
 _REQUESTS = 1_000
-#: As long as a leaf of a request that deleted one node.
+#: The length of a leaf for a request that deleted one node.
 _PADDING = "x" * 1_400
 
 Leaf = tuple[int, int, str, bytes, bytes]
@@ -85,7 +85,7 @@ async def _run(url: str, folder: Path, leaves: int, repeats: int) -> None:
 
 
 async def _requests(engine: Engine) -> list[UUID]:
-    """Requests that the events belong to."""
+    """Create the requests of the events."""
     key = uuid4()
     ids = [uuid4() for _ in range(_REQUESTS)]
     async with transaction(engine) as connection:
@@ -100,7 +100,7 @@ async def _requests(engine: Engine) -> list[UUID]:
 
 
 async def _fill(url: str, requests: list[UUID], leaves: int) -> None:
-    """Events, leaves and nodes by COPY, as they would be; the check that each event has its leaf is off meanwhile."""
+    """Copy events, leaves and nodes into place. The check that each event has its leaf is off meanwhile."""
     connection = await asyncpg.connect(url)
     tree = Frontier()
     try:

@@ -1,8 +1,8 @@
-"""What the audit's triggers and indexes cost whoever writes: a batch with and without them, in one run.
+"""Measures how much the audit's triggers and indexes slow down writes: a batch with and without them, in one run.
 
-Two copies of one database of a million events; from the second, all triggers and indexes are gone that only the audit's
-queries need. Batches of requests take their whole way through both in turn (accepted, committed, applied, completed),
-by the service's own repositories and with a leaf of the log for every event.
+The script makes two copies of a database with a million events. From the second it removes all triggers and indexes
+that only the audit's queries need. Batches of requests then run through both in turn (accepted, committed, applied,
+completed), by the service's own repositories and with a log leaf for every event.
 
     python -m benchmarks.performance.audit.writes [DATABASE_URL] [--events 1000000] [--batch 64] [--repeats 30]
 """
@@ -62,7 +62,7 @@ _STEPS = ("accepted", "committed", "applied", "completed")
 
 
 class Writer:
-    """Takes batches of requests through one database."""
+    """Runs batches of requests through one database."""
 
     def __init__(self, engine: Engine, own_slots: OwnSlots, keyring: Keyring, api_key_id: UUID, version: int) -> None:
         self._engine = engine
@@ -71,7 +71,7 @@ class Writer:
         self._version = version
 
     async def batch(self, size: int) -> dict[str, float]:
-        """The milliseconds of each step of a batch of `size` requests."""
+        """Return the milliseconds of each step of a batch of `size` requests."""
         started = [time.perf_counter()]
         accepted = await asyncio.gather(*(self._intake.accept(self._new(number)) for number in range(size)))
         started.append(time.perf_counter())
@@ -94,7 +94,7 @@ class Writer:
         return {step: (end - begin) * 1000 for step, begin, end in zip(_STEPS, started[:-1], started[1:], strict=True)}
 
     async def close(self) -> None:
-        """End what it began."""
+        """Close the intake."""
         await self._intake.close()
 
     def _new(self, number: int) -> NewRequest:
@@ -156,7 +156,7 @@ def _made(number: int, size: int) -> Version:
 
 @contextlib.asynccontextmanager
 async def copies(database_url: str) -> AsyncIterator[dict[str, str]]:
-    """The URLs of two copies of a database, the second without the audit; dropped at the end."""
+    """Yield the URLs of two copies of a database, the second without the audit, and drop them at the end."""
     url = make_url(database_url)
     administration = await asyncpg.connect(_url(url.set(database="postgres")))
     try:
@@ -220,7 +220,7 @@ async def run(database_url: str, home: Path, options: argparse.Namespace) -> Non
 
 
 def main() -> None:
-    """Measure on the server that is named, or on a private one."""
+    """Measure on the given server, or on a private one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database_url", nargs="?", help="postgresql://… as its owner; by default a private server")
     parser.add_argument("--events", type=int, default=1_000_000)

@@ -1,9 +1,9 @@
-"""Batches and repairs of this checkout beside those of another one, in one run.
+"""Compares batches and repairs of this checkout with those of another, in one run.
 
-Each checkout works in a process of its own, on the same model, the same nodes and in turn, so that the ratio holds on a
-machine whose speed drifts. Counted is processor time, which other work disturbs less than the clock: of a batch without
-repair (projection, live graph, predictions), and of the repair that follows. Nothing is committed, so that every turn
-starts from the same state.
+Each checkout runs in its own process, on the same model and nodes and in turn, so that the ratio holds on a machine
+whose speed drifts. The figures are processor time, which other work disturbs less than wall-clock time: for a batch
+without repair (projection, live graph, predictions), and for the repair that follows. Nothing is committed, so every
+turn starts from the same state.
 
     python -m benchmarks.performance.batches.against --other ../before [--dataset cora …] [--size 1 64] [--turns 9]
 """
@@ -26,7 +26,7 @@ DATASETS = ("cora", "citeseer", "amazon_photo")
 
 
 def work(dataset: str) -> None:
-    """Answers each line `SIZE SEED` on standard input with the processor milliseconds of a batch and of its repair."""
+    """Answer each line `SIZE SEED` on standard input with the processor milliseconds of a batch and of its repair."""
     import torch
 
     from model_store.build import build_model
@@ -66,7 +66,7 @@ def work(dataset: str) -> None:
 
 
 def start(checkout: Path, dataset: str) -> "subprocess.Popen[str]":
-    """A worker that runs the code of `checkout`, by its own script of this name, or this one where it has none."""
+    """Start a worker on the code of `checkout`, with its own script of this name or else this one."""
     script = next((checkout / "benchmarks").rglob("against.py"), Path(__file__))
     return subprocess.Popen(
         [sys.executable, "-P", "-u", "-W", "ignore", script, "--worker", dataset],
@@ -76,7 +76,7 @@ def start(checkout: Path, dataset: str) -> "subprocess.Popen[str]":
 
 
 def ask(worker: "subprocess.Popen[str]", question: str) -> list[float]:
-    """The milliseconds that a worker answers."""
+    """Return the milliseconds that a worker reports."""
     if worker.stdin is None or worker.stdout is None:
         raise RuntimeError("the worker was started without pipes")
     worker.stdin.write(question + "\n")
@@ -85,7 +85,7 @@ def ask(worker: "subprocess.Popen[str]", question: str) -> list[float]:
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, help="the checkout to compare with")
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))

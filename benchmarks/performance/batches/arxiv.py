@@ -1,8 +1,8 @@
-"""The arXiv graph, whole, with real features: training, predictions, and batches of 64 deletions, repaired.
+"""The whole arXiv graph with real features: training, predictions, and batches of 64 deletions, repaired.
 
-Graph, labels and split are OGB's; the features are five guesses of each paper's category by a language model (200
-columns), since OGB's own are in no stored copy. `./lethe train` runs as a process of its own, so that its peak memory
-is its own. Predictions are those of all nodes at once, by class columns, and beside them rows of H for a few nodes.
+Graph, labels and split are OGB's. The features are a language model's five guesses of each paper's category (200
+columns), since no stored copy has OGB's own. `./lethe train` runs in its own process, which gives its own peak memory.
+Predictions are measured for all nodes together, by class columns, and for a few nodes, from rows of H.
 
     python -m benchmarks.performance.batches.arxiv [--data DIR] [--model DIR]
 """
@@ -35,17 +35,17 @@ from service.unlearner.resident import Resident
 #: The dataset's file.
 ARXIV = "ogbn_arxiv_llm.npz"
 _BATCH, _BATCHES, _BUDGET_S = 64, 5, 15.0
-#: Nodes asked for at once, and how often.
+#: Nodes in a query, and repetitions.
 _ASKED = ((1, 30), (10, 10), (100, 5))
 
 
 def found(folders: list[Path]) -> Path | None:
-    """The dataset's file in the first of `folders` that has it."""
+    """Return the dataset's file in the first of `folders` that has it."""
     return next((folder / ARXIV for folder in folders if (folder / ARXIV).is_file()), None)
 
 
 def trained(dataset: Path | str, out: Path) -> tuple[float, float, float]:
-    """Seconds, processor seconds and peak memory (GiB) of `./lethe train`: L = 3, concat, lambda 1e-4."""
+    """Return seconds, processor seconds and peak memory (GiB) of `./lethe train`: L = 3, concat, lambda 1e-4."""
     command = [sys.executable, "-m", "service.cli", "train", "--dataset", str(dataset), "--out", str(out)]
     command += ["--hops", "3", "--combine", "concat", "--lambda", "1e-4", "--name", "arxiv"]
     started = time.perf_counter()
@@ -55,7 +55,7 @@ def trained(dataset: Path | str, out: Path) -> tuple[float, float, float]:
 
 
 def predictions(resident: Resident, rng: np.random.Generator) -> None:
-    """Prints what predictions cost: those of all nodes, and those of nodes that are asked for."""
+    """Print the time of predictions for all nodes, and for a few queried nodes."""
     graph, W = resident.committed.live_graph, stacked(resident.committed.state)
     took = []
     for _ in range(5):
@@ -78,7 +78,7 @@ def predictions(resident: Resident, rng: np.random.Generator) -> None:
 
 
 def batch(resident: Resident, rng: np.random.Generator, budget_s: float) -> tuple[float, str]:
-    """One batch, taken for good: seconds of its repair, and a line."""
+    """Run and commit one batch. Returns the seconds of its repair, and a line of text."""
     rows = rng.choice(np.flatnonzero(resident.committed.state.live), size=_BATCH, replace=False)
     started, before = time.perf_counter(), time.process_time()
     prepared = resident.prepare([Removal(nodes=row) for row in rows[:, None]], budget_s=budget_s)
@@ -92,10 +92,10 @@ def batch(resident: Resident, rng: np.random.Generator, budget_s: float) -> tupl
 
 
 def main() -> None:
-    """Prints one line per figure."""
+    """Print one line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=f"folder of {ARXIV}")
-    parser.add_argument("--model", type=Path, help="folder of the model, trained there unless it is there already")
+    parser.add_argument("--model", type=Path, help="folder of the model; trained there if missing")
     options = parser.parse_args()
     folders = [options.data] if options.data else default_data_dirs(os.environ)
     dataset = found(folders)

@@ -1,12 +1,13 @@
-"""Erasing a node and verifying what is left, step by step as the unlearner does it, beside one fsync on the same disk.
+"""Times the erasure of a node and its verification, step by step as in the unlearner, against one fsync on the same
+disk.
 
-The steps 9 and 10 of a version with one deleted node, repaired: the coefficients of its weights are written, what is
-gone is overwritten, the version before it removed, and the span residual measured from the disk. In turn with them a
-file of 4 KiB beside the model is overwritten and synced. Random nodes, and those with the most edges. The model is a
-copy.
+Measured are steps 9 and 10 of a version with one deleted node, repaired: writing the coefficients of its weights,
+overwriting the deleted data, removing the previous version, and measuring the span residual from the disk. In turn with
+them, a file of 4 KiB beside the model is overwritten and synced. The nodes are random ones and those with the most
+edges. The model is a copy.
 
-With `--chunks`, also what the same erasure would take if each chunk were a file that is never changed: written anew
-without what is erased, beside an index that names the new ones, then the old ones overwritten and unlinked.
+With `--chunks`, it also times the same erasure if each chunk were an immutable file: the chunks are rewritten without
+the deleted data, an index names the new ones, and the old ones are overwritten and unlinked.
 
     python -m benchmarks.performance.batches.erasure [--model DIR]... [--dataset cora]... [--repeats 20] [--hubs 5]
         [--chunks]
@@ -49,7 +50,7 @@ _PLACEMENT = Placement("cpu", RepairPolicy.ALWAYS)
 
 
 class Model:
-    """A stored model, and what the unlearner has of it in memory."""
+    """A stored model, and the unlearner's state in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store.open(folder)
@@ -63,7 +64,9 @@ class Model:
         os.fsync(self._synced)
 
     def delete(self, row: int, *, chunks: bool) -> tuple[float, ...]:
-        """Milliseconds to sync, to write coefficients, to erase, to verify, and to erase by `chunks`; their number."""
+        """Return milliseconds to sync, to write coefficients, to erase, to verify, and to erase by `chunks`; their
+        number.
+        """
         prepared = self.resident.prepare([Removal(nodes=np.array([row]))])
         self.resident.commit(prepared)
         ref = VersionRef(prepared.state.version, _FENCING)
@@ -90,7 +93,7 @@ class Model:
         return *times.tolist(), by_chunks, files
 
     def _by_chunks(self, row: int) -> tuple[float, int]:
-        """Milliseconds to erase a node by replacing files of one chunk each, in a folder of their own, and how many."""
+        """Erase a node by replacing one-chunk files. Returns milliseconds and the number of files."""
         base, folder = self.store.path / "base", self.store.path.with_name("chunks")
         started = time.perf_counter()
         index = Index.latest(base)
@@ -135,7 +138,7 @@ class Model:
 
 
 def folders(models: Iterable[Path], datasets: Iterable[str], work: Path) -> Iterator[tuple[str, Path]]:
-    """A name and a folder for each model, in `work`."""
+    """Yield a name and a folder for each model, in `work`."""
     for model in models:
         yield model.name, Path(shutil.copytree(model, work / model.name))
     for dataset in datasets:
@@ -146,14 +149,14 @@ def folders(models: Iterable[Path], datasets: Iterable[str], work: Path) -> Iter
 
 
 def main() -> None:
-    """Prints two lines per model."""
+    """Print two lines for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", default=[], help="a folder of `./lethe train`")
-    parser.add_argument("--dataset", action="append", default=[], help="trained on with the default options")
+    parser.add_argument("--dataset", action="append", default=[], help="dataset to train on with the default options")
     parser.add_argument("--work", type=Path, help="folder on the disk to measure; a temporary one by default")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--hubs", type=int, default=5)
-    parser.add_argument("--chunks", action="store_true", help="erase by files of one chunk each as well")
+    parser.add_argument("--chunks", action="store_true", help="also erase by one-chunk files")
     options = parser.parse_args()
     print(
         f"{device_name(torch.device('cpu'))}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[1]:.1f}, medians, ms"
@@ -172,7 +175,7 @@ def main() -> None:
             chosen[f"{options.hubs} with the most edges"] = by_degree[: -options.hubs - 1 : -1]
             for what, rows in chosen.items():
                 times = [model.delete(int(row), chunks=options.chunks) for row in rows]
-                # The first erasure looks for all that was ever deleted.
+                # The first erasure looks for everything that was ever deleted.
                 medians = map(statistics.median, zip(*times[len(rows) > options.hubs :], strict=True))
                 fsync, coefficients, erase, verify, by_chunks, files = medians
                 total = coefficients + erase + verify

@@ -1,11 +1,11 @@
-"""Time and peak memory of the largest Gram factors: factorising, and a batch of 64 deletions whole.
+"""Time and peak memory of the largest Gram factors: factorising, and whole batches of 64 deletions.
 
-coauthor_cs  the real bag of words of 18,333 authors, 6,805 words, as CSR
-synthetic    20,000 seeded nodes with 60 of 8,500 words each, 500 of the words repeating others (rank 8,000 at most)
+coauthor_cs  the real bag of words of 18,333 authors, 6,805 words, as CSR synthetic    20,000 seeded nodes with 60 of
+8,500 words each, 500 of the words repeating others (rank 8,000 at most)
 
-Peak memory is what the step adds to what was there before it, in bytes and in matrices of d x d float64. On the CPU it
-is the high-water mark of resident memory (Linux), on a GPU what torch allocated. CPU seconds are of all threads; on a
-shared machine they say more than the wall clock.
+Peak memory is the increase during the step, in bytes and in matrices of d x d float64. On the CPU it is the high-water
+mark of resident memory (Linux), on a GPU the memory allocated by torch. CPU seconds sum over all threads; on a shared
+machine they mean more than wall-clock time.
 
     python -m benchmarks.performance.batches.large_gram [--device cuda] [--only synthetic] [--json FILE]
 """
@@ -34,7 +34,7 @@ from projector.graph.graph import Features
 
 BATCH = 64
 BATCHES = 5
-#: As many as coauthor_cs with `combine: concat`, L = 2.
+#: As for coauthor_cs with `combine: concat`, L = 2.
 BLOCKS, CLASSES = 3, 15
 
 _Result = TypeVar("_Result")
@@ -42,13 +42,13 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Step:
-    """What one step took."""
+    """Time and memory of one step."""
 
     name: str
     seconds: float
     cpu_seconds: float
     peak_bytes: int
-    #: The same in matrices of d x d float64.
+    #: Peak memory in matrices of d x d float64.
     peak_matrices: float
     note: str
 
@@ -66,15 +66,15 @@ class Result:
 
 
 def coauthor_cs() -> Features:
-    """The features of coauthor_cs as they are stored."""
+    """Return the features of coauthor_cs as stored."""
     return load_dataset("coauthor_cs", data_dirs=default_data_dirs(os.environ)).features
 
 
 def synthetic() -> Features:
-    """A sparse bag of words that lacks 500 directions."""
+    """Return a sparse bag of words that lacks 500 directions."""
     nodes, words, repeated, per_node = 20_000, 8_500, 500, 60
     rng = np.random.default_rng(0)
-    # Words as frequent as in real text: few everywhere, most in a handful of documents.
+    # Word frequencies as in real text: few words are everywhere, most in a handful of documents.
     weights = 1 / (np.arange(words - repeated) + 20.0)
     columns = rng.choice(words - repeated, size=(nodes, per_node), p=weights / weights.sum())
     rows = np.repeat(np.arange(nodes), per_node)
@@ -92,7 +92,7 @@ class Meter:
         self.steps: list[Step] = []
 
     def measured(self, name: str, work: Callable[[], _Result], note: Callable[[_Result], str]) -> _Result:
-        """Runs `work` and keeps what it took."""
+        """Run `work` and record its time and memory."""
         self._settle()
         before, started, cpu = self._resident(), time.perf_counter(), time.process_time()
         result = work()
@@ -123,7 +123,7 @@ def _status(field: str) -> int:
 
 
 def measure(dataset: str, features: Features, device: torch.device) -> Result:
-    """Factorises `features` and deletes batches of 64 random rows from the state that gives."""
+    """Factorise `features`, and delete batches of 64 random rows from the resulting state."""
     n, d = features.shape
     rng = np.random.default_rng(0)
     rows = FeatureMatrix(features, device)
@@ -146,7 +146,7 @@ def measure(dataset: str, features: Features, device: torch.device) -> Result:
 
 
 def report(result: Result) -> str:
-    """The result as a Markdown table."""
+    """Format the result as a Markdown table."""
     lines = [
         f"{result.dataset}: {result.nodes:,} x {result.features:,}, rank {result.rank:,}, "
         f"condition number {result.condition_number:,.0f}",
@@ -163,7 +163,7 @@ def report(result: Result) -> str:
 
 
 def main() -> None:
-    """Measures both sets of features and prints a table for each."""
+    """Measure both sets of features and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", choices=["coauthor_cs", "synthetic"])

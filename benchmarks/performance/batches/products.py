@@ -1,7 +1,7 @@
-"""Products with the representation H: through its sparse factors, and with H itself, beside what is estimated.
+"""Times products with the representation H, through its sparse factors and with H itself, against the estimate.
 
 The estimate (`projector/network/product_costs.py`) decides which of the two training uses; its constants were fitted to
-this table. Best of a few repetitions, so that what else the machine does counts little.
+this table. Figures are the best of a few repetitions, which reduces the effect of other work on the machine.
 
     python -m benchmarks.performance.batches.products [--dataset cora …] [--data DIR]
 """
@@ -35,7 +35,7 @@ _SECONDS, _LARGEST = 1.0, 4 << 30
 
 
 def best(product: Callable[[], object]) -> float:
-    """Seconds of the fastest call, of three or of as many as fit in a second."""
+    """Return the seconds of the fastest call, among three or as many as fit in a second."""
     product()
     times: list[float] = []
     while len(times) < 3 or sum(times) < _SECONDS:
@@ -46,7 +46,7 @@ def best(product: Callable[[], object]) -> float:
 
 
 def row(graph: Graph, spec: ModelSpec) -> str:
-    """p, milliseconds of H W and H^T R both ways, and their estimates."""
+    """Return p, milliseconds of H W and H^T R both ways, and their estimates."""
     labels = one_hot(graph.labels, graph.train_mask, graph.num_classes)
     propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops)
     features = graph.features.astype(np.float64) if isinstance(graph.features, np.ndarray) else graph.features
@@ -64,7 +64,7 @@ def row(graph: Graph, spec: ModelSpec) -> str:
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))
     parser.add_argument("--data", type=Path, help="folder of the datasets")

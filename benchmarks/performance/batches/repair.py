@@ -1,9 +1,8 @@
 """Repair against retraining from zero, to the same bound, in one run.
 
-Retraining is by the project's own solver, from W = 0, on the graph that remains; both stop at the same relative
-gradient. Before each batch the Hessian is factorised in idle time where that pays, as the service does; the time of
-that is given as prefactoring, not counted as repair. Products are pairs of products with H and H^T: a gradient, or a
-product with the Hessian.
+Retraining uses the project's own solver, from W = 0, on the remaining graph; both stop at the same relative gradient.
+Before each batch the Hessian is factorised in idle time if that pays, as in the service. That time is reported as
+prefactoring, not as repair. Products are pairs of products with H and H^T: a gradient, or a product with the Hessian.
 
     python -m benchmarks.performance.batches.repair [--dataset cora …] [--regularization 1e-4 1e-6] [--device cpu]
 """
@@ -39,14 +38,14 @@ SIZES = (1, 16, 64)
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, once everything asked of the device is done."""
+    """Return the time in seconds after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def retrained(objective: Objective, classes: int, device: torch.device) -> tuple[float, int, torch.Tensor]:
-    """Seconds and products of training from zero to the goal, and weights a hundred times closer to the optimum."""
+    """Train from zero. Returns seconds and products to the goal, and weights a hundred times closer to the optimum."""
     start = torch.zeros((objective.representation.columns, classes), dtype=torch.float64, device=device)
     began = clock(device)
     newton = Newton(objective, objective.at(start), TOLERANCE / 2)
@@ -61,7 +60,7 @@ def retrained(objective: Objective, classes: int, device: torch.device) -> tuple
 
 
 def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: int, device: torch.device) -> str:
-    """One line of the table: medians over `repeats` batches, each then taken for good."""
+    """Return one row of the table: medians over `repeats` batches, each then committed."""
     prefactoring, project, repair, scratch, counts, bounds, errors = [], [], [], [], [], [], []
     for _ in range(repeats):
         began = clock(device)
@@ -95,7 +94,7 @@ def measure(resident: Resident, size: int, rng: np.random.Generator, repeats: in
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", nargs="+", default=list(DATASETS))
     parser.add_argument("--regularization", nargs="+", type=float, default=[1e-4, 1e-6])

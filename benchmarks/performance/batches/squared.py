@@ -1,13 +1,13 @@
-"""The squared loss on the arXiv graph: one node's deletion by updated sums, beside solving again in the same run.
+"""The squared loss on the arXiv graph: one node's deletion by updated sums, against solving again in the same run.
 
-L = 2, concat (p = 600), lambda 1e-3; the features as in `benchmarks.performance.batches.arxiv`. For each of some random
-nodes, one after another, three things are timed on the graph that is left:
+L = 2, concat (p = 600), lambda 1e-3; the features as in `benchmarks.performance.batches.arxiv`. Random nodes are
+deleted one by one. For each, three things are timed on the remaining graph:
 
-* weights and certificate by the updated normal equations, with the projection and the remaining graph before them;
+* weights and certificate by the updated normal equations, including the projection and the remaining graph;
 * the whole deletion, with coefficients, and predictions of all nodes;
 * solving again: rows of H, sums, factor, weights and certificate from the remaining graph alone.
 
-Seconds are of the processor, all threads together: other work on the machine changes them less than those of the clock.
+Seconds are processor time over all threads, which other work on the machine changes less than wall-clock time.
 
     python -m benchmarks.performance.batches.squared [--data DIR] [--nodes N] [--batch M] [--hops L]
 """
@@ -38,7 +38,7 @@ _LAMBDA = 1e-3
 
 
 def updated(held: HeldModel, nodes: np.ndarray) -> tuple[float, float]:
-    """Seconds until weights and certificate of the graph without `nodes` are there by updates, and that bound."""
+    """Return the seconds for weights and certificate of the graph without `nodes` by updates, and the bound."""
     began = time.process_time()
     projection = project_batch(held.state, held.features, held.labels, [Removal(nodes=nodes)])
     empty = np.empty((0, 2), dtype=np.int64)
@@ -51,7 +51,7 @@ def updated(held: HeldModel, nodes: np.ndarray) -> tuple[float, float]:
 
 
 def again(left: HeldModel) -> float:
-    """Seconds of solving on the graph of `left` with nothing kept from before."""
+    """Return the seconds for solving on the graph of `left` from scratch."""
     began = time.process_time()
     objective = TrainingRows.of(left.live_graph).objective(left.regularization)
     assert isinstance(objective, NormalObjective)
@@ -64,7 +64,7 @@ def again(left: HeldModel) -> float:
 
 
 def whole(model: Model, nodes: np.ndarray) -> tuple[Model, float]:
-    """The model without `nodes`, and seconds with the predictions of all that are left."""
+    """Return the model without `nodes`, and the seconds including predictions of all remaining nodes."""
     began = time.process_time()
     left, report = model.forget(nodes=nodes)
     left.predict()
@@ -75,11 +75,11 @@ def whole(model: Model, nodes: np.ndarray) -> tuple[Model, float]:
 
 
 def main() -> None:
-    """Prints one line per node, and the medians with their ratios."""
+    """Print one line for each node, and the medians with their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=f"folder of {ARXIV}")
-    parser.add_argument("--nodes", type=int, default=20, help="how many deletions")
-    parser.add_argument("--batch", type=int, default=1, help="nodes in each")
+    parser.add_argument("--nodes", type=int, default=20, help="number of deletions")
+    parser.add_argument("--batch", type=int, default=1, help="nodes in each deletion")
     parser.add_argument("--hops", type=int, default=2)
     options = parser.parse_args()
     dataset = found([options.data] if options.data else default_data_dirs(os.environ))

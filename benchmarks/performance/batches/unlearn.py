@@ -1,13 +1,13 @@
-"""One batch of deletions, whole, beside the two ways of doing it without resident factors.
+"""One whole batch of deletions, against two methods without resident factors.
 
-ours  leverages, projection of every block, pseudo-inverse, coefficients and per-request norms (`project`), float64
-(a)   the paper's Option 1 as its official code does it: Gram matrix of the remaining rows and `pinv` in float32
-(b)   a fair exact baseline: downdated Gram matrix and a fresh eigendecomposition in float64
+ours  leverages, projection of every block, pseudo-inverse, coefficients and per-request norms (`project`), float64 (a)
+the paper's Option 1 as its official code does it: Gram matrix of the remaining rows and `pinv` in float32 (b)   a fair
+exact baseline: downdated Gram matrix and a fresh eigendecomposition in float64
 
-All start from the same state, take turns in one run, and only their ratios mean anything on a shared machine.
-(a) and (b) are given the projection of W alone, and all threads; coefficients and norms are ours only.
-Ours is measured as it is, with the number of threads that `projector.device.threads_for` chooses for the matrices of
-the projection, and with one thread and all of them throughout, which is what that rule is judged by.
+All start from the same state and take turns in one run. On a shared machine, only their ratios are meaningful. (a) and
+(b) compute the projection of W alone, with all threads; only ours computes coefficients and norms. Ours is measured
+with the number of threads that `projector.device.threads_for` chooses for the projection's matrices. It is also
+measured with one thread and with all threads throughout, to judge that rule.
 
     python -m benchmarks.performance.batches.unlearn [--device cuda] [--shape 2708x1433] [--json FILE]
 """
@@ -35,7 +35,7 @@ from projector.graph.features import FeatureMatrix
 
 #: nodes, features, blocks, classes: the arXiv graph with an injected channel, Pubmed, Cora.
 SHAPES = ((169_343, 129, 4, 41), (19_717, 500, 1, 3), (2_708, 1_433, 1, 7))
-#: The first shape at other numbers of nodes.
+#: Other numbers of nodes for the first shape.
 FLATNESS = (10_000, 100_000, 1_000_000)
 BATCHES = (1, 64, 1_024)
 
@@ -52,12 +52,12 @@ class Result:
     #: Chosen by the rule for the matrices of this shape.
     threads: int
     ours_ms: float
-    #: The same with one thread, and with all of them.
+    #: The same with one thread, and with all threads.
     one_thread_ms: float
     all_threads_ms: float
     option_1_float32_ms: float | None
     exact_eigh_ms: float | None
-    #: Bytes that the factors and weights force through memory, over the copy bandwidth of this run.
+    #: The bytes of factors and weights that must move, over the copy bandwidth of this run.
     bandwidth_floor_ms: float
     factor_method: str
 
@@ -86,19 +86,19 @@ class Setting:
         self.rng = rng
 
     def batch(self, size: int) -> np.ndarray:
-        """Random rows to delete."""
+        """Draw random rows to delete."""
         return self.rng.choice(self.shape[0], size=size, replace=False)
 
 
 def ours(setting: Setting, rows: np.ndarray) -> str:
-    """The whole batch, one request per node."""
+    """Run the whole batch, one request for each node."""
     removals = [Removal(nodes=row) for row in rows[:, None]]
     return project_batch(setting.state, setting.features, None, removals).factor_method.value
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for everything."""
+    """Use one thread for everything."""
     number = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -109,7 +109,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_threads() -> Iterator[None]:
-    """All threads for everything: the rule sees no matrix as small."""
+    """Use all threads for everything, by making no matrix count as small."""
     limit = torch_threads.ONE_THREAD_VALUES
     torch_threads.ONE_THREAD_VALUES = 0
     try:
@@ -119,13 +119,13 @@ def all_threads() -> Iterator[None]:
 
 
 def threads_of(matrix: torch.Tensor) -> int:
-    """The number of threads that the rule chooses."""
+    """Return the number of threads that the rule chooses."""
     with torch_threads.threads_for(matrix):
         return torch.get_num_threads()
 
 
 def option_1(setting: Setting, rows: np.ndarray) -> None:
-    """M_remain from the remaining rows, its float32 `pinv`, and M M+ W."""
+    """Compute M_remain from the remaining rows, its float32 `pinv`, and M M+ W."""
     keep = torch.ones(setting.shape[0], dtype=torch.bool, device=setting.device)
     keep[torch.from_numpy(rows).to(setting.device)] = False
     X = setting.X32[keep]
@@ -134,7 +134,7 @@ def option_1(setting: Setting, rows: np.ndarray) -> None:
 
 
 def exact_eigh(setting: Setting, rows: np.ndarray) -> None:
-    """M - X_D^T X_D, its eigendecomposition in float64, and M M+ W."""
+    """Compute M - X_D^T X_D, its eigendecomposition in float64, and M M+ W."""
     X_D = setting.features.rows.dense_rows(rows)
     gram: Gram = setting.span.gram
     M = gram.M - X_D.T @ X_D
@@ -144,7 +144,7 @@ def exact_eigh(setting: Setting, rows: np.ndarray) -> None:
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds, the device's queue drained before and after."""
+    """Return milliseconds, with the device's queue drained before and after."""
     _drain(device)
     started = time.perf_counter()
     work()
@@ -153,14 +153,14 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
 
 
 def measure(setting: Setting, size: int, repeats: int, bandwidth: float, *, baselines: bool) -> Result:
-    """Medians over `repeats` turns; the slow baselines get fewer."""
+    """Return medians over `repeats` turns; the slow baselines get fewer."""
     method = ours(setting, setting.batch(size))
     ways: list[Callable[[], AbstractContextManager[None]]] = [contextlib.nullcontext, one_thread, all_threads]
     own: list[list[float]] = [[] for _ in ways]
     others: dict[Callable[[Setting, np.ndarray], None], list[float]] = {option_1: [], exact_eigh: []}
     for turn in range(repeats):
         rows = setting.batch(size)
-        # Each way comes first in turn: what comes first finds caches that hold something else.
+        # Each method comes first in turn, since the first one finds cold caches.
         for place in range(len(ways)):
             way = (turn + place) % len(ways)
             with ways[way]():
@@ -187,7 +187,7 @@ def measure(setting: Setting, size: int, repeats: int, bandwidth: float, *, base
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a large copy."""
+    """Return the bytes read and written per second by a large copy."""
     source = torch.ones(32 << 20, dtype=torch.float64, device=device)
     target = torch.empty_like(source)
     best = min(timed(lambda: target.copy_(source), device) for _ in range(5))
@@ -200,7 +200,7 @@ def _drain(device: torch.device) -> None:
 
 
 def report(results: Sequence[Result]) -> str:
-    """The results as a Markdown table."""
+    """Format the results as a Markdown table."""
     titles = ["n x d", "blocks", "classes", "m", "threads", "ours ms", "1 thread", "all threads", "(a) ms", "(b) ms"]
     titles += ["(a)/ours", "(a)/1", "(a)/all", "(b)/ours", "bandwidth floor/ours"]
     lines = [f"| {' | '.join(titles)} |", f"| ---{' | ---:' * (len(titles) - 1)} |"]
@@ -218,7 +218,7 @@ def report(results: Sequence[Result]) -> str:
 
 
 def main() -> None:
-    """Runs every shape and batch size and prints a table."""
+    """Run every shape and batch size and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shape", help="only this n x d, for example 2708x1433")

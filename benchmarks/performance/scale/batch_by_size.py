@@ -1,17 +1,17 @@
-"""What a batch of 64 deletions costs as the graph grows, part by part, at a fixed degree.
+"""The cost of a batch of 64 deletions as the graph grows, part by part, at a fixed degree.
 
-Graphs of `scale.graph` with an average degree of 10, 32 features and 8 classes; 8 % of the nodes are trained on, as of
-ogbn-products. The model is trained to its optimum (softmax, L = 2, combine last, lambda 1e-4). Then batches of random
-nodes go the way that they go in the service, as far as that is in memory: `NodeIds.rows_of`, `Resident.prepare` with
-its repair to a relative bound of 1e-8, `Resident.commit`. Before each, the preconditioner is made as in idle time.
+Graphs come from `scale.graph`, with an average degree of 10, 32 features and 8 classes. 8 % of the nodes are for
+training, as in ogbn-products. The model is trained to its optimum (softmax, L = 2, combine last, lambda 1e-4). Batches
+of random nodes then follow the in-memory path of the service: `NodeIds.rows_of`, `Resident.prepare` with its repair to
+a relative bound of 1e-8, `Resident.commit`. Before each batch, the preconditioner is made as in idle time.
 
-Every part is timed within that run and without the parts inside it, so that all of them add up to the batch. Medians of
-a few batches after one that is not counted; slopes are those of log time on log n by least squares, of the processor's
-time. On a shared machine the clock is told as its ratio to that alone.
+Every part is timed in that run without its inner parts, so the parts add up to the batch. Figures are medians of a few
+batches after an uncounted one. Slopes are least-squares fits of log processor time on log n. Wall-clock time is
+reported only as its ratio to processor time, since the machine is shared.
 
     python -m benchmarks.performance.scale.batch_by_size [--nodes 10000 100000 1000000] [--batches 9]
 
-Sizes that `FIGURES` has already are told, drawn and fitted beside those measured now; `--nodes` alone measures none.
+Sizes already in `FIGURES` are reported, drawn and fitted beside those measured now; an empty `--nodes` measures none.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from service.unlearner.resident import Resident
 SIZES, DEGREE, BATCH = (10_000, 100_000, 1_000_000), 10, 64
 FIGURES = Path(__file__).parents[2] / "results" / "batch_by_size.json"
 PICTURE = Path(__file__).parents[3] / "docs" / "images" / "batch_by_size.svg"
-#: Where the service's code does each part: functions, and what holds them.
+#: The functions of the service for each part, and their owners.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "ids looked up and forgotten": ((NodeIds, "rows_of"), (NodeIds, "forget")),
     "projection": ((update, "project_batch"),),
@@ -70,21 +70,21 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
 }
 REST, WHOLE = "the rest", "the whole batch"
 PRODUCT, IDLE = "one product of the repair", "in idle time: preconditioner"
-#: As rows of the table and lines of the picture.
+#: In the order of the table's rows and the picture's lines.
 ROWS = (WHOLE, *PARTS, REST, PRODUCT, IDLE)
 
 
 @dataclass
 class Stopwatch:
-    """Seconds of the clock and of the processor by part, without those of parts inside it."""
+    """Wall-clock and processor seconds by part, without inner parts."""
 
     spent: dict[str, NDArray[np.float64]] = field(default_factory=lambda: defaultdict(lambda: np.zeros(2)))
-    #: What the parts inside each part under way took, the innermost last.
+    #: Time of the inner parts of each running part, innermost last.
     _inside: list[NDArray[np.float64]] = field(default_factory=list)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What is done in here belongs to this part."""
+        """Assign the work in this block to a part."""
         self._inside.append(np.zeros(2))
         began = _now()
         try:
@@ -97,7 +97,7 @@ class Stopwatch:
 
     @contextmanager
     def of_the_service(self) -> Iterator[None]:
-        """Times `PARTS` in here."""
+        """Time `PARTS` in this block."""
         with ExitStack() as stack:
             for name, places in PARTS.items():
                 for place in places:
@@ -127,25 +127,25 @@ class Measured:
 
     nodes: int
     batches: int
-    #: By part: least, median and greatest of the batches, in seconds of the processor.
+    #: By part: minimum, median and maximum over batches, in seconds of processor time.
     processor: dict[str, tuple[float, float, float]]
-    #: Seconds of the clock over those of the processor, of whole batches, in the middle.
+    #: Median ratio of wall-clock to processor time of whole batches.
     clock_ratio: float
-    #: Of a repair, in the middle.
+    #: Median number of products in a repair.
     products: float
-    #: The most that the process has held by then, what was drawn and trained with and pages of files among it (GiB).
+    #: Peak memory of the process so far, including drawing, training and file pages (GiB).
     peak_gib: float
     #: Device, date and load.
     where: str
 
 
 def shape_of(nodes: int) -> Shape:
-    """What is drawn for so many nodes."""
+    """Return the shape of the graph with this number of nodes."""
     return Shape(nodes=nodes, edges=nodes * DEGREE // 2, features=32, classes=8, training=nodes * 8 // 100)
 
 
 def served(shape: Shape) -> Resident:
-    """A model trained on a graph of that shape, held as the service holds it."""
+    """Return a model trained on a graph of that shape, held as in the service."""
     graph = graph_called(PRODUCTS, [], shape, torch.device("cpu"))
     held = fit(graph, ModelSpec(tolerance=1e-9))._held
     node_ids = graph.node_ids.without(np.empty(0, dtype=np.int64))
@@ -157,7 +157,7 @@ def served(shape: Shape) -> Resident:
 
 
 def one_batch(resident: Resident, names: Sequence[str], watch: Stopwatch) -> int:
-    """Deletes the nodes `names`, one request each; returns the products of the repair, which must converge."""
+    """Delete the nodes `names`, one request each. Returns the products of the repair, which must converge."""
     with watch.of_the_service():
         with watch.part(IDLE):
             while resident.prefactor_due:
@@ -172,7 +172,7 @@ def one_batch(resident: Resident, names: Sequence[str], watch: Stopwatch) -> int
 
 
 def measured(shape: Shape, batches: int) -> Measured:
-    """A model of that shape, and what its batches take after one that is not counted."""
+    """Train a model of that shape, and time its batches after an uncounted one."""
     resident = served(shape)
     nodes = np.random.default_rng(0).choice(shape.nodes, (batches + 1, BATCH), replace=False)
     times: list[dict[str, NDArray[np.float64]]] = []
@@ -194,13 +194,13 @@ def measured(shape: Shape, batches: int) -> Measured:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """That of log y on log x by least squares, for points (x, y), both positive."""
+    """Return the least-squares slope of log y on log x, for positive points (x, y)."""
     x, y = np.log(np.array(points)).T
     return float(np.polyfit(x, y, 1)[0])
 
 
 def report(sizes: Sequence[Measured]) -> str:
-    """The results as Markdown; slopes where there are two sizes."""
+    """Format the results as Markdown, with slopes if there are two sizes."""
     lines = [
         f"- n = {s.nodes:,}: {s.batches} batches, {s.products:g} products to a repair, clock / processor "
         f"{s.clock_ratio:.2f}, {s.peak_gib:.1f} GiB at its peak; {s.where}"
@@ -223,14 +223,14 @@ def _ms(seconds: float) -> str:
 
 
 def picture(sizes: Sequence[Measured]) -> str:
-    """Each part against n, with its slope, as SVG."""
+    """Draw each part against n, with its slope, as SVG."""
     parts = {name: [(each.nodes, each.processor[name][1]) for each in sizes] for name in ROWS}
     lines = [Line(f"{name}: {slope(points):.2f}", points) for name, points in parts.items()]
     return lines_by_size(lines, f"A batch of {BATCH} deletions by size of graph", "nodes", "seconds of the processor")
 
 
 def main() -> None:
-    """Prints a table and draws it."""
+    """Print a table and draw it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", nargs="*", type=int, default=list(SIZES))
     parser.add_argument("--batches", type=int, default=9)

@@ -1,12 +1,11 @@
-"""Batch, repair, refresh and training on one device, in one command that needs torch, numpy, scipy and safetensors.
+"""Batch, repair, refresh and training on one device. The command needs only torch, numpy, scipy and safetensors.
 
-On Cora, Amazon Photo, the arXiv graph with a language model's features and a made-up graph of the size of ogbn-products
-(`scale.graph`):
+It runs on Cora, Amazon Photo, the arXiv graph with a language model's features, and a synthetic graph of the size of
+ogbn-products (`scale.graph`):
 
-training  `projector.fit`, softmax, L = 2, concat (arXiv: L = 3), lambda 1e-4
-batch     64 random nodes, projected, with leverages, pseudo-inverse and norms (`project_batch`)
-repair    the same batch on to the weights of retraining, to a proven relative bound of 1e-8
-refresh   the class probabilities of every remaining node
+training  `projector.fit`, softmax, L = 2, concat (arXiv: L = 3), lambda 1e-4 batch     64 random nodes, projected, with
+leverages, pseudo-inverse and norms (`project_batch`) repair    the same batch on to the weights of retraining, to a
+proven relative bound of 1e-8 refresh   the class probabilities of every remaining node
 
 Before that, on graphs of up to 20,000 nodes, weights and probabilities after the deletion are compared with those that
 the CPU computes. Last, a batch of 64 at 169,343 x 129 with 4 blocks of 41 classes, as in
@@ -42,15 +41,15 @@ from projector.network.spec import Combine, LossKind
 PRODUCTS = "products"
 DATASETS = ("cora", "amazon_photo", "ogbn_arxiv_llm", PRODUCTS)
 BATCH, REPEATS = 64, 20
-#: Larger ones are not compared with the CPU, which would take longer than all else.
+#: Larger graphs are not compared with the CPU, which would take longer than everything else.
 _COMPARED_NODES = 20_000
-#: Both repair to a proven relative bound of 1e-8, so that weights differ by twice that at most.
+#: Both repair to a proven relative bound of 1e-8, so their weights differ by at most twice that.
 _WEIGHTS_APART, _ANSWERS_APART = 2.1e-8, 1e-5
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one graph took, in milliseconds but for training."""
+    """Times for one graph, in milliseconds except for training."""
 
     dataset: str
     nodes: int
@@ -64,21 +63,21 @@ class Row:
     repair_ms: float
     repair_steps: int | None
     refresh_ms: float
-    #: |W - W_cpu| / |W_cpu| after the repair, and the largest difference of a probability; None where not compared.
+    #: |W - W_cpu| / |W_cpu| after the repair, and the largest difference of a probability; None if not compared.
     weights_differ: float | None
     answers_differ: float | None
-    #: GiB that torch had at its peak on a GPU; None on the CPU.
+    #: Peak memory of torch on a GPU, in GiB; None on the CPU.
     peak_gib: float | None
 
 
 def spec_of(dataset: str) -> ModelSpec:
-    """What is trained."""
+    """Return the trained model's specification."""
     hops = 3 if "arxiv" in dataset else 2
     return ModelSpec(loss=LossKind.SOFTMAX, combine=Combine.CONCAT, hops=hops, tolerance=1e-9)
 
 
 def measured(dataset: str, graph: Graph, device: torch.device) -> Row:
-    """One graph's row."""
+    """Return one graph's row."""
     spec, nodes = spec_of(dataset), drawn(graph)
     differ: tuple[float | None, float | None] = (None, None)
     if device.type != "cpu" and graph.nodes <= _COMPARED_NODES:
@@ -103,21 +102,21 @@ def measured(dataset: str, graph: Graph, device: torch.device) -> Row:
 
 
 def drawn(graph: Graph) -> NDArray[np.int64]:
-    """Random training nodes to delete."""
+    """Draw random training nodes to delete."""
     training = np.flatnonzero(graph.train_mask)
     return np.sort(np.random.default_rng(0).choice(training, min(BATCH, training.size // 4), replace=False))
 
 
 def projected(model: Model, nodes: NDArray[np.int64]) -> None:
-    """The projection alone, one request a node."""
+    """Run the projection alone, one request for each node."""
     held = model._held
     project_batch(held.state, held.features, held.labels, [Removal(nodes=row) for row in nodes[:, None]])
 
 
 def compared(graph: Graph, spec: ModelSpec, nodes: NDArray[np.int64], device: torch.device) -> tuple[float, float]:
-    """How far weights and probabilities after the deletion are from those that the CPU computes.
+    """Return the differences of weights and probabilities from the CPU's, after the deletion.
 
-    Raises ArithmeticError where they are too far for both to be right: then no time of the device means anything.
+    Raises ArithmeticError if they are too large for both to be right; the device's times would then be meaningless.
     """
     here, there = (fit(graph, spec, device=name).forget(nodes=nodes)[0] for name in (str(device), "cpu"))
     weights = float(np.linalg.norm(here.weights - there.weights)) / float(np.linalg.norm(there.weights))
@@ -128,7 +127,7 @@ def compared(graph: Graph, spec: ModelSpec, nodes: NDArray[np.int64], device: to
 
 
 def graph_called(name: str, folders: list[Path], shape: Shape, device: torch.device) -> Graph:
-    """The dataset, or the made-up graph of `shape`, whose edges are drawn on `device`."""
+    """Return the dataset, or the synthetic graph of `shape` with edges drawn on `device`."""
     if name != PRODUCTS:
         return load_dataset(name, data_dirs=folders, seed=0)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,11 +137,13 @@ def graph_called(name: str, folders: list[Path], shape: Shape, device: torch.dev
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints a line for each graph as it is measured."""
+    """Print a line for each graph once it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="+", default=list(DATASETS))
-    parser.add_argument("--nodes", type=int, help="of the made-up graph; its edges and training nodes shrink with it")
+    parser.add_argument(
+        "--nodes", type=int, help="nodes of the synthetic graph; edges and training nodes scale with it"
+    )
     parser.add_argument("--data", type=Path, help="folder of the datasets")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
@@ -167,7 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def alone(setting: Setting) -> Callable[[], str]:
-    """A batch of other rows each time, drawn before the clock starts."""
+    """Return a batch of other rows for each call, drawn before the timer starts."""
     rows = setting.batch(BATCH)
     return lambda: ours(setting, rows)
 

@@ -1,8 +1,8 @@
-"""A made-up graph of any size with the degrees of ogbn-products, for measurements of scale.
+"""A synthetic graph of any size with the degrees of ogbn-products, for measurements of scale.
 
 Degrees of ogbn-products (Hu et al. 2020) are skewed: 50.5 on average, 17,481 at most. Here both ends of an edge are
-drawn by weights, which are log-normal, with four of five edges between nodes of one class (Chung and Lu's model with
-communities). Features are dense: the mean of the class plus noise, so that there is something to learn.
+drawn by log-normal weights, with four of five edges between nodes of one class (Chung and Lu's model with communities).
+Features are dense: the class mean plus noise, so that there is something to learn.
 
     python -m benchmarks.performance.scale.graph FILE.npz [--nodes 2449029] [--edges 61859140] [--features 100]
         [--classes 47] [--training 196615] [--seed 0]
@@ -17,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: Of the logarithm of a weight; with ten million edges between a million nodes the largest degree is then some
-#: thousands.
+#: Standard deviation of a weight's logarithm. With ten million edges between a million nodes, the largest degree is
+#: some thousands.
 _SPREAD = 1.3
 _HOMOPHILY = 0.8
-#: Edges or rows drawn at a time.
+#: Number of edges or rows drawn together.
 _BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is drawn."""
+    """The size of the graph."""
 
     nodes: int = 2_449_029
     edges: int = 61_859_140
@@ -37,15 +37,15 @@ class Shape:
     seed: int = 0
 
     def of_nodes(self, nodes: int) -> "Shape":
-        """The same with so many nodes, of the same degree and share of training nodes."""
+        """Scale to a number of nodes, with the same degree and share of training nodes."""
         part = nodes / self.nodes
         return replace(self, nodes=nodes, edges=round(part * self.edges), training=round(part * self.training))
 
 
 def drawn_edges(shape: Shape, labels: NDArray[np.int64], device: str = "cpu") -> NDArray[np.int32]:
-    """Each undirected edge in both directions, (2, 2 * edges), none twice, none from a node to itself.
+    """Draw each undirected edge in both directions, (2, 2 * edges), without duplicates or self-loops.
 
-    A device of its own draws other edges than the CPU does.
+    Another device draws other edges than the CPU does.
     """
     generator = torch.Generator(device).manual_seed(shape.seed)
     classes = torch.from_numpy(labels).to(device)
@@ -71,7 +71,7 @@ def drawn_edges(shape: Shape, labels: NDArray[np.int64], device: str = "cpu") ->
             right = torch.where(uniform(count) < _HOMOPHILY, alike, anyone)
             drawn.append((torch.minimum(left, right) * shape.nodes + torch.maximum(left, right))[left != right])
         keys = torch.unique(torch.cat(drawn))
-    # At random, since they are in order of the lower end: leaving the last ones out would leave nodes without edges.
+    # Chosen at random: keys are ordered by the lower end, so dropping the last ones would leave nodes without edges.
     kept = uniform(len(keys)).argsort()[: shape.edges]
     keys = keys[kept.sort().values].cpu()
     low, high = (keys // shape.nodes).to(torch.int32), (keys % shape.nodes).to(torch.int32)
@@ -79,7 +79,7 @@ def drawn_edges(shape: Shape, labels: NDArray[np.int64], device: str = "cpu") ->
 
 
 def drawn_features(shape: Shape, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(nodes, features)."""
+    """Draw features (nodes, features)."""
     random = np.random.default_rng((shape.seed, 1))
     means = random.normal(size=(shape.classes, shape.features)).astype(np.float32)
     X = np.empty((shape.nodes, shape.features), dtype=np.float32)
@@ -92,7 +92,7 @@ def drawn_features(shape: Shape, labels: NDArray[np.int64]) -> NDArray[np.float3
 
 
 def write(file: Path, shape: Shape, device: str = "cpu") -> None:
-    """Writes the dataset as an `.npz` that is not compressed; `device` draws the edges."""
+    """Write the dataset as an uncompressed `.npz`; `device` draws the edges."""
     random = np.random.default_rng((shape.seed, 2))
     labels = random.integers(shape.classes, size=shape.nodes)
     labels[: shape.classes] = np.arange(shape.classes)
@@ -104,7 +104,7 @@ def write(file: Path, shape: Shape, device: str = "cpu") -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     for name, value in vars(Shape()).items():

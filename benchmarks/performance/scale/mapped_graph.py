@@ -1,4 +1,4 @@
-"""A graph as files that several processes map, so that its pages are in memory once."""
+"""A graph in files that several processes map, so that its pages are in memory once."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from projector.graph.graph import Graph
 
 
 def store(graph: Graph, folder: Path) -> None:
-    """The graph's arrays as files, to be mapped."""
+    """Write the graph's arrays to files for mapping."""
     matrices = {"adjacency": graph.adjacency}
     arrays = {name: getattr(graph, name) for name in ("labels", "train_mask", "val_mask", "test_mask")}
     if isinstance(graph.features, np.ndarray):
@@ -27,7 +27,7 @@ def store(graph: Graph, folder: Path) -> None:
 
 
 def stored(folder: Path) -> Graph:
-    """That graph: pages of the files, of which a process has its own only where it writes."""
+    """Map the stored graph. A process copies a page only when it writes to it."""
     about = json.loads((folder / "graph.json").read_text())
     arrays = {file.stem: np.load(file, mmap_mode="c") for file in folder.glob("*.npy")}
     nodes = arrays["labels"].size

@@ -1,8 +1,9 @@
-"""A graph of the size of ogbn-products on one machine: trained, imported, served, 64 nodes deleted, repaired, erased.
+"""A graph of the size of ogbn-products on one machine: training, import, service, and 64 deletions, repaired and
+erased.
 
-Of each step: its time, and at its peak the memory of everything that runs for it, the private Postgres and Redis among
-it: anonymous memory of all processes, and what they share (tmpfs and shared anonymous memory, as the system counts
-them, less what was there before). Predictions of random nodes are asked for throughout, one after another.
+Each step reports its time and the peak memory of all its processes, including the private Postgres and Redis. Memory is
+the anonymous memory of all processes, and what they share (tmpfs and shared anonymous memory, as counted by the system,
+less the amount before). Predictions of random nodes are requested throughout, one by one.
 
     python -m benchmarks.performance.scale.one_machine [--nodes 2449029] [--folder DIR] [--features 100] [--classes 47]
 """
@@ -34,7 +35,7 @@ from lethe_client import LetheClient, LetheClientError
 
 _DELETED, _HOUR_S = 64, 3600.0
 _GIB = 1 << 30
-#: numpy keeps the interpreter to itself for seconds where it repeats a hundred million numbers: a lease outlives that.
+#: numpy holds the interpreter for seconds when it repeats a hundred million numbers; the lease must outlive that.
 _SETTINGS = {"LETHE_DATASET": "synthetic:n=2000,d=64,classes=4,seed=0", "LETHE_LEASE_TTL_S": "60"}
 
 
@@ -44,20 +45,20 @@ def _shared() -> int:
 
 @dataclass
 class Memory:
-    """Looks at all that this process has started, over and over."""
+    """Samples the memory of all processes that this one started."""
 
-    #: What was shared before (bytes).
+    #: Shared memory at the start (bytes).
     shared: int = field(default_factory=_shared)
-    #: Since the last `begin`: the most of both kinds together, and each then (bytes).
+    #: Since the last `begin`: the peak sum of both kinds, and each kind at that time (bytes).
     peak: tuple[int, int, int] = (0, 0, 0)
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def begin(self) -> None:
-        """Forgets the peak."""
+        """Reset the peak."""
         self.peak = (0, 0, 0)
 
     def look(self) -> None:
-        """Twice a second, until `end`."""
+        """Sample twice a second, until `end`."""
         own = psutil.Process()
         while not self._ended.wait(0.5):
             anonymous = sum(anonymous(each.pid) for each in own.children(recursive=True))
@@ -65,21 +66,21 @@ class Memory:
             self.peak = max(self.peak, (anonymous + shared, anonymous, shared))
 
     def end(self) -> None:
-        """Stops."""
+        """Stop sampling."""
         self._ended.set()
 
 
 @dataclass
 class Asking:
-    """One client that asks for predictions, one after another."""
+    """A client that requests predictions one by one."""
 
     answered: int = 0
     failed: int = 0
-    #: The longest that an answer took (seconds).
+    #: Longest time of an answer (seconds).
     longest: float = 0.0
 
     def ask(self, lethe: LetheProcess, ended: threading.Event) -> None:
-        """Until `ended`."""
+        """Request predictions until `ended`."""
         with lethe.client() as client:
             while not ended.is_set():
                 began = time.monotonic()
@@ -95,7 +96,7 @@ class Asking:
 
 @contextmanager
 def asked(lethe: LetheProcess) -> Iterator[Asking]:
-    """Asks in here, beside what is done."""
+    """Request predictions during this block."""
     asking, ended = Asking(), threading.Event()
     thread = threading.Thread(target=asking.ask, args=(lethe, ended))
     thread.start()
@@ -107,7 +108,7 @@ def asked(lethe: LetheProcess) -> Iterator[Asking]:
 
 
 def step(name: str, memory: Memory, work: Callable[[], object]) -> None:
-    """Does it, and prints its row."""
+    """Run a step and print its row."""
     memory.begin()
     began = time.monotonic()
     work()
@@ -118,15 +119,15 @@ def step(name: str, memory: Memory, work: Callable[[], object]) -> None:
 
 
 def run(command: list[str]) -> None:
-    """A command of `lethe`, with what it prints left out."""
+    """Run a command of `lethe`, without its output."""
     subprocess.run([sys.executable, "-P", "-m", "service.cli", *command], check=True, stdout=subprocess.DEVNULL)
 
 
 def measured(folder: Path, shape: Shape, memory: Memory) -> None:
-    """All steps; prints the table."""
+    """Run all steps and print the table."""
     data, model, home = folder / "graph.npz", folder / "trained", folder / "home"
     if not data.exists():
-        # In a process of its own, so that none of its memory is left.
+        # A separate process, so that none of its memory remains.
         options = [f"--{name}={value}" for name, value in vars(shape).items()]
         command = [sys.executable, "-m", "benchmarks.performance.scale.graph", str(data), *options]
         step("graph drawn", memory, lambda: subprocess.run(command, check=True))
@@ -156,7 +157,7 @@ def measured(folder: Path, shape: Shape, memory: Memory) -> None:
 
 
 def started_again(home: Path, memory: Memory) -> None:
-    """A start with what is there, and the repair that its budget did not suffice for, in idle time."""
+    """Start from the existing state, with the rest of the repair in idle time."""
     began = time.monotonic()
     memory.begin()
     again = LetheProcess(home, _SETTINGS)
@@ -170,20 +171,20 @@ def started_again(home: Path, memory: Memory) -> None:
 
 
 def wait_for_repair(client: LetheClient) -> None:
-    """Until no repair of a deletion is pending any more."""
+    """Wait until no deletion has a pending repair."""
     while "pending" in (found := [each.repair for each in client.deletions()]):
         time.sleep(1.0)
     print(f"  repair: {found}", flush=True)
 
 
 def main() -> None:
-    """Prints a table as its rows come."""
+    """Print a table row by row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=Shape().nodes, help="edges and training nodes go with it")
+    parser.add_argument("--nodes", type=int, default=Shape().nodes, help="edges and training nodes scale with it")
     parser.add_argument("--features", type=int, default=Shape().features)
     parser.add_argument("--classes", type=int, default=Shape().classes)
     parser.add_argument(
-        "--folder", type=Path, help="where graph and model are kept, and found; default: a temporary one"
+        "--folder", type=Path, help="folder for graph and model, reused if present; default: a temporary one"
     )
     options = parser.parse_args()
     shape = replace(Shape().of_nodes(options.nodes), features=options.features, classes=options.classes)

@@ -1,11 +1,11 @@
-"""The memory of a process, as Linux counts it, and the time that it has had of the processor."""
+"""Memory and processor time of a process on Linux."""
 
 import os
 from pathlib import Path
 
 
 def split_memory() -> dict[str, int]:
-    """Bytes of this process by kind."""
+    """Return this process' bytes by kind."""
     lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
     found = {name.rstrip(":"): 1024 * int(size) for name, size, _ in lines}
     shared, private = (sum(found[f"{kind}_{state}"] for state in ("Clean", "Dirty")) for kind in ("Shared", "Private"))
@@ -13,7 +13,7 @@ def split_memory() -> dict[str, int]:
 
 
 def anonymous(pid: int) -> int:
-    """Bytes of a process' own; 0 once it is gone."""
+    """Return a process' own bytes; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -22,7 +22,7 @@ def anonymous(pid: int) -> int:
 
 
 def processor(pid: int) -> float:
-    """Seconds of the processor that a process has had, of which one that is gone has none."""
+    """Return a process' processor seconds; 0 once it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,9 +1,9 @@
-"""What a publication costs at size: written, mapped and asked by a process that does nothing else, blanked.
+"""Measures the cost of a publication at size: written, mapped, queried by a dedicated process, and blanked.
 
     .venv/bin/python -m benchmarks.performance.scale.publication --nodes 1000000 --edges 5000000 --classes 40
 
-A made-up model: ids of 7 characters, edges between nodes drawn at random. Times are processor time. Memory is that of
-the reading process, apart by what is its own and what it maps, which all readers share.
+The model is synthetic, with ids of 7 characters and random edges. Times are processor time. Memory is that of the
+reading process, split into its own and its mapped memory, which all readers share.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from service.predictions.layout import Layout
 from service.predictions.reader import Reader
 from service.predictions.writer import PublishedModel, Publisher
 
-#: Nodes deleted by the second version, and ids and pairs asked for.
+#: Nodes deleted by the second version, and numbers of ids and pairs queried.
 _DELETED = 1_000
 _ASKED = 10_000
 _REPEATS = 5
@@ -92,7 +92,7 @@ def _facts(snapshot: Snapshot) -> VersionFacts:
 
 
 def _read(pipe: Connection, home: str, nodes: int) -> None:
-    """The reading process: version 1, then version 2."""
+    """Run the reading process: version 1, then version 2."""
     rng = np.random.default_rng(8)
     asked = [f"u{row:06}" for row in rng.integers(0, nodes, size=_ASKED)]
     reader, start = Reader(Path(home)), _memory()
@@ -119,12 +119,12 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _each(work: Callable[[], object]) -> float:
-    """Microseconds per id or pair, the median of a few."""
+    """Return microseconds for each id or pair, the median of a few."""
     return round(statistics.median(_timed(work) for _ in range(_REPEATS)) * 1e3 / _ASKED, 2)
 
 
 def _memory() -> dict[str, float]:
-    """Resident megabytes of this process: its own, of files it maps, and shared."""
+    """Return resident megabytes of this process: its own, mapped files, and shared."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     names = {"own": "RssAnon", "files": "RssFile", "shared": "RssShmem"}
     return {name: round(int(lines[field].split()[0]) / 1024, 1) for name, field in names.items()}

@@ -1,16 +1,16 @@
-"""Training and a deletion by several workers on this machine: time, memory of each process, and what passes between.
+"""Training and a deletion by several workers on this machine: time, memory of each process, and traffic.
 
-On Cora, Amazon Photo, the arXiv graph with a language model's features and made-up graphs (`scale.graph`): softmax,
-concat, L = 2 (arXiv: L = 3), lambda 1e-4, each worker a process of one thread, alone or joined by gloo on loopback.
-The graph's arrays are files that all map. 64 random training nodes are then deleted in one batch: projection, H of what
-remains, preconditioner, repair to a proven relative bound of 1e-8, and the predictions of all nodes.
+Graphs are Cora, Amazon Photo, the arXiv graph with a language model's features and synthetic graphs (`scale.graph`).
+Models use softmax, concat, L = 2 (arXiv: L = 3), lambda 1e-4. Each worker is a process with one thread, alone or joined
+by gloo on loopback. All workers map the graph's arrays from files. 64 random training nodes are then deleted in one
+batch: projection, H of the remaining graph, preconditioner, repair to a proven relative bound of 1e-8, and the
+predictions of all nodes.
 
-Times are those of the clock and, since machines are shared, the processor's in the worker that takes most of it: what
-the clock would say with a core for each and nothing to wait for. Of each process there is the most anonymous memory
-while it trains and while it deletes, and how the system splits what it holds after that into private and shared pages.
-Bytes are those that collectives send, by all workers together, beside what the formulas say (`workers_formulas`), which
-must agree; and what went over the loopback, which is everybody's on this machine: `unshare -n sh -c 'ip link set lo up;
-…'` gives the command one of its own.
+Times are wall-clock and, since machines are shared, the processor time of the busiest worker: the wall-clock time with
+a core for each worker and no waiting. For each process the table has the peak anonymous memory in training and in
+deletion, and the final split into private and shared pages. Bytes are those that the collectives of all workers send.
+They must agree with the formulas (`workers_formulas`). The loopback's bytes are also given; they include all other
+traffic on this machine. `unshare -n sh -c 'ip link set lo up; …'` gives the command its own loopback.
 
     python -m benchmarks.performance.scale.workers [--graphs cora amazon_photo ogbn_arxiv_llm] [--nodes 100000 400000]
         [--workers 1 2 4] [--runs 3] [--data DIR] [--json FILE]
@@ -64,36 +64,36 @@ from projector.training.fitted import Fitted
 from projector.training.scaling import well_scaled
 
 _TIMEOUT_S = 600.0
-#: What is sampled apart.
+#: Phases that are sampled separately.
 LOADING, TRAINING, DELETING, AFTER = range(4)
-#: What announcements say beside matrices, and sums of single numbers.
+#: Bytes of announcements beside matrices, and of sums of single numbers.
 _SMALL = 1 << 14
 
 
 class Counted(Distributed):
-    """Workers that count what all of them together send: each is told by its arguments what the others do."""
+    """Workers that count the bytes sent by all of them; each derives the others' bytes from its arguments."""
 
     def __init__(self) -> None:
         super().__init__(_TIMEOUT_S)
         self.sent = 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """In a ring each part goes round twice, but for one step."""
+        """In a ring, each part goes round twice, less one step each."""
         self.sent += 2 * (self.count - 1) * tensor.nbytes
         return super().sum(tensor)
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
-        """All but what stays where it is."""
+        """Counts everything except the parts that stay in place."""
         self.sent += columns.itemsize * _moved(rows, width)
         return super().to_rows(columns, rows, width)
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
-        """All but what stays where it is."""
+        """Counts everything except the parts that stay in place."""
         self.sent += own.itemsize * _moved(rows, width)
         return super().to_columns(own, rows, width)
 
     def joined(self, own: Tensor, rows: Division) -> Tensor:
-        """As much of each as the longest part, to every other."""
+        """Each worker sends the size of the longest part to every other."""
         row = own.itemsize * math.prod(own.shape[1:])
         self.sent += self.count * (self.count - 1) * max(rows.counts) * row
         return super().joined(own, rows)
@@ -111,23 +111,23 @@ def _moved(rows: Division, width: Division) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """What a group of workers does."""
+    """The task of a group of workers."""
 
     folder: Path
     spec: ModelSpec
     count: int
 
     def write(self, name: str, value: Any) -> None:
-        """For `measured`, which asks for it."""
+        """Store a value for `measured`."""
         (self.folder / name).write_text(json.dumps(value))
 
     def read(self, name: str) -> Any:
-        """What a worker has written."""
+        """Return a value that a worker stored."""
         return json.loads((self.folder / name).read_text())
 
 
 def take_part(rank: int, task: Task, phase: Any) -> None:
-    """One worker, from the graph's files on; the first says in `phase` what is done."""
+    """Run one worker on the graph's files. The first one reports its progress in `phase`."""
     torch.set_num_threads(1)
     workers: Workers = ALONE
     if task.count > 1:
@@ -146,21 +146,21 @@ def take_part(rank: int, task: Task, phase: Any) -> None:
         lead(task, graph, workers, phase)
     task.write(f"memory-{rank}.json", split_memory())
     if task.count > 1:
-        # Nobody leaves before all have looked.
+        # No worker may leave before all have sampled.
         dist.barrier()
         dist.destroy_process_group()
 
 
 @dataclass
 class Steps:
-    """What the first worker does, and what each step takes: seconds, bytes sent, bytes over the loopback."""
+    """Steps of the first worker: seconds, bytes sent, bytes over the loopback."""
 
     counted: Counted | None
     found: dict[str, tuple[float, int, int]] = field(default_factory=dict)
 
     @contextmanager
     def measuring(self, name: str) -> Iterator[None]:
-        """What is done in here is that step."""
+        """Record this block as a step."""
         began, sent, over = time.perf_counter(), self._sent(), loopback()
         yield
         self.found[name] = time.perf_counter() - began, self._sent() - sent, loopback() - over
@@ -170,7 +170,7 @@ class Steps:
 
 
 def lead(task: Task, graph: Graph, workers: Workers, phase: Any) -> None:
-    """The first worker: trains, deletes, and looks at single steps."""
+    """Run the first worker: train, delete, and measure single steps."""
     counted = workers if isinstance(workers, Counted) else None
     steps = Steps(counted)
     with following(counted):
@@ -201,14 +201,14 @@ def lead(task: Task, graph: Graph, workers: Workers, phase: Any) -> None:
 
 @contextmanager
 def following(counted: Counted | None) -> Iterator[None]:
-    """The others carry out what is done in here."""
+    """Let the other workers follow this block."""
     yield
     if counted is not None:
         counted.end()
 
 
 def deleted(held: HeldModel, nodes: NDArray[np.int64]) -> Updated:
-    """One batch, repaired, with the predictions of all nodes after it."""
+    """Run one batch with its repair and the predictions of all nodes."""
     done = update(held, [Removal(nodes=nodes)], RepairPlan())
     if done.outcome.status is not RepairStatus.CONVERGED:
         raise RuntimeError(f"The repair ended as {done.outcome.status}.")
@@ -217,7 +217,7 @@ def deleted(held: HeldModel, nodes: NDArray[np.int64]) -> Updated:
 
 
 def single_steps(done: Updated, regularization: float, steps: Steps) -> None:
-    """Each kind of step once."""
+    """Run each kind of step once."""
     graph, W = done.live_graph, stacked(done.state)
     rows = TrainingRows.of(graph)
     if graph.keeps_dense:
@@ -242,7 +242,7 @@ def single_steps(done: Updated, regularization: float, steps: Steps) -> None:
 
 
 def loopback() -> int:
-    """Bytes that went over it so far, of everybody."""
+    """Return the bytes sent over the loopback so far, by all processes."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.lstrip().startswith("lo:"))
 
@@ -253,25 +253,25 @@ class Row:
 
     graph: str
     workers: int
-    #: Seconds, bytes sent and bytes over the loopback, by what was done.
+    #: Seconds, bytes sent and bytes over the loopback, by step.
     steps: dict[str, tuple[float, int, int]]
-    #: Processor seconds of the worker that took most of them, in training and in the deletion.
+    #: Processor seconds of the busiest worker, in training and in the deletion.
     busiest: dict[str, float]
-    #: Bytes by `traffic` of those of them that it knows.
+    #: Bytes by `traffic`, for the steps that it covers.
     expected: dict[str, float]
-    #: Of each process, the first at first: the most anonymous memory while training and while deleting (bytes).
+    #: For each process, the first worker first: peak anonymous memory in training and in deletion (bytes).
     training: tuple[int, ...]
     deleting: tuple[int, ...]
-    #: And how it is split once all is done.
+    #: The final split of its memory.
     after: tuple[dict[str, int], ...]
-    #: What `formulas.held` says of one that is not the first, beside what Python and its libraries take (bytes).
+    #: `formulas.held` for a worker other than the first, without Python and its libraries (bytes).
     formula: float
-    #: When it was begun.
+    #: Load of the machine at the start.
     load: float
 
 
 def measured(name: str, graph: Graph, folder: Path, count: int) -> Row:
-    """A group of `count` workers on the graph in `folder`; raises ArithmeticError for bytes that no formula says."""
+    """Run `count` workers on the graph in `folder`. Raises ArithmeticError if bytes differ from the formulas."""
     task, load = Task(folder, spec_of(name), count), os.getloadavg()[0]
     (folder / "rendezvous").unlink(missing_ok=True)
     phase = multiprocessing.get_context("spawn").Value("i", LOADING)
@@ -295,7 +295,7 @@ def measured(name: str, graph: Graph, folder: Path, count: int) -> Row:
 
 
 def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], workers: int) -> None:
-    """Raises ArithmeticError where bytes sent are not those `expected`."""
+    """Raise ArithmeticError if the bytes sent differ from `expected`."""
     for step, wanted in expected.items():
         sent = steps[step][1]
         if abs(sent - wanted) > 0.02 * wanted + _SMALL * workers:
@@ -303,7 +303,7 @@ def agree(steps: dict[str, tuple[float, int, int]], expected: dict[str, float], 
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Each graph and number of workers as Markdown, over all runs."""
+    """Format each graph and number of workers as Markdown, over all runs."""
     heads = [
         "graph",
         "workers",
@@ -351,16 +351,16 @@ def report(rows: Sequence[Row]) -> str:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """The least to the most of them."""
+    """Format the range of the values."""
     least, most = (f"{value:,.{digits}f}" for value in (min(values, default=0.0), max(values, default=0.0)))
     return least if least == most else f"{least} to {most}"
 
 
 def main() -> None:
-    """Prints the table after each run."""
+    """Print the table after each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="*", default=[name for name in DATASETS if name != PRODUCTS])
-    parser.add_argument("--nodes", type=int, nargs="*", default=[100_000, 400_000], help="of made-up graphs")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[100_000, 400_000], help="nodes of synthetic graphs")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder of the datasets")

@@ -1,4 +1,4 @@
-"""What several workers send and hold, by formulas; `workers` measures it."""
+"""Formulas for the traffic and memory of several workers; `workers` measures them."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ _WORD = 8
 
 
 def traffic(spec: ModelSpec, sizes: Sizes, workers: int) -> dict[str, float]:
-    """Bytes that all workers together send, by step; see docs/scale.md for the letters."""
+    """Return the bytes that all workers together send, by step; docs/scale.md defines the letters."""
     t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
     weights, told = _WORD * p * C, N - 1
-    # The first has its own classes already, which are as many as anyone's.
+    # The first worker already has its own classes, at least as many as any other.
     to_first = _WORD * n * (C - math.ceil(C / N))
     step: float
     if keeps_dense(spec, sizes):
@@ -35,11 +35,11 @@ def traffic(spec: ModelSpec, sizes: Sizes, workers: int) -> dict[str, float]:
 
 
 def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -> float:
-    """Bytes that a worker beside the first has of its own, at most; the graph is mapped, and so shared on one host."""
+    """Return the maximum of own bytes of a worker other than the first. The graph is mapped, so one host shares it."""
     t, n, C, p, N = sizes.training, sizes.nodes, sizes.classes, sizes.rows_of_weights(spec), workers
     b, dense = len(spec.block_hops), keeps_dense(spec, sizes)
     entries = 2 * sizes.edges + n
-    # The pattern of A + I, the values of P of two versions, and room to make them some at a time.
+    # The pattern of A + I, the values of P of two versions, and room to make them in parts.
     operators = 21 * entries + 60 * n + 2 * _WORD * min(entries, 1 << 22)
     swept = min(math.ceil(C / N), max(1, SWEEP_BYTES // (_WORD * n * b)))
     of_rows = 192 * t * C + (12 * t * p if dense else _WORD * t * p if preconditioned else 0)
@@ -48,7 +48,7 @@ def held(spec: ModelSpec, sizes: Sizes, workers: int, *, preconditioned: bool) -
 
 
 def on_paper(counts: Sequence[int]) -> str:
-    """What the formulas say of a graph of the size of ogbn-products."""
+    """Evaluate the formulas for a graph of the size of ogbn-products."""
     shape, spec = Shape(), spec_of(PRODUCTS)
     stored = shape.nodes * shape.features
     sizes = Sizes(shape.nodes, shape.edges, shape.features, shape.classes, shape.training, stored, sparse=False)

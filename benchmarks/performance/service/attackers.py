@@ -1,6 +1,6 @@
-"""Clients that mean harm, bounded in number and time, each attack in a process of its own.
+"""Malicious clients, bounded in number and time, with a process for each attack.
 
-They come from 127.0.0.2, an address of this machine that no honest client here has.
+They connect from 127.0.0.2, an address of this machine that no honest client uses here.
 
     python -m benchmarks.performance.service.attackers NAME PORT KEY SECONDS
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import uvloop
 
-#: Where they come from.
+#: Their address.
 ADDRESS = "127.0.0.2"
-#: Seconds until a connection that ended is opened again: harm is bounded by the server, floods by this.
+#: Seconds before reopening an ended connection. The server limits the harm; this limits floods.
 _PAUSE_S = 1.0
 _NUMBERS = 520_000
 
@@ -27,25 +27,25 @@ Attack = Callable[["Target"], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Target:
-    """What is attacked."""
+    """The target of an attack."""
 
     port: int
-    #: A valid key, for what needs one.
+    #: A valid key, for attacks that need one.
     key: str
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A new connection."""
+        """Open a new connection."""
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ADDRESS, 0))
 
     def post(self, path: str, length: int, key: str = "") -> bytes:
-        """The head of a request with a body."""
+        """Return the head of a request with a body."""
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
         head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
         return f"{head}{authorization}\r\n".encode()
 
 
 async def pipelining(target: Target) -> None:
-    """Asks again and again and reads no answer."""
+    """Send requests continually and read no answer."""
     asks = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2000
     _, writer = await target.open()
     try:
@@ -58,17 +58,17 @@ async def pipelining(target: Target) -> None:
 
 
 async def stalled_bodies(target: Target) -> None:
-    """Sends most of a body, without a key, and waits."""
+    """Send most of a body, without a key, and wait."""
     await _sent_and_waited(target, target.post("/deletions", 1 << 20) + b"x" * 1_000_000)
 
 
 async def half_heads(target: Target) -> None:
-    """Sends half a head and waits."""
+    """Send half a head and wait."""
     await _sent_and_waited(target, b"GET / HTTP/1.1\r\nCookie: " + b"a" * 20_000)
 
 
 async def idle(target: Target) -> None:
-    """Sends nothing."""
+    """Send nothing."""
     await _sent_and_waited(target, b"")
 
 
@@ -82,19 +82,19 @@ async def _sent_and_waited(target: Target, data: bytes) -> None:
 
 
 async def numbers(target: Target) -> None:
-    """Sends a list of numbers where ids are texts."""
+    """Send a list of numbers where ids are strings."""
     body = json.dumps({"nodes": [1] * _NUMBERS}, separators=(",", ":")).encode()
     reader, writer = await target.open()
     try:
         writer.write(target.post("/predict", len(body), target.key) + body)
-        # The head of the answer, and with it the end of the work.
+        # The head of the answer marks the end of the work.
         await reader.read(1)
     finally:
         writer.transport.abort()
 
 
 async def wrong_keys(target: Target) -> None:
-    """Guesses one key after the other."""
+    """Guess keys one by one."""
     reader, writer = await target.open()
     try:
         for number in range(1_000_000):
@@ -105,7 +105,7 @@ async def wrong_keys(target: Target) -> None:
         writer.transport.abort()
 
 
-#: Each attack, and over how many connections at once.
+#: Each attack, and its number of parallel connections.
 ATTACKS: dict[str, tuple[Attack, int]] = {
     "pipelining without reading": (pipelining, 8),
     "stalled bodies": (stalled_bodies, 200),
@@ -117,7 +117,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 
 
 def start(name: str, port: int, key: str, seconds: float) -> subprocess.Popen[bytes]:
-    """Begin an attack that ends by itself."""
+    """Start an attack, which ends by itself."""
     command = [sys.executable, "-m", "benchmarks.performance.service.attackers", name, str(port), key, str(seconds)]
     return subprocess.Popen(command, cwd=Path(__file__).parents[3])
 
@@ -137,7 +137,7 @@ async def _attacked(name: str, target: Target, seconds: float) -> None:
 
 
 def main() -> None:
-    """Attacks."""
+    """Run an attack."""
     name, port, key, seconds = sys.argv[1:]
     uvloop.run(_attacked(name, Target(int(port), key), float(seconds)))
 

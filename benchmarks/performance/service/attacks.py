@@ -1,9 +1,9 @@
-"""What an honest client notices of attacks: the p99 of its predictions, quiet and during each, and the ratio.
+"""The effect of attacks on an honest client: the p99 of its predictions, quiet and during each attack, and the ratio.
 
-A `lethe serve` on private Postgres and Valkey is asked for predictions at a fixed rate, by a light generator in a
-process of its own; beside it runs one attack after the other (`attackers`), each bounded. A request's time begins when
-it was due. The goal is a ratio of 5 at most. Memory is that of all its processes, at its most during the attack; a
-lease that moves would show as another fencing number.
+A light generator in its own process requests predictions at a fixed rate from a `lethe serve` on private Postgres and
+Valkey. Beside it the attacks (`attackers`) run one by one, each bounded. A request's time starts when it was due. The
+goal is a ratio of 5 at most. Memory is the peak of all its processes during the attack. A lease that moves would show
+as another fencing number.
 
     python -m benchmarks.performance.service.attacks [--attacks NAME …] [--seconds 10]
 """
@@ -33,17 +33,17 @@ _CONNECTIONS = 8
 
 
 def predictions(lethe: LetheProcess, seconds: float) -> list[float]:
-    """Latencies of predictions at `_RATE` (seconds)."""
+    """Return latencies of predictions at `_RATE` (seconds)."""
     asks = [Ask("GET", f"/predict/{number}") for number in range(_NODES)]
     plan = Plan("127.0.0.1", lethe.port, KEY, _CONNECTIONS, asks, seconds=seconds, rate=_RATE)
     return Load(plan).seen().require(200).latencies
 
 
 class Memory:
-    """The most that the service has resident while the block runs (MiB)."""
+    """Peak resident memory of the service during the block (MiB)."""
 
     def __init__(self, lethe: LetheProcess) -> None:
-        """Of `lethe`."""
+        """Sample the memory of `lethe`."""
         self.most = sum(lethe.memory().values())
         self._lethe = lethe
         self._over = threading.Event()
@@ -63,7 +63,7 @@ class Memory:
 
 
 async def fencing(database_url: str) -> int:
-    """The number of the lease on the model."""
+    """Return the fencing number of the lease on the model."""
     connection = await asyncpg.connect(database_url)
     try:
         return int(await connection.fetchval("SELECT max(fencing) FROM leases"))
@@ -72,7 +72,7 @@ async def fencing(database_url: str) -> int:
 
 
 def measured(lethe: LetheProcess, database_url: str, names: list[str], seconds: float) -> None:
-    """Prints a row for each attack."""
+    """Print a row for each attack."""
     predictions(lethe, 3.0)
     quiet = float(np.percentile(predictions(lethe, seconds), 99))
     first = asyncio.run(fencing(database_url))
@@ -82,7 +82,7 @@ def measured(lethe: LetheProcess, database_url: str, names: list[str], seconds: 
         before = sum(lethe.memory().values())
         with Memory(lethe) as memory:
             attack = attackers.start(name, lethe.port, KEY, seconds + 4.0)
-            # The interpreter's start, and the connections'.
+            # Time for the start of the interpreter and the connections.
             predictions(lethe, 2.0)
             seen = predictions(lethe, seconds)
             status = attack.wait()
@@ -99,10 +99,10 @@ def measured(lethe: LetheProcess, database_url: str, names: list[str], seconds: 
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attacks", nargs="+", choices=list(attackers.ATTACKS), default=list(attackers.ATTACKS))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each window")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each window")
     options = parser.parse_args()
     print(
         f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {datetime.now(UTC):%Y-%m-%d}, "

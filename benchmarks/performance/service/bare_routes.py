@@ -1,7 +1,7 @@
 """The floor of an answer: bare FastAPI routes with Lethe's own answer models, behind uvicorn as Lethe runs it.
 
-No key, no middleware, no metrics, no log line, no database: what is left is the framework. As a process of its own it
-prints the port it listens on.
+No key, no middleware, no metrics, no log line, no database: only the framework remains. As a separate process it prints
+its port.
 
     python -m benchmarks.performance.service.bare_routes CLASSES
 """
@@ -25,7 +25,7 @@ from service.web.api.prediction_routes import PredictionAnswer
 
 
 def bare_app(classes: int) -> FastAPI:
-    """The two routes; a prediction has `classes` probabilities, as many digits as any."""
+    """Return the two routes. A prediction has `classes` probabilities with as many digits as any."""
     app = FastAPI()
     probabilities = {str(index): (index + 1 / 3) / classes**2 for index in range(classes)}
 
@@ -53,7 +53,7 @@ def bare_app(classes: int) -> FastAPI:
 
 
 def main() -> None:
-    """Serves until stopped."""
+    """Serve until stopped."""
     bound = listen("127.0.0.1", 0)
     print(bound.getsockname()[1], flush=True)
     uvicorn.Server(server_config(bare_app(int(sys.argv[1])))).run(sockets=[bound])

@@ -1,8 +1,8 @@
 """The floor of a deletion: the rows that Lethe wrote for some requests, committed again in groups and nothing else.
 
-The rows are copied within the same Postgres to tables with the same columns and indexes, without triggers and foreign
-keys, by one statement a table. A request takes three commits until it is `applied`: that which accepts it, that which
-moves the pointer, and that which says so.
+One statement for each table copies the rows within the same Postgres, to tables with the same columns and indexes but
+without triggers and foreign keys. A request takes three commits until it is `applied`: accepting it, moving the
+pointer, and recording `applied`.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from uuid import UUID
 
 import asyncpg
 
-#: The tables of each commit. Left out are updates, and the one row of the batch.
+#: The tables of each commit, without updates and without the one row of the batch.
 _COMMITS = (("requests", "outbox"), ("request_audits", "tombstones"), ("events", "leaves"))
-#: The rows of each as they were first written, and the request that `owner` says they belong to.
+#: The rows of each as first written, with the request that owns them.
 _SOURCES = {
     "requests": "SELECT *, id AS owner FROM requests",
     "outbox": "SELECT id AS request_id, model, received_at AS created_at, id AS owner FROM requests",
@@ -25,7 +25,7 @@ _SOURCES = {
         "SELECT leaves.*, request_id AS owner FROM leaves JOIN events ON events.id = event_id WHERE type = 'applied'"
     ),
 }
-#: A new request has its sealed list of ids, here of 160 bytes a node, and no words on what was done.
+#: A new request has its sealed list of ids, here of 160 bytes a node, and no explanation.
 _AS_NEW = (
     "UPDATE floor.requests_source SET explanation = NULL, ciphertext = decode(repeat(md5(id::text), 10 * count), 'hex')"
 )
@@ -33,7 +33,7 @@ _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND a
 
 
 class CommitFloor:
-    """Commits of rows that Lethe has written. Each request can be accepted, and applied, once."""
+    """Commits rows that Lethe has written. Each request can be accepted, and applied, once."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         """Use `open`."""
@@ -42,7 +42,7 @@ class CommitFloor:
 
     @classmethod
     async def open(cls, database_url: str) -> "CommitFloor":
-        """Copies all that is there; the requests must be completed."""
+        """Copy all existing rows; the requests must be completed."""
         floor = cls(await asyncpg.connect(database_url))
         execute = floor._connection.execute
         await execute("DROP SCHEMA IF EXISTS floor CASCADE; CREATE SCHEMA floor")
@@ -59,32 +59,32 @@ class CommitFloor:
         return floor
 
     async def close(self) -> None:
-        """Leaves the copies to whoever removes the server."""
+        """Close the connection. The copies stay until the server is removed."""
         await self._connection.close()
 
     async def requests(self, *, nodes: int) -> list[UUID]:
-        """The applied requests that name so many nodes each, oldest first."""
+        """Return the applied requests with this number of nodes each, oldest first."""
         query = "SELECT id FROM requests WHERE count = $1 AND batch_id IS NOT NULL ORDER BY received_at, id"
         return [row[0] for row in await self._connection.fetch(query, nodes)]
 
     async def accept(self, groups: Sequence[Sequence[UUID]]) -> float:
-        """Seconds to accept each group of requests by a commit of its own, one after the other."""
+        """Accept the groups of requests one by one, each in its own commit. Returns seconds."""
         started = time.perf_counter()
         for group in groups:
             await self.commit(0, group)
         return time.perf_counter() - started
 
     async def accept_and_apply(self, groups: Sequence[Sequence[UUID]]) -> float:
-        """Seconds to take each group of requests through its three commits, one after the other."""
+        """Run the groups of requests one by one through their three commits. Returns seconds."""
         started = time.perf_counter()
         for group in groups:
             await self._through(group)
         return time.perf_counter() - started
 
     async def at_rate(self, requests: Sequence[UUID], rate: float) -> list[float]:
-        """Seconds from the time each request is due, `rate` a second, to its third commit.
+        """Return the seconds from each request's due time, at `rate` a second, to its third commit.
 
-        Those that become due while others are being committed share the next commits.
+        Requests that become due during a commit share the next ones.
         """
         started, done, latencies = time.monotonic(), 0, list[float]()
         while done < len(requests):
@@ -99,7 +99,7 @@ class CommitFloor:
         return latencies
 
     async def commit(self, number: int, group: Sequence[UUID]) -> None:
-        """One of the three commits of requests, 0 to 2."""
+        """Run one of the three commits of requests, 0 to 2."""
         async with self._connection.transaction():
             for table in _COMMITS[number]:
                 await self._connection.execute(self._copying[table], list(group))

@@ -1,20 +1,20 @@
-"""What the whole service does on this machine, each figure beside its floor measured in the same run.
+"""The performance of the whole service on this machine, each figure beside its floor measured in the same run.
 
-A `lethe serve` on private Postgres and Valkey with fsync on, asked by a light generator in a process of its own:
+A light generator in its own process sends requests to a `lethe serve` on private Postgres and Valkey with fsync on:
 
 - throughput: accepted single-node POSTs per second over 32 connections, beside a bare FastAPI route with the same
   answer model and beside commits of the same rows in groups of 32; nodes per second through to `applied` in bulk
   requests, beside commits of the same rows in the same groups;
 - stream: predictions per second and processor time for each, beside the bare route; times from POST to `applied` at 50
-  requests a second, by dataset and repair policy, with predictions meanwhile, beside the three commits of the same rows
-  at the same rate, with predictions of the bare route meanwhile;
+  requests a second, by dataset and repair policy, with concurrent predictions, beside the three commits of the same
+  rows at the same rate, with concurrent predictions of the bare route;
 - single: times from POST to `applied`, one request at a time, on Cora; see `single` for the floor.
 
-`applied` is when a client that Postgres notifies can read the event. A request's time begins when it was due, not when
-a connection was free. Windows of Lethe and of the bare routes alternate; each rate is the median of its windows.
-Processor time is that of the processes that answer, in all that they do meanwhile. With several runs, each of a Lethe
-of its own, a figure is the least and the most of them.
-For arXiv see `batches.arxiv`. Without its file a synthetic graph of that size stands in.
+A request is `applied` when a client that Postgres notifies can read the event. A request's time starts when it was due,
+not when a connection was free. Windows of Lethe and of the bare routes alternate; each rate is the median of its
+windows. Processor time is that of the answering processes, for all their work meanwhile. With several runs, each of a
+new Lethe, a figure is the range over runs. For arXiv see `batches.arxiv`. Without its file, a synthetic graph of that
+size replaces it.
 
     python -m benchmarks.performance.service.floors [--parts throughput stream single]
         [--datasets cora arxiv] [--runs 3]
@@ -54,25 +54,25 @@ from benchmarks.performance.service.single import MAX_WAIT_MS, one_at_a_time
 from model_store.datasets.load import default_data_dirs
 
 _RATE = 50.0
-#: The graph that POSTs and bulk requests are sent to.
+#: The graph for POSTs and bulk requests.
 _STREAM = "synthetic:n=80000,d=64,classes=5,seed=0"
-#: What stands in for the arXiv graph where its file is not at hand.
+#: Replaces the arXiv graph if its file is missing.
 _ARXIV_SIZE = "synthetic:n=169343,d=128,classes=40,seed=0"
-#: Of each run a list of figures by row of a table.
+#: For each run, a list of figures by row of a table.
 Rows = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is measured."""
+    """Duration of the measurement."""
 
     windows: int
     window_s: float
     posts: int
-    #: How many bulk requests of how many nodes.
+    #: Number of bulk requests, and nodes in each.
     bulk: tuple[tuple[int, int], ...]
     stream_s: float
-    #: Requests one at a time, at each pace.
+    #: Number of single requests, at each pace.
     single: int
 
 
@@ -82,27 +82,27 @@ _QUICK = Effort(windows=1, window_s=3.0, posts=2000, bulk=_BULK, stream_s=8.0, s
 
 
 def medians(*windows: Sequence[Seen]) -> list[float]:
-    """The median rate of each series of windows."""
+    """Return the median rate of each series of windows."""
     return [statistics.median(seen.rate for seen in series) for series in windows]
 
 
 def share(series: Sequence[Seen]) -> float:
-    """The generator's part of a processor, its largest (%)."""
+    """Return the generator's largest share of a processor (%)."""
     return 100 * max(seen.processor_share for seen in series)
 
 
 def p99(series: Sequence[Seen]) -> float:
-    """The median p99 of windows (ms)."""
+    """Return the median p99 of windows (ms)."""
     return statistics.median(float(np.percentile(seen.latencies, 99)) * 1000 for seen in series)
 
 
 def percentiles(latencies: Sequence[float]) -> list[float]:
-    """p50, p95 and p99 in milliseconds."""
+    """Return p50, p95 and p99 in milliseconds."""
     return [float(1000 * value) for value in np.percentile(latencies, [50, 95, 99])]
 
 
 def with_cost(processes: Sequence[psutil.Process], load: Callable[[], Load]) -> tuple[Seen, float]:
-    """What predictions saw, and the processor time of `processes` for each (microseconds)."""
+    """Return the results of predictions, and the processor time of `processes` for each (microseconds)."""
     before = sum(sum(process.cpu_times()[:2]) for process in processes)
     seen = load().seen().require(200)
     spent = sum(sum(process.cpu_times()[:2]) for process in processes) - before
@@ -110,7 +110,7 @@ def with_cost(processes: Sequence[psutil.Process], load: Callable[[], Load]) -> 
 
 
 async def throughput(place: World, effort: Effort) -> Rows:
-    """Accepted POSTs, and nodes in bulk requests, each beside bare route and grouped commits."""
+    """Measure accepted POSTs, and nodes in bulk requests, each beside the bare route and grouped commits."""
     nodes = iter(place.nodes)
     events = await Events.follow(place.lethe.database_url)
     bare, lethe, sent = list[Seen](), list[Seen](), 0
@@ -119,7 +119,7 @@ async def throughput(place: World, effort: Effort) -> Rows:
         bare.append(deletions(place.bare_port, singles).seen().require(202))
         lethe.append(deletions(place.lethe.port, singles).seen().require(202))
         sent += len(singles)
-        # The next window must not share the processors with what this one left to do.
+        # The next window must not share the processors with work left over from this one.
         await events.wait(sent, events.completed)
     bulk = {nodes_each: list[float]() for _, nodes_each in effort.bulk}
     for _ in range(effort.windows):
@@ -152,7 +152,7 @@ async def throughput(place: World, effort: Effort) -> Rows:
 
 
 async def stream(place: World, effort: Effort) -> tuple[list[float], list[float], list[float]]:
-    """Figures of the three tables: predictions alone, beside `_RATE` deletions a second, and times to `applied`."""
+    """Return the figures of three tables: predictions alone, beside `_RATE` deletions a second, times to `applied`."""
     bare, lethe = list[tuple[Seen, float]](), list[tuple[Seen, float]]()
     for _ in range(effort.windows):
         load = partial(predictions, nodes=place.nodes, seconds=effort.window_s)
@@ -190,9 +190,9 @@ async def stream(place: World, effort: Effort) -> tuple[list[float], list[float]
 
 
 def model_of(dataset: str, folder: Path) -> tuple[Path, str]:
-    """A model on a dataset by name, trained in `folder` or found there, and what it is.
+    """Return a model on the named dataset, trained in `folder` or found there, and its description.
 
-    Of `arxiv` that of `trained`; on a synthetic graph of its size where it is not at hand.
+    `arxiv` uses the model of `trained`, or a synthetic graph of its size if the file is missing.
     """
     model, source = folder / dataset, found(default_data_dirs(os.environ))
     if dataset != "arxiv":
@@ -206,7 +206,7 @@ def model_of(dataset: str, folder: Path) -> tuple[Path, str]:
 
 
 def throughputs(folder: Path, options: argparse.Namespace, effort: Effort) -> None:
-    """Prints the table of POSTs and bulk requests."""
+    """Print the table of POSTs and bulk requests."""
     runs = list[Rows]()
     for number in range(options.runs):
         with world(folder / f"throughput-{number}", _STREAM, "never") as place:
@@ -217,7 +217,7 @@ def throughputs(folder: Path, options: argparse.Namespace, effort: Effort) -> No
 
 
 def streams(folder: Path, options: argparse.Namespace, effort: Effort) -> None:
-    """Prints the tables of predictions and of times to `applied`, a row for each dataset and repair policy."""
+    """Print the tables of predictions and of times to `applied`, a row for each dataset and repair policy."""
     alone, beside, applied = ([Rows() for _ in range(options.runs)] for _ in range(3))
     for dataset in options.datasets:
         model, what = model_of(dataset, options.out or folder)
@@ -237,7 +237,7 @@ def streams(folder: Path, options: argparse.Namespace, effort: Effort) -> None:
 
 
 def singles(folder: Path, options: argparse.Namespace, effort: Effort) -> None:
-    """Prints the table of requests one at a time."""
+    """Print the table of single requests."""
     runs = [Rows() for _ in range(options.runs)]
     model, what = model_of("cora", options.out or folder)
     for repair in options.repairs:
@@ -251,7 +251,7 @@ def singles(folder: Path, options: argparse.Namespace, effort: Effort) -> None:
 
 
 def table(what: str, heads: Sequence[str], runs: Sequence[Rows], digits: Sequence[int]) -> None:
-    """Prints the rows of all runs as one Markdown table: each figure's least and most, or the one that all had."""
+    """Print the rows of all runs as one Markdown table: the range of each figure, or its value if all agree."""
     print(f"| {what} | " + " | ".join(heads) + " |")
     print("| --- |" + " ---: |" * len(heads))
     for name in runs[0]:
@@ -266,10 +266,10 @@ _PARTS = {"throughput": throughputs, "stream": streams, "single": singles}
 
 
 def main() -> None:
-    """Prints Markdown tables."""
+    """Print Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(_PARTS), default=list(_PARTS))
-    parser.add_argument("--datasets", nargs="+", default=["cora", "arxiv"], help="of the stream")
+    parser.add_argument("--datasets", nargs="+", default=["cora", "arxiv"], help="datasets of the stream")
     parser.add_argument("--repairs", nargs="+", choices=["never", "always"], default=["never", "always"])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="folder that keeps the models for the next run")

@@ -1,7 +1,7 @@
-"""A light load generator: HTTP/1.1 over kept-alive connections, in a process of its own.
+"""A light load generator: HTTP/1.1 over kept-alive connections, in its own process.
 
-It reads a plan from standard input and writes what it saw to standard output, both JSON. What it knows of HTTP is what
-uvicorn answers: a status line and a `content-length`. `Load.start` is how the benchmarks run it.
+It reads a plan from standard input and writes its results to standard output, both JSON. It supports only the HTTP of
+uvicorn's answers: a status line and a `content-length`. Benchmarks run it through `Load`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import cast
 
 import uvloop
 
-#: Seconds that answers under way get after the end of a plan.
+#: Seconds for pending answers after the end of a plan.
 _GRACE_S = 120.0
 
 
@@ -33,33 +33,35 @@ class Ask:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask. Without a rate each connection asks again once it is answered; with one, when the next is due."""
+    """The requests to send. Without a rate, each connection sends the next request when one is answered; otherwise when
+    due.
+    """
 
     host: str
     port: int
     key: str
     connections: int
     asks: Sequence[Ask]
-    #: How long to go on; `asks` are repeated. None: each is asked once.
+    #: Duration, with `asks` repeated; None sends each once.
     seconds: float | None = None
-    #: Requests per second, whether or not earlier ones are answered; None: as fast as they are.
+    #: Requests per second, even if earlier ones are unanswered; None: as fast as they are answered.
     rate: float | None = None
-    #: Whether the bodies of the answers are kept.
+    #: Whether to keep the bodies of answers.
     keep: bool = False
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was answered."""
+    """The results."""
 
     #: Answers by status.
     statuses: dict[str, int]
-    #: From the first request to the last answer (seconds), and the processor time of this process meanwhile.
+    #: Seconds from the first request to the last answer, and this process' processor time meanwhile.
     seconds: float
     processor_seconds: float
-    #: Seconds from the time each request was due to its answer, in the order of the answers.
+    #: Seconds from each request's due time to its answer, in the order of the answers.
     latencies: list[float]
-    #: `time.monotonic()` at which each was due, and its body where bodies are kept, in the same order.
+    #: `time.monotonic()` of each due time, and the body if kept, in the same order.
     due: list[float]
     bodies: list[str]
 
@@ -74,14 +76,14 @@ class Seen:
         return self.processor_seconds / self.seconds
 
     def require(self, status: int) -> "Seen":
-        """Itself, or SystemExit when anything else than `status` was answered."""
+        """Return self. Raises SystemExit if there was any other status."""
         if set(self.statuses) - {str(status)}:
             raise SystemExit(f"Expected {status} alone, but the answers were {self.statuses}.")
         return self
 
 
 class Load:
-    """A generator under way."""
+    """A running generator."""
 
     def __init__(self, plan: Plan) -> None:
         self._process = subprocess.Popen(
@@ -96,7 +98,7 @@ class Load:
         self._process.stdin.close()
 
     def seen(self) -> Seen:
-        """Waits for its end."""
+        """Wait for its end."""
         assert self._process.stdout is not None
         text = self._process.stdout.read()
         if self._process.wait():
@@ -105,7 +107,7 @@ class Load:
 
 
 class _Connection(asyncio.Protocol):
-    """Asks, and hands over each whole answer."""
+    """Sends requests, and passes on each complete answer."""
 
     def __init__(self, generator: "_Generator") -> None:
         self._generator = generator
@@ -115,7 +117,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        # uvloop's transports are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -123,7 +125,7 @@ class _Connection(asyncio.Protocol):
         self._generator.hung_up()
 
     def ask(self, raw: bytes, due: float) -> None:
-        """Sends a request that was due at `due`."""
+        """Send a request that was due at `due`."""
         self._due = due
         self._transport.write(raw)
 
@@ -141,14 +143,14 @@ class _Connection(asyncio.Protocol):
 
 
 class _Generator:
-    """Carries out one plan."""
+    """Runs one plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._raw = [_raw(plan, ask) for ask in plan.asks]
         self._next = 0
         self._waiting: deque[tuple[bytes, float]] = deque()
-        #: The longest unused first: uvicorn closes a connection that nobody uses.
+        #: Longest unused first, since uvicorn closes idle connections.
         self._free: deque[_Connection] = deque()
         self._broken = False
         self._open = 0
@@ -161,7 +163,7 @@ class _Generator:
         self._bodies: list[str] = []
 
     async def run(self) -> Seen:
-        """Connects, asks and waits for the answers."""
+        """Connect, send the requests and wait for the answers."""
         loop, plan = asyncio.get_running_loop(), self._plan
         for _ in range(plan.connections):
             _, connection = await loop.create_connection(lambda: _Connection(self), plan.host, plan.port)
@@ -189,7 +191,7 @@ class _Generator:
         )
 
     async def _feed(self, started: float, rate: float) -> None:
-        """Asks at a fixed rate; what finds no free connection waits, and its waiting counts."""
+        """Send at a fixed rate. A request without a free connection waits, and the wait counts."""
         while (raw := self._take()) is not None:
             due = started + (self._next - 1) / rate
             if (early := due - time.monotonic()) > 0:
@@ -201,7 +203,7 @@ class _Generator:
                 self._waiting.append((raw, due))
 
     def _take(self) -> bytes | None:
-        """The next request; None when the plan is over."""
+        """Return the next request; None when the plan is over."""
         if time.monotonic() >= self._end or (self._plan.seconds is None and self._next >= len(self._raw)):
             return None
         raw = self._raw[self._next % len(self._raw)]
@@ -215,7 +217,7 @@ class _Generator:
             connection.ask(raw, time.monotonic())
 
     def answered(self, connection: _Connection, status: bytes, body: bytes, due: float) -> None:
-        """A whole answer has come."""
+        """Record a complete answer."""
         self._latencies.append(time.monotonic() - due)
         self._due.append(due)
         self._statuses[status] += 1
@@ -232,7 +234,7 @@ class _Generator:
             self._over.set()
 
     def hung_up(self) -> None:
-        """A connection is gone."""
+        """Handle a lost connection."""
         if self._feeding or self._open:
             self._broken = True
             self._over.set()
@@ -247,7 +249,7 @@ def _raw(plan: Plan, ask: Ask) -> bytes:
 
 
 def main() -> None:
-    """Carries out the plan on standard input."""
+    """Run the plan on standard input."""
     given = json.load(sys.stdin)
     plan = Plan(**given | {"asks": [Ask(**ask) for ask in given["asks"]]})
 
@@ -255,7 +257,7 @@ def main() -> None:
         return await _Generator(plan).run()
 
     seen = asdict(uvloop.run(run()))
-    # Buffered whatever PYTHONUNBUFFERED says: without, what a pipe does not take at once is lost.
+    # Always buffered, whatever PYTHONUNBUFFERED says: an unbuffered pipe loses what it does not accept in one write.
     with open(sys.stdout.fileno(), "w", closefd=False) as out:
         json.dump(seen, out)
 

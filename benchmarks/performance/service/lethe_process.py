@@ -1,4 +1,4 @@
-"""A `lethe serve` of a benchmark's own, on private servers of its own unless it is given others."""
+"""A `lethe serve` for a benchmark, on private servers unless it is given others."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from lethe_client import LetheClient
 from service.predictions.layout import Layout
 from service.processes.private_servers import running_servers
 
-#: The first key, all scopes.
+#: The first key, with all scopes.
 KEY = "the-key-of-a-benchmark"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 def told(memory: Mapping[str, float]) -> str:
-    """MiB by process."""
+    """Format MiB by process."""
     return ", ".join(f"{name} {value:.0f}" for name, value in memory.items())
 
 
@@ -32,7 +32,7 @@ class LetheProcess:
     """A `lethe serve` that is ready."""
 
     def __init__(self, home: Path, settings: Mapping[str, str]) -> None:
-        """Starts it in `home`; `settings` are environment variables."""
+        """Start it in `home`; `settings` are environment variables."""
         environment = os.environ | {
             "PYTHONPATH": str(Path(__file__).parents[3]),
             "LETHE_HOME": str(home),
@@ -50,18 +50,18 @@ class LetheProcess:
                 break
         else:
             raise SystemExit("The service ended before it was ready; see its log above.")
-        #: `time.time()` when it said so.
+        #: `time.time()` when it became ready.
         self.ready_at = time.time()
         self.home = home
         self.url: str = self._facts()["url"]
 
     @property
     def port(self) -> int:
-        """Where it listens on 127.0.0.1."""
+        """Its port on 127.0.0.1."""
         return int(self.url.rpartition(":")[2])
 
     def client(self) -> LetheClient:
-        """A client with all scopes."""
+        """Return a client with all scopes."""
         return LetheClient(self.url, KEY, timeout_s=60.0)
 
     @property
@@ -74,7 +74,7 @@ class LetheProcess:
 
     @property
     def processes(self) -> dict[str, psutil.Process]:
-        """By name: `supervisor`, `unlearner`, `api-0` and so on."""
+        """Processes by name: `supervisor`, `unlearner`, `api-0` and so on."""
         facts = self._facts()
         pids = {"supervisor": facts["pid"], **facts["pids"]}
         return {name: psutil.Process(pid) for name, pid in pids.items()}
@@ -85,11 +85,11 @@ class LetheProcess:
         return [process for name, process in self.processes.items() if name.startswith("api-")]
 
     def memory(self) -> dict[str, float]:
-        """Resident memory by process (MiB); pages of the publication, which readers share, are counted in each."""
+        """Return resident memory by process (MiB). Shared pages of the publication count for each reader."""
         return {name: process.memory_info().rss / (1 << 20) for name, process in self.processes.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Samples by name and labels, summed over the processes that have them."""
+        """Return samples by name and labels, summed over processes."""
         found = dict[str, float]()
         text = httpx2.get(f"{self.url}/metrics", headers=HEADERS).raise_for_status().text
         for family in text_string_to_metric_families(text):
@@ -104,7 +104,7 @@ class LetheProcess:
         return facts
 
     def stop(self) -> int:
-        """SIGTERM; returns the status. The publication, which lies outside the home, goes."""
+        """Send SIGTERM and return the exit status. Removes the publication, which lies outside the home."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait()
         assert self.process.stdout is not None

@@ -1,4 +1,4 @@
-"""What benchmarks of the whole service ask: a Lethe with bare routes beside it, loads, and when events come."""
+"""Common parts of benchmarks of the whole service: a Lethe beside bare routes, loads, and the arrival of events."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from benchmarks.performance.service.http_load import Ask, Load, Plan, Seen
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
 from service.log.events import LOG_CHANNEL
 
-#: Connections that deletions, and predictions, are asked for over.
+#: Number of connections for deletions and for predictions.
 WRITERS = 32
 READERS = 16
 _NEWER = "SELECT id, request_id, type FROM events WHERE id > $1"
@@ -33,7 +33,7 @@ class World:
 
     lethe: LetheProcess
     bare_port: int
-    #: The processes that answer predictions of either.
+    #: The processes that answer predictions, for Lethe and for the bare routes.
     answering: Sequence[psutil.Process]
     bare_answering: Sequence[psutil.Process]
     #: External ids of its nodes, shuffled; deletions take them from the front.
@@ -44,7 +44,7 @@ class World:
 def world(
     home: Path, dataset: str, repair: str, model: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[World]:
-    """A Lethe in `home`, ready: trained on `dataset`, or with a copy of `model`; `settings` of its environment."""
+    """Yield a ready Lethe in `home`, trained on `dataset` or with a copy of `model`; `settings` are environment."""
     if model is not None:
         shutil.copytree(model, home / "model")
     lethe = LetheProcess(home, {"LETHE_DATASET": dataset, "LETHE_REPAIR": repair, **(settings or {})})
@@ -63,7 +63,7 @@ def world(
 
 @contextmanager
 def _bare_routes(classes: int) -> Iterator[tuple[psutil.Process, int]]:
-    """The bare routes' process, and their port."""
+    """Yield the bare routes' process and their port."""
     command = [sys.executable, "-m", "benchmarks.performance.service.bare_routes", str(classes)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
     try:
@@ -75,7 +75,7 @@ def _bare_routes(classes: int) -> Iterator[tuple[psutil.Process, int]]:
 
 
 class Events:
-    """Notes when each request is seen `applied` and `completed`, by a client that Postgres notifies."""
+    """Records when a client that Postgres notifies sees each request `applied` and `completed`."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         """Use `follow`."""
@@ -88,13 +88,15 @@ class Events:
 
     @classmethod
     async def follow(cls, database_url: str) -> Self:
-        """From now on."""
+        """Follow events from now on."""
         events = cls(await asyncpg.connect(database_url))
         await events._connection.add_listener(LOG_CHANNEL, lambda *_: events._notified.set())
         return events
 
     async def wait(self, count: int, seen: dict[UUID, float]) -> None:
-        """Until `seen`, which is `applied` or `completed`, has so many requests; TimeoutError after ten minutes."""
+        """Wait until `seen`, which is `applied` or `completed`, has `count` requests. Raises TimeoutError after ten
+        minutes.
+        """
         async with asyncio.timeout(600):
             while len(seen) < count:
                 await self._notified.wait()
@@ -106,22 +108,22 @@ class Events:
                 self._last = max([self._last, *(row["id"] for row in rows)])
 
     async def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         await self._connection.close()
 
 
 def predictions(port: int, nodes: Sequence[str], seconds: float) -> Load:
-    """Predictions of random nodes, as many as are answered, from `READERS` connections."""
+    """Request predictions of random nodes from `READERS` connections, as fast as they are answered."""
     asks = [Ask("GET", f"/predict/{node}") for node in random.Random(1).sample(nodes, min(1000, len(nodes)))]
     return Load(Plan("127.0.0.1", port, KEY, READERS, asks, seconds=seconds))
 
 
 def deletions(port: int, parts: Sequence[Sequence[str]], *, rate: float | None = None) -> Load:
-    """One deletion request for each of `parts`, from `WRITERS` connections."""
+    """Send one deletion request for each of `parts`, from `WRITERS` connections."""
     asks = [Ask("POST", "/deletions", json.dumps({"kind": "node", "nodes": list(part)})) for part in parts]
     return Load(Plan("127.0.0.1", port, KEY, WRITERS, asks, rate=rate, keep=True))
 
 
 def request_ids(seen: Seen) -> list[UUID]:
-    """The ids of accepted requests, in the order of the answers."""
+    """Return the ids of accepted requests, in the order of the answers."""
     return [UUID(json.loads(body)["id"]) for body in seen.bodies]

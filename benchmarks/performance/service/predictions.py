@@ -1,14 +1,14 @@
-"""What it costs that predictions look for the head, and what they notice of deletions and of a Postgres that is away.
+"""The cost of checking the head for predictions, and the effect of deletions and of an unavailable Postgres.
 
-All in one run, on Cora, over HTTP, on durable servers of its own; what is compared alternates:
+All in one run, on Cora, over HTTP, on private durable servers; compared variants alternate:
 
 - look: processor time of a prediction, `GET /predict/{node}` and `POST /predict` of one node, beside the same
   application in the same process without the look at the entries of heads before and after each answer;
 - deletions: p99 of predictions while 50 deletions arrive a second, beside the quiet p99 just before, in the same
   process; as fast as they are answered over 16 connections, and at a fixed rate, where waiting counts;
-- outage: predictions at a fixed rate while Postgres is stopped for a minute, and what comes after;
+- outage: predictions at a fixed rate while Postgres is stopped for a minute, and the recovery;
 - posts: accepted POSTs per second and their processor time, beside those of another checkout, with `--other`; on a
-  synthetic graph, which has nodes enough, without repair.
+  synthetic graph, which has enough nodes, without repair.
 
     python -m benchmarks.performance.service.predictions [--parts look deletions outage posts] [--other ../before]
         [--out FILE]
@@ -45,18 +45,18 @@ from lethe_client import LetheClient, ProblemError, ServerUnreachable
 from service.processes.private_servers import Embedded
 
 _ROOT = Path(__file__).parents[3]
-#: Deletions, and predictions where they are asked for at a fixed rate, a second.
+#: Deletions a second, and predictions a second at a fixed rate.
 _DELETIONS, _PACE = 50.0, 100.0
 _POSTED_NODES = 20_000
 _POSTED = f"synthetic:n={_POSTED_NODES},d=64,classes=5,seed=0"
-#: Longest wait for a deletion once Postgres is back (seconds).
+#: Longest wait for a deletion after Postgres is back (seconds).
 _PATIENCE_S = 120.0
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """Amount of measurement."""
 
     look_rounds: int
     look_s: float
@@ -72,12 +72,12 @@ _QUICK = Effort(look_rounds=2, look_s=6.0, rounds=1, window_s=4.0, post_rounds=2
 
 
 def asked(port: int, asks: Sequence[Ask], seconds: float, rate: float | None = None, *, keep: bool = False) -> Load:
-    """`asks`, over and over, from `READERS` connections."""
+    """Send `asks` repeatedly from `READERS` connections."""
     return Load(Plan("127.0.0.1", port, KEY, READERS, asks, seconds=seconds, rate=rate, keep=keep))
 
 
 def compared(here: Sequence[float], other: Sequence[float]) -> Figures:
-    """Two series of rounds, and the ratio of each round, of the first to the second."""
+    """Return two series of rounds, and each round's ratio of the first to the second."""
     ratios = np.array(here) / np.array(other)
     return {
         "here": list(here),
@@ -88,7 +88,9 @@ def compared(here: Sequence[float], other: Sequence[float]) -> Figures:
 
 
 def look(place: World, effort: Effort) -> Figures:
-    """Processor time of a prediction with the look at heads (`here`) and without it (`other`), in microseconds."""
+    """Measure the processor time of a prediction with the look at heads (`here`) and without (`other`), in
+    microseconds.
+    """
     nodes = place.nodes[:1000]
     routes = {
         "GET /predict/{node}": [Ask("GET", f"/predict/{node}") for node in nodes],
@@ -110,7 +112,7 @@ def look(place: World, effort: Effort) -> Figures:
 
 
 async def beside_deletions(place: World, effort: Effort) -> Figures:
-    """p99 of predictions (ms) while deletions arrive (`here`) and just before (`other`)."""
+    """Measure the p99 of predictions (ms) while deletions arrive (`here`) and just before (`other`)."""
     each, found = int(effort.window_s * _DELETIONS), Figures()
     doomed = iter(place.nodes)
     kept = place.nodes[2 * effort.rounds * each :]
@@ -138,11 +140,11 @@ async def beside_deletions(place: World, effort: Effort) -> Figures:
 
 
 async def posts(folder: Path, other: Path, effort: Effort) -> Figures:
-    """Accepted POSTs per second, and their processor time (us), of this checkout (`here`) and of another one."""
+    """Measure accepted POSTs per second, and their processor time (us), of this checkout (`here`) and of another."""
     with ExitStack() as stack:
         sides = list[tuple[LetheProcess, Events, Iterator[str]]]()
         for name, checkout in (("here", _ROOT), ("other", other)):
-            # On servers that this checkout starts for both, so that only Lethe itself differs.
+            # This checkout starts the servers for both, so that only Lethe itself differs.
             servers = stack.enter_context(Embedded(folder / f"{name}-servers"))
             assert servers.database_url is not None
             assert servers.redis_url is not None
@@ -177,7 +179,7 @@ async def posts(folder: Path, other: Path, effort: Effort) -> Figures:
 
 
 def outage(folder: Path, model: Path, effort: Effort) -> Figures:
-    """Predictions while Postgres is stopped, and what comes after. SystemExit if one is of an older version."""
+    """Measure predictions while Postgres is stopped, and the recovery. Raises SystemExit if one has an old version."""
     postgres = Embedded(folder / "postgres-home", valkey=False)
     url = postgres.start().database_url
     assert url is not None
@@ -237,7 +239,7 @@ def _refused(ask: Callable[[], object]) -> str:
 
 
 def _accepted(client: LetheClient, node: str) -> str:
-    """The id of a deletion, asked for until it is accepted."""
+    """Request a deletion until it is accepted. Returns its id."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -249,7 +251,7 @@ def _accepted(client: LetheClient, node: str) -> str:
 
 
 def rows(part: str, figures: Figures) -> Iterator[str]:
-    """Rows of a Markdown table: least, median and most of each series and of the ratio."""
+    """Yield rows of a Markdown table: minimum, median and maximum of each series and of the ratio."""
     yield f"| {part} | first | second | ratio | |"
     yield "| --- | ---: | ---: | ---: | --- |"
     for name, found in figures.items():
@@ -265,7 +267,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Prints Markdown tables, and writes all rounds to `--out`."""
+    """Print Markdown tables, and write all rounds to `--out`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=["look", "deletions", "outage", "posts"])
     parser.add_argument("--other", type=Path, help="the checkout to compare POSTs with")

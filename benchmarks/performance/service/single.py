@@ -1,14 +1,13 @@
-"""From POST to `applied`, one request at a time, beside the waits for the disk that its durable steps are.
+"""Time from POST to `applied`, one request at a time, beside the disk waits of its durable steps.
 
 In their order, each needing the one before: the sync of the request's key (1); the commit that accepts it (2); the
 version's weights, manifest, folder and the folder of versions, a sync each (3 to 6); the commit that moves the pointer
-(7); the prepared CURRENT and its folder (8, 9), during which readers commit their leases; the commit that says
-`applied` (10). The floor is LETHE_MAX_WAIT_MS and these ten, done again for the same requests and files of the same
-sizes, on the same disk and server, one after the other and nothing else. Under `always` the repair is taken off, as
-the record of the batch states it.
+(7); the prepared CURRENT and its folder (8, 9), during which readers commit their leases; the commit that records
+`applied` (10). The floor is LETHE_MAX_WAIT_MS and these ten, repeated one by one for the same requests and files of the
+same sizes, on the same disk and server. Under `always` the repair is subtracted, as recorded for the batch.
 
-The next request is asked for once the one before is `completed`, or already once it is `applied`: then the erasure
-that `completed` waits for, and its own syncs, stand before the next batch.
+The next request is sent once the one before is `completed`, or already once it is `applied`. In the second case, the
+erasure that `completed` waits for, and its syncs, come before the next batch.
 """
 
 import os
@@ -27,7 +26,7 @@ from benchmarks.performance.service.lethe_process import HEADERS
 from benchmarks.performance.service.lethe_world import Events, World
 from model_store.disk.durable import make_folder, rename, sync, write_file
 
-#: What the service is given, and the floor holds.
+#: A setting of the service and a part of the floor.
 MAX_WAIT_MS = 20
 #: Bytes of the key of one request in its file.
 _SLOT_BYTES = 64
@@ -42,9 +41,11 @@ _STEPS = """
 
 
 async def one_at_a_time(place: World, requests: int) -> dict[str, list[float]]:
-    """By pace: p50, p95, p99 to `applied`, those of the floor, the repair's median, and what is above both (ms).
+    """Return, by pace: p50, p95, p99 to `applied`, those of the floor, the repair's median, and the excess over both
+    (ms).
 
-    That is a difference of medians, each repair taken off its own request. The medians of a batch's steps are printed.
+    The excess is a difference of medians, with each repair subtracted from its own request. The medians of a batch's
+    steps are printed.
     """
     nodes, times = iter(place.nodes), dict[str, dict[UUID, float]]()
     events = await Events.follow(place.lethe.database_url)
@@ -74,7 +75,7 @@ async def one_at_a_time(place: World, requests: int) -> dict[str, list[float]]:
 
 
 async def waits(place: World) -> list[float]:
-    """Seconds that the ten waits of each request took."""
+    """Return the seconds of each request's ten waits."""
     model = place.lethe.home / "model"
     version = model / "versions" / (model / "CURRENT").read_text().split("\n")[0]
     files = {path.name: path.read_bytes() for path in (version / "state.safetensors", version / "manifest.json")}

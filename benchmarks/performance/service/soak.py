@@ -1,10 +1,10 @@
-"""A long stream of single-node deletions under `--repair never`, with predictions alongside.
+"""A long stream of single-node deletions under `--repair never`, with concurrent predictions.
 
-A `lethe serve` of its own, with private and durable servers, deletes nodes one request each, while one client predicts
-without a pause. Counted are the batches by how M+ was obtained, residuals above what rounding explains, requests that
-did not end as `completed`, predictions that failed or named a deleted node, and the memory of each process after the
-first tenth of the stream and at its end. Exits with 1 when a request is stuck, a residual is too large, a prediction
-was wrong, or the memory of a process grew by more than `--growth`.
+A `lethe serve` with private, durable servers deletes nodes, one request each, while one client predicts without a
+pause. The script counts batches by the method that gave M+, residuals beyond rounding, requests that did not end as
+`completed`, predictions that failed or named a deleted node, and the memory of each process after the first tenth of
+the stream and at its end. Exits with 1 if a request is stuck, a residual is too large, a prediction was wrong, or a
+process' memory grew by more than `--growth`.
 
     python -m benchmarks.performance.service.soak [--deletions 10000] [--nodes 20000] [--features 64] [--growth 0.05]
 """
@@ -31,17 +31,17 @@ _CLIENTS = 4
 
 @dataclass
 class Predictions:
-    """What the client beside the stream has seen."""
+    """Results of the predicting client."""
 
     answered: int = 0
     failed: int = 0
-    #: Predictions of nodes that had been reported `completed` before they were asked for.
+    #: Predictions of nodes that were reported `completed` before the request.
     of_deleted: int = 0
     completed: set[str] = field(default_factory=set)
 
 
 def predict(service: LetheProcess, nodes: list[str], seen: Predictions, stop: threading.Event) -> None:
-    """Predict random nodes until told to stop."""
+    """Predict random nodes until stopped."""
     rng = random.Random(1)
     with service.client() as client:
         while not stop.is_set():
@@ -57,7 +57,7 @@ def predict(service: LetheProcess, nodes: list[str], seen: Predictions, stop: th
 
 
 def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple[float, list[dict[str, float]]]:
-    """Deletes `doomed`, one request each; returns seconds, and MiB by process after each tenth."""
+    """Delete `doomed`, one request each. Returns seconds, and MiB by process after each tenth."""
     accepted: dict[str, str] = {}
     with ThreadPoolExecutor(_CLIENTS) as pool, service.client() as client:
         started = time.monotonic()
@@ -67,7 +67,7 @@ def stream(service: LetheProcess, doomed: list[str], seen: Predictions) -> tuple
             part = doomed[begin : begin + step]
             answers = pool.map(lambda node: client.request_deletion([node]), part)
             accepted.update({node: one.id for node, one in zip(part, answers, strict=True)})
-            # Each part is waited for: what is completed then must not be predicted any more.
+            # Waits for each part: nodes completed by then must not be predicted any more.
             client.wait(accepted[part[-1]], timeout_s=600)
             while queued(service):
                 time.sleep(0.05)
@@ -84,12 +84,12 @@ def queued(service: LetheProcess) -> bool:
 
 
 def main() -> None:
-    """Prints what was counted."""
+    """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deletions", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--growth", type=float, default=0.05, help="most growth of memory after the first tenth")
+    parser.add_argument("--growth", type=float, default=0.05, help="maximum growth of memory after the first tenth")
     options = parser.parse_args()
     nodes = [str(number) for number in range(options.nodes)]
     doomed = random.Random(0).sample(nodes, options.deletions)

@@ -1,12 +1,12 @@
-"""What a start takes: loading a model with a checkpoint of the Gram factors and without, and the processes on Cora.
+"""Measures a start: loading a model with and without a checkpoint of the Gram factors, and the processes on Cora.
 
-Loads: seeded synthetic features, twice as many nodes as features. Each load is that of a starting service: base and
-version read with all digests, everything put on the device, the factors read and checked, or computed.
+Loads: seeded synthetic features, twice as many nodes as features. Each load is that of a starting service. It reads
+base and version with all digests, moves everything to the device, and reads and checks the factors, or computes them.
 
-Processes: of a `lethe serve` that trains on Cora first, from the moment that the committed version is whole in the
-publication until all processes are ready (an api process is up before, and waits for it); then of an api process that
-is killed, from the beginning of its successor to the first prediction; the greatest resident memory of each process in
-ten seconds of predictions over 16 connections.
+Processes: a `lethe serve` that first trains on Cora is timed from the complete publication of the committed version
+until all processes are ready (an api process starts before, and waits for it). An api process is then killed, and the
+time runs from the start of its successor to the first prediction. The table also has each process' peak resident memory
+in ten seconds of predictions over 16 connections.
 
     python -m benchmarks.performance.service.start [--parts loads processes] [--features 512 1433 4000] [--repeats 3]
 """
@@ -36,12 +36,12 @@ from service.predictions.layout import Layout
 from service.unlearner.placement import Placement
 from service.unlearner.resident import Resident
 
-#: How long predictions are asked for (seconds).
+#: Duration of the predictions (seconds).
 _MEMORY_S = 10.0
 
 
 def load(folder: Path, *, with_checkpoint: bool) -> Resident:
-    """The committed version of a model, as a start loads it."""
+    """Load the committed version of a model, as at a start."""
     store = Store.open(folder)
     ref = store.current()
     digest = store.version_digest(ref)
@@ -60,7 +60,7 @@ def load(folder: Path, *, with_checkpoint: bool) -> Resident:
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median of the durations of `work`."""
+    """Return the median duration of `work`."""
     spent = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -70,7 +70,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def processes(repeats: int) -> None:
-    """Prints the table of the processes on Cora, a row for each start."""
+    """Print the table of the processes on Cora, a row for each start."""
     print("| serve on Cora | ready after the publication s | a killed api process answers after s | MiB |")
     print("| --- | ---: | ---: | --- |")
     for number in range(repeats):
@@ -91,10 +91,10 @@ def processes(repeats: int) -> None:
 
 
 def answers_again(lethe: LetheProcess, killed: int) -> float:
-    """Seconds from the beginning of the process after the one `killed` to the first prediction."""
+    """Return the seconds from the start of the successor of the `killed` process to the first prediction."""
     while True:
         with contextlib.suppress(httpx2.HTTPError):
-            # Until there is another process, whoever connects waits in the queue of the listening socket.
+            # Until another process exists, new connections wait in the queue of the listening socket.
             if httpx2.get(f"{lethe.url}/predict/0", headers=HEADERS, timeout=60.0).status_code == 200:
                 answered = time.time()
                 started = lethe.answering[0]
@@ -104,7 +104,7 @@ def answers_again(lethe: LetheProcess, killed: int) -> float:
 
 
 def main() -> None:
-    """Prints tables."""
+    """Print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=["loads", "processes"], default=["loads", "processes"])
     parser.add_argument("--features", type=int, nargs="+", default=[512, 1433, 4000])
@@ -122,14 +122,14 @@ def main() -> None:
 
 
 def loads(widths: Sequence[int], repeats: int) -> None:
-    """Prints the table of loads, a row for each number of features."""
+    """Print the table of loads, a row for each number of features."""
     print("| n x d | file MiB | written in s | start without s | start with s | saved |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for width in widths:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "model"
             graph = load_dataset(f"synthetic:n={2 * width},d={width},classes=3,seed=0", data_dirs=[])
-            # The factors do not depend on the weights, so these may be quick to train.
+            # The factors do not depend on the weights, so training may be quick.
             spec = ModelSpec(regularization=1.0)
             build_model(graph, spec, name="start", dataset="synthetic", split="full").write(folder)
             store = Store.open(folder)

@@ -1,7 +1,7 @@
-"""Deletions one by one over HTTP under `--repair always`: how long each takes to be applied, and what its bound is.
+"""Deletions one by one over HTTP under `--repair always`: the time until each is applied, and its bound.
 
-A deletion is asked for as soon as the one before is applied, or, with `--every`, when it is due. Times are from before
-the POST to the moment that the record states. In the end: how long after the last all of them were `retrained`.
+Each deletion is requested once the one before is applied or, with `--every`, when it is due. Times run from before the
+POST to the moment in the record. The last figure is the time after the last deletion until all were `retrained`.
 
     python -m benchmarks.performance.service.stream amazon_photo pubmed --count 50
     python -m benchmarks.performance.service.stream arxiv --count 100 --every 6 [--out DIR]
@@ -22,12 +22,12 @@ from benchmarks.performance.service.floors import model_of
 from benchmarks.performance.service.lethe_world import world
 from lethe_client import Deletion, LetheClient
 
-#: Seconds before the first deletion, for what is made in idle time, and after which waiting for the last is given up.
+#: Seconds of idle time before the first deletion, and the longest wait for the last one.
 _IDLE_S, _PATIENCE_S = 20.0, 180.0
 
 
 def streamed(client: LetheClient, nodes: list[str], every_s: float | None) -> tuple[list[str], list[float]]:
-    """Asks for the deletion of each node; request ids, and when each was asked for (seconds since the epoch)."""
+    """Request the deletion of each node. Returns request ids and times (seconds since the epoch)."""
     requests, asked = list[str](), list[float]()
     began = time.time()
     for number, node in enumerate(nodes):
@@ -42,14 +42,14 @@ def streamed(client: LetheClient, nodes: list[str], every_s: float | None) -> tu
 
 
 def is_applied(deletion: Deletion) -> bool:
-    """Whether it is applied; SystemExit if it never will be."""
+    """Whether it is applied. Raises SystemExit if it never will be."""
     if deletion.status in ("failed", "cancelled"):
         raise SystemExit(f"The deletion {deletion.id} is {deletion.status}: {deletion.failure}")
     return deletion.applied_at is not None
 
 
 def settled(client: LetheClient, requests: list[str]) -> list[Deletion]:
-    """The deletions once all are repaired, or when patience has ended."""
+    """Return the deletions once all are repaired, or after `_PATIENCE_S`."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         deletions = [client.deletion(request) for request in requests]
@@ -59,7 +59,7 @@ def settled(client: LetheClient, requests: list[str]) -> list[Deletion]:
 
 
 def row(client: LetheClient, count: int, every_s: float | None) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     nodes = np.random.default_rng(0).permutation(client.model().nodes)[:count]
     time.sleep(_IDLE_S)
     requests, asked = streamed(client, [str(node) for node in nodes], every_s)
@@ -77,12 +77,12 @@ def row(client: LetheClient, count: int, every_s: float | None) -> str:
 
 
 def main() -> None:
-    """Prints a Markdown table."""
+    """Print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="+")
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--every", type=float, help="seconds between two deletions")
-    parser.add_argument("--repair-budget", help="as `./lethe serve` takes it; its default by default")
+    parser.add_argument("--repair-budget", help="as in `./lethe serve`; default: its default")
     parser.add_argument("--out", type=Path, help="folder that keeps the models for the next run")
     options = parser.parse_args()
     pace = "one after another" if options.every is None else f"one every {options.every:g} s"

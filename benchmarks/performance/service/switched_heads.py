@@ -1,7 +1,7 @@
-"""One more process that answers for a running Lethe, whose look at heads can be switched off and on.
+"""An additional process that answers for a running Lethe, with a switchable look at heads.
 
 It runs the application itself. SIGUSR1 makes it answer from the head that it found first, without a look at the
-entries; SIGUSR2 makes it look again. It prints the port it listens on once it is ready.
+entries; SIGUSR2 makes it look again. It prints its port once it is ready.
 
     LETHE_HOME=… python -m benchmarks.performance.service.switched_heads
 """
@@ -29,14 +29,14 @@ from service.processes.private_servers import running_servers
 from service.settings import load_settings
 
 WITHOUT, WITH = int(signal.SIGUSR1), int(signal.SIGUSR2)
-#: How often the look at heads is switched (seconds).
+#: Interval of switching the look at heads (seconds).
 _SLOT_S = 0.25
 _ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
 def switched(home: Path) -> Iterator[tuple[psutil.Process, int]]:
-    """A process whose look at heads can be switched off, which answers for the Lethe in `home`; and its port."""
+    """Yield a process with a switchable look at heads that answers for the Lethe in `home`, and its port."""
     command = [sys.executable, "-m", "benchmarks.performance.service.switched_heads"]
     environment = os.environ | {"LETHE_HOME": str(home), "LETHE_LOG_LEVEL": "warning"}
     process = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -49,7 +49,7 @@ def switched(home: Path) -> Iterator[tuple[psutil.Process, int]]:
 
 
 def slots(process: psutil.Process, stop: threading.Event) -> list[tuple[int, float, float]]:
-    """Switches the look on and off until `stop`: of each switch, the time and the processor time of `process` then."""
+    """Switch the look on and off until `stop`. Returns the time and the processor time of `process` at each switch."""
     # The clock of another process' processor time (`man 3 clock_getcpuclockid`), in nanoseconds rather than ticks.
     clock, found = ~process.pid << 3 | 2, list[tuple[int, float, float]]()
     while not stop.wait(_SLOT_S):
@@ -60,7 +60,7 @@ def slots(process: psutil.Process, stop: threading.Event) -> list[tuple[int, flo
 
 
 def costs(switches: Sequence[tuple[int, float, float]], seen: Seen) -> tuple[float, float]:
-    """Processor time of an answer (us) with the look and without it, over the slots in which answers were asked for."""
+    """Return an answer's processor time (us) with the look and without, over the slots with requests."""
     answered = np.sort(np.array(seen.due) + seen.latencies)
     first, last = min(seen.due), max(seen.due)
     spent, answers = {WITH: 0.0, WITHOUT: 0.0}, {WITH: 0, WITHOUT: 0}
@@ -73,7 +73,7 @@ def costs(switches: Sequence[tuple[int, float, float]], seen: Seen) -> tuple[flo
 
 
 def main() -> None:
-    """Answers until stopped."""
+    """Answer until stopped."""
     looking, kept = Heads.newest, dict[Heads, Head]()
 
     def remembered(heads: Heads, least: Head | None = None) -> Head | None:

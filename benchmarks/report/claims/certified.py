@@ -1,14 +1,14 @@
-"""What Chien et al. publish of certified removal, and how results judge it."""
+"""Chien et al.'s published results of certified removal, and how ours judge them."""
 
 from benchmarks.report.claims.judging import Case, Claim
 from benchmarks.report.results import Results, by, number
 
-#: The published figures are of nodes.
+#: The published figures are for nodes.
 _KEY = ("stream", "cora", "certified removal", "nodes")
 
 
 def stream_accuracy(results: Results) -> list[Case]:
-    """0.1 % less test accuracy than retraining after 200 deletions; twice that still counts."""
+    """At most 0.1 % less test accuracy than retraining after 200 deletions; twice that still counts."""
     told = ("removals", "accuracy_after", "accuracy_retrained", "accuracy_anew")
     removals, after, anew, noisy = (results.mean(*_KEY, each) for each in told)
     if removals is None or after is None or anew is None:

@@ -1,4 +1,4 @@
-"""What the paper claims of distances to retraining (Figure 3), neighbours and the options, and how results judge it."""
+"""The paper's claims on distances to retraining (Figure 3), neighbours and the options, and how results judge them."""
 
 from itertools import pairwise
 
@@ -8,13 +8,13 @@ from benchmarks.report.results import LETHE, Results, by, number, paired
 
 _AUTHORS = "influence+, authors' code"
 _BASELINES = (*APPROXIMATE, "influence", _AUTHORS, *LINEAR_ERASERS)
-#: The last is Influence+ without noise as well.
+#: The last one is Influence+ without noise, too.
 _NOISELESS = ("influence, without noise", _AUTHORS, "fisher+, without noise")
 _ANSWERS = ("deleted", "remaining", "test")
 
 
 def growing(results: Results) -> list[Case]:
-    """Whether the projection is farther from retraining the more is deleted."""
+    """Judge whether the projection moves away from retraining as more is deleted."""
     cases = []
     for dataset in results.datasets("closeness"):
         shares = results.cases("closeness", dataset)
@@ -44,7 +44,7 @@ CLAIMS = (
         "Appendix on dependency",
         "w_affect = w* + H^-1 v, with v the gradient of what is given back less that of what is taken away; before it "
         "w* + [H - H_n] g_n for independent rows.",
-        # Algebra: there is nothing to measure.
+        # Algebra, so nothing is measured.
         lambda results: [],
         "0 = v + H (w - w*) stands one line above, so that w is w* - H^-1 v: as printed the step goes away from "
         "retraining. For independent rows the Hessian’s inverse is missing.",
@@ -56,7 +56,7 @@ CLAIMS = (
         "Introduction, Figure 1 and Appendix on dependency",
         "All affected nodes have to be updated in parallel: massive computation, since these grow exponentially with "
         "the number of layers.",
-        # A count on a path: there is nothing to measure.
+        # A count on a path, so nothing is measured.
         lambda results: [],
         "On a path they grow by two with each layer, on a graph of many nodes at most until they are all. The "
         "times of Influence+ (Table 1) include updating them for two layers.",
@@ -68,7 +68,7 @@ CLAIMS = (
         "Section 3.2",
         "The pseudo-inverse of the remaining rows' Gram matrix follows by the Woodbury identity in O(max{m^3, m d^2}), "
         "which is less than computing it again if m < max{r, d}.",
-        # Algebra: there is nothing to measure.
+        # Algebra, so nothing is measured.
         lambda results: [],
         "The identity inverts I - X_D M^+ X_D^T, which is singular exactly where a direction is lost, the one case in "
         "which the projection does anything; with a pseudo-inverse in its place the lost direction stays. (Lethe's "

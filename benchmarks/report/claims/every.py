@@ -1,4 +1,4 @@
-"""The paper's claims, each with the rule by which results judge it, and what has to be known to read the verdict."""
+"""The paper's claims, each with the rule that judges it and the context of the verdict."""
 
 from benchmarks.report.claims.certified import CLAIMS as CERTIFIED
 from benchmarks.report.claims.closeness import CLAIMS as CLOSENESS

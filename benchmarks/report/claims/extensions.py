@@ -1,4 +1,4 @@
-"""What the paper claims of its extensions and of networks (Table 2), and how results judge it."""
+"""The paper's claims on its extensions and on networks (Table 2), and how results judge them."""
 
 from statistics import stdev
 
@@ -17,9 +17,9 @@ _WITH_MLP = (
 
 
 def deviation_with_mlp(results: Results) -> list[Case]:
-    """Whether accuracies with an MLP vary more over five seeds than without, where both vary at all.
+    """Judge whether accuracies vary more over five seeds with an MLP than without, if both vary.
 
-    On a graph with its own split a seed draws nothing that the other models depend on: any MLP would vary more.
+    On a graph with its own split, a seed draws nothing that the other models depend on: any MLP would vary more.
     """
     cases = []
     for dataset in results.datasets("accuracy"):

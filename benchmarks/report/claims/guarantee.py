@@ -1,4 +1,4 @@
-"""The paper's first claim, that nothing of the deleted is left by construction, and how results judge it."""
+"""The paper's first claim, that no trace of deleted nodes remains by construction, and how results judge it."""
 
 from benchmarks.attacks.lira import CHANCE
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
@@ -7,10 +7,12 @@ from benchmarks.report.results import LETHE, Results, called
 
 
 def never_unchanged(results: Results) -> list[Case]:
-    """Whether every random deletion changes the weights; those that stay hold what the deleted nodes taught them."""
+    """Judge whether every random deletion changes the weights; unchanged weights keep what the deleted nodes taught
+    them.
+    """
     cases = []
     for dataset in results.datasets("identity"):
-        # Of single nodes some taught the weights nothing; among a hundredth of all nodes some did.
+        # A single node may have taught the weights nothing, but among a hundredth of all nodes some did.
         for share in (each for each in results.cases("identity", dataset) if each != "single"):
             key = ("identity", dataset, LETHE, share)
             unchanged, draws = (sum(results.values(*key, each)) for each in ("unchanged", "draws"))
@@ -20,7 +22,7 @@ def never_unchanged(results: Results) -> list[Case]:
 
 
 def untold(results: Results) -> list[Case]:
-    """Whether U-LiRA's interval for who was unlearned and who never there holds chance."""
+    """Judge whether chance lies in U-LiRA's interval for unlearned against never-there nodes."""
     cases = []
     for dataset in results.datasets("lira"):
         for case in (each for each in results.cases("lira", dataset) if each.endswith(NEVER_THERE_QUESTION)):

@@ -1,4 +1,4 @@
-"""What the paper claims of the feature injection test (Table 1), and how results judge it."""
+"""The paper's claims on the feature injection test (Table 1), and how results judge them."""
 
 from collections.abc import Sequence
 
@@ -26,16 +26,16 @@ from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, apart
 
 _PRINTED, _OFFICIAL = "projector, option 1 as printed", "projector, official code"
 _NOISELESS = ("fisher+, without noise", "influence+, authors' code")
-#: On the linear model, which is what Table 1 is of.
+#: On the linear model, as in Table 1.
 LINEAR_ERASERS = tuple(name for name in METHODS if name.startswith("graph eraser, linear"))
 _METIS = "graph eraser, linear, metis, mean"
-#: Those that delete a batch at once, without the erasers that gather the deleted in few shards.
+#: Methods that delete a batch at once, without the erasers that gather deleted nodes in few shards.
 _OTHERS = (*APPROXIMATE, "influence", *_NOISELESS, *(each for each in LINEAR_ERASERS if "bekm" not in each), RETRAINED)
 _DIFFUSED = "lethe, projection, with diffusion"
 
 
 def channel(methods: Sequence[str], *, gone: bool) -> Judge:
-    """Whether the injected channel's weight is gone after these methods, or still there."""
+    """Judge whether these methods remove the weight of the injected channel, or keep it."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -59,7 +59,7 @@ def channel(methods: Sequence[str], *, gone: bool) -> Judge:
 
 
 def at_chosen_lambda(results: Results) -> list[Case]:
-    """Influence+ and Fisher+ beside retraining, each at the lambda that validation nodes choose for it."""
+    """Compare Influence+ and Fisher+ with retraining, each at the lambda that validation nodes choose for it."""
     cases = []
     for dataset in results.datasets("regularization"):
         chosen = {each: best_lambda(results, dataset, each) for each in (*APPROXIMATE, RETRAINED)}

@@ -1,8 +1,8 @@
 """How results judge a claim.
 
-A claim is judged in every case that was measured (a dataset, a share, a method it names), by a margin that is positive
-where it holds. It is reproduced when it holds in all, and refuted by the first in which it does not. A statement about
-every graph is refuted by one example, whatever was measured.
+A claim is judged in every measured case (a dataset, a share, a method it names) by a margin that is positive if it
+holds. It is reproduced if it holds in all cases, and refuted by the first in which it does not. A statement about every
+graph is refuted by one example, whatever was measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from statistics import fmean
 
 from benchmarks.report.results import Results, apart, by, called
 
-#: A channel whose weight fell below this share of what it was is gone; rounding leaves about 1e-15.
+#: A channel counts as gone below this share of its earlier weight; rounding leaves about 1e-15.
 GONE = 1e-6
-#: Points of accuracy, as a share, that a reader would call a loss.
+#: A loss of accuracy that a reader would notice, as a share.
 POINT = 0.01
 APPROXIMATE = ("influence+", "fisher+")
-#: On these a seed draws the split, so that accuracies of different seeds are those of different test nodes.
+#: On these graphs a seed draws the split, so accuracies of different seeds have different test nodes.
 DRAWN_SPLITS = ("amazon_photo", "coauthor_cs")
-#: What a figure is of, where several stand side by side.
+#: The subject of a figure, where several stand side by side.
 _OF = {
     "deleted": "deleted nodes",
     "remaining": "remaining nodes",
@@ -31,7 +31,7 @@ _OF = {
 
 
 class Verdict(StrEnum):
-    """What is known of a claim."""
+    """The status of a claim."""
 
     REPRODUCED = "reproduced"
     REFUTED = "refuted"
@@ -41,9 +41,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """One in which a claim can be looked at."""
+    """One case that tests a claim."""
 
-    #: Positive where it holds, the more the clearer.
+    #: Positive if the claim holds; larger is clearer.
     margin: float
     words: str
 
@@ -53,23 +53,23 @@ Judge = Callable[[Results], list[Case]]
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says."""
+    """A statement of the paper."""
 
     name: str
     where: str
     text: str
     judge: Judge | None
-    #: Why ours differs, or what has to be known to read the verdict.
+    #: Why our result differs, or the context of the verdict.
     because: str
     #: The test that shows a few nodes for which the claim is false: FILE::TEST below tests/unit/benchmarks.
     example: str = ""
-    #: The paper states it of every graph, so that the example refutes it also where it holds in all that was measured.
+    #: The paper states it for every graph, so the example refutes it even if it holds in everything that was measured.
     general: bool = False
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what is known of it."""
+    """A claim and its verdict."""
 
     claim: Claim
     verdict: Verdict
@@ -77,7 +77,7 @@ class Finding:
 
 
 def found(claim: Claim, results: Results) -> Finding:
-    """What `results` say of `claim`."""
+    """Judge `claim` by `results`."""
     if claim.judge is None:
         return Finding(claim, Verdict.UNREACHABLE, "The data cannot be reached here.")
     cases = claim.judge(results)
@@ -92,7 +92,7 @@ def found(claim: Claim, results: Results) -> Finding:
 
 
 def decided_by(seeds: int) -> str:
-    """Which seed a case's figures are of, where it is not their mean."""
+    """Name the seeds of a case's figures, if they are not a mean."""
     return by(seeds) if seeds == 1 else f"the seed nearest to failing of {seeds}"
 
 
@@ -123,7 +123,7 @@ def _all(count: int) -> str:
 
 
 def all_of(*judges: Judge) -> Judge:
-    """The cases of several judges."""
+    """Combine the cases of several judges."""
     return lambda results: [case for judge in judges for case in judge(results)]
 
 
@@ -136,7 +136,7 @@ def compared(
     times: float = 1.0,
     unit: str = "",
 ) -> Judge:
-    """Means of one figure for pairs of methods; `ahead` gives the margin of the first over the second."""
+    """Compare means of one figure for pairs of methods; `ahead` gives the margin of the first over the second."""
 
     def judge(results: Results) -> list[Case]:
         there = []
@@ -160,17 +160,17 @@ def accuracies(
     ahead: Callable[[float, float], float],
     cases: Sequence[str] | None = None,
 ) -> Judge:
-    """`compared` for a share that is told in percent."""
+    """`compared` for a share in percent."""
     return compared(experiment, figure, pairs, ahead, cases, times=100, unit=" %")
 
 
 def of_graph(dataset: str, judge: Judge) -> Judge:
-    """The same of one graph alone."""
+    """Restrict a judge to one graph."""
     return lambda results: judge(Results([each for each in results.records if each["dataset"] == dataset]))
 
 
 def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
-    """Whether the first of a pair has the larger mean accuracy on more than half of the graphs that have both."""
+    """Judge whether the first of a pair has the larger mean accuracy on more than half of the graphs that have both."""
 
     def judge(results: Results) -> list[Case]:
         there = []
@@ -192,11 +192,12 @@ def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]
 
 
 def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> tuple[float, float, int] | None:
-    """Of (experiment, dataset, case, figure) of two methods, and over how many seeds; None where nothing compares.
+    """Return the means of (experiment, dataset, case, figure) for two methods, and the number of seeds; None without
+    any.
 
-    Seeds delete other nodes or draw another split, so that only those compare which both methods have. Where accuracy
-    is of one split, a method of which seeds draw nothing was measured once, and stands beside all seeds of another; so
-    does one of which there is but one seed.
+    Seeds delete other nodes or draw another split, so only shared seeds compare. If accuracies share one split, a
+    method in which seeds draw nothing was measured once, and is compared with all seeds of another method. The same
+    holds for a method with only one seed.
     """
     experiment, dataset, case, figure = key
     these, those = (results.by_seed(experiment, dataset, each, case, figure) for each in pair)
@@ -215,21 +216,20 @@ def _beside(pair: tuple[str, str], means: Sequence[float], times: float, unit: s
 
 
 def better(first: float, second: float) -> float:
-    """By how much the first accuracy is larger."""
+    """Return the lead of the first accuracy."""
     return first - second
 
 
 def costs(first: float, second: float) -> float:
-    """By how much more than a point the first accuracy is smaller."""
+    """Return how far the first accuracy falls short by more than a point."""
     return second - first - POINT
 
 
 def best_lambda(results: Results, dataset: str, method: str) -> str | None:
-    """The lambda that classifies validation nodes best, before and after the deletion.
+    """Return the lambda that classifies validation nodes best, before and after the deletion.
 
     Both accuracies count equally: the paper's appendix ("Model configuration") chooses lambda "to balance the
-    performance before and after unlearning", since second-order methods go astray where it is small. A tie goes to the
-    smallest.
+    performance before and after unlearning", since second-order methods fail at small lambdas. The smallest wins a tie.
     """
     scores = {}
     for case in results.cases("regularization", dataset):
@@ -241,12 +241,12 @@ def best_lambda(results: Results, dataset: str, method: str) -> str | None:
 
 
 def smaller(first: float, second: float) -> float:
-    """As a share of the second, so that margins of different sizes compare."""
+    """Return the difference as a share of the second, so that margins of different sizes compare."""
     return (second - first) / second if second else -first
 
 
 def place(dataset: str, case: str) -> str:
-    """A dataset and a case, as words begin."""
+    """Name a dataset and a case."""
     return called(dataset) + _where(case)
 
 

@@ -1,4 +1,4 @@
-"""Claims on what is left after deletions: robustness, membership inference and support vector machines."""
+"""Claims on results after deletions: robustness, membership inference and support vector machines."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,14 +11,14 @@ from benchmarks.paper.setting import PLAIN_HINGE, SMOOTHED_HINGE
 from benchmarks.report.claims.judging import GONE, POINT, Case, Claim, accuracies, better, better_on_most
 from benchmarks.report.results import LETHE, RETRAINED, Results, apart, by, called, number, paired
 
-#: Between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
+#: Lies between the average degrees of Flickr (10) and Reddit (50), the paper's sparse and its dense graph.
 _DENSE_GRAPH = 30
-#: Of a share of nodes, that still counts as unchanged; the paper's own change by 0.8 points at most.
+#: Largest change of a share of nodes that counts as unchanged; the paper's own change by 0.8 points at most.
 _UNCHANGED = 2 * POINT
-#: By how much better deleted nodes may be told from others than after retraining; the paper's differ by two points on
+#: Largest lead of detecting deleted nodes after the projection over retraining; the paper's differ by two points on
 #: Cora, and by twelve on Citeseer.
 _AS_WELL = 5 * POINT
-#: Beside all |alpha_i|, of their signed sum: what rounding could leave of 0.
+#: Limit on the signed sum of alpha_i, relative to the sum of |alpha_i|: what rounding could leave of 0.
 _BALANCED = 1e-6
 
 #: (nodes deleted, mean accuracy before, after).
@@ -26,7 +26,7 @@ Curve = list[tuple[str, float, float]]
 
 
 def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve, Curve, int]:
-    """Accuracies of two methods share by share, over the seeds that both have, and how many these are at the least."""
+    """Return accuracies of two methods share by share, over their shared seeds, and the smallest number of seeds."""
     made: tuple[Curve, Curve] = ([], [])
     counts = []
     for share in results.cases("robustness", dataset):
@@ -44,17 +44,17 @@ def curves(results: Results, dataset: str, one: str, other: str) -> tuple[Curve,
 
 
 def largest_change(curve: Curve) -> float:
-    """Of the accuracy, at any share."""
+    """Return the largest change of the accuracy at any share."""
     return max(abs(after - before) for _, before, after in curve)
 
 
 def largest_step(curve: Curve) -> float:
-    """Of the accuracy, between one share and the next."""
+    """Return the largest change of the accuracy between consecutive shares."""
     return max((abs(second[2] - first[2]) for first, second in pairwise(curve)), default=0.0)
 
 
 def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case]]:
-    """Whether the projection's accuracies have less of `measure` than every network's."""
+    """Judge whether the projection's accuracies have a smaller `measure` than every network's."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -73,7 +73,7 @@ def steadier(measure: Callable[[Curve], float]) -> Callable[[Results], list[Case
 
 
 def dense_nodes(results: Results) -> list[Case]:
-    """Whether deleting nodes of large degree lowers accuracy on a sparse graph and raises it on a dense one."""
+    """Judge whether deleting nodes of large degree lowers accuracy on a sparse graph and raises it on a dense one."""
     cases = []
     for dataset in results.datasets("degrees"):
         size = results.size(dataset)
@@ -91,7 +91,7 @@ def dense_nodes(results: Results) -> list[Case]:
 
 
 def pooled(results: Results, dataset: str, method: str, figure: str) -> list[float]:
-    """A figure of membership inference in every split of every seed."""
+    """Return a figure of membership inference for every split of every seed."""
     splits = results.cases("membership", dataset)
     return [value for split in splits for value in results.values("membership", dataset, method, split, figure)]
 
@@ -99,7 +99,7 @@ def pooled(results: Results, dataset: str, method: str, figure: str) -> list[flo
 def told(
     figure: str, margin: Callable[[float, float], float], methods: Sequence[str] = (LETHE,)
 ) -> Callable[[Results], list[Case]]:
-    """Means of a figure of membership inference before and after, for these methods."""
+    """Compare means of a figure of membership inference before and after, for these methods."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -117,9 +117,10 @@ def told(
 
 
 def hidden_as_well(results: Results) -> list[Case]:
-    """Whether deleted nodes are told from nodes never trained on no better after the projection than after retraining.
+    """Judge whether deleted nodes are no easier to separate from untrained ones after the projection than after
+    retraining.
 
-    By how much less often a classifier takes the deleted for untrained.
+    The measure is how much less often the classifier calls deleted nodes untrained.
     """
     cases = []
     for dataset in results.datasets("membership"):
@@ -140,7 +141,7 @@ def hidden_as_well(results: Results) -> list[Case]:
 
 
 def unchanged(results: Results) -> list[Case]:
-    """Whether the classifier says of kept nodes and of others what it said before the projection."""
+    """Judge whether the classifier's answers on kept and other nodes are the same as before the projection."""
     return [
         Case(each.margin, f"{who}: {each.words}")
         for figure, who in (("kept", "Kept as trained"), ("others", "Others as untrained"))
@@ -151,7 +152,7 @@ def unchanged(results: Results) -> list[Case]:
 def of_machines(
     figure: str, methods: Sequence[str], margin: Callable[[float], float], beside: str | None = None
 ) -> Callable[[Results], list[Case]]:
-    """A figure of the support vector machines, as a share of another where one is named."""
+    """Judge a figure of the support vector machines, as a share of another one if named."""
 
     def judge(results: Results) -> list[Case]:
         cases = []

@@ -1,4 +1,4 @@
-"""What the paper's theorems, propositions and Table 3 claim, and what it says about fine-tuning."""
+"""The paper's claims in its theorems, propositions and Table 3, and on fine-tuning."""
 
 from benchmarks.paper.theory.expressiveness import LOOPS
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, ITERATIONS, PLAIN
@@ -18,7 +18,7 @@ from benchmarks.report.claims.theory_judging import (
 
 _BOTH = (PLAIN, DIFFUSED)
 _LAST = str(ITERATIONS[-1])
-#: Of fine-tuning: after the last step, and where more of them lead.
+#: Ends of fine-tuning: the last step, and the limit of further steps.
 _ENDS = (_LAST, "repaired")
 _SHORT = (
     "The step of Theorem 1 hardly moves the weights in 1,000 iterations, and the paper takes longer ones, with "

@@ -1,4 +1,4 @@
-"""How results judge the paper's theorems, propositions and Table 3, and what it says about fine-tuning."""
+"""How results judge the paper's theorems, propositions and Table 3, and its statements on fine-tuning."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,11 +7,11 @@ from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
 from benchmarks.report.claims.judging import Case, decided_by
 from benchmarks.report.results import Results, apart, by, called, number, paired, repair_to_retraining
 
-#: Table 3 of the datasets that are here: (delta, |mean x|).
+#: Table 3 for the available datasets: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
-#: A figure of four digits may be off by so much and still be the same.
+#: Relative deviation at which a figure of four digits still counts as equal.
 _AS_PRINTED = 0.005
-#: A relative change of the weights that counts as none.
+#: Relative change of the weights that counts as none.
 _UNCHANGED = 1e-6
 _FIGURES = {
     "gap": "F − min F",
@@ -23,7 +23,7 @@ _FIGURES = {
 
 
 def delta_beside_the_mean(results: Results) -> list[Case]:
-    """Whether delta is smaller than the norm of the mean row, in every scaling."""
+    """Judge whether delta is smaller than the norm of the mean row, in every scaling."""
     cases = []
     for dataset in results.datasets("delta"):
         for scaling in results.methods("delta", dataset):
@@ -35,7 +35,7 @@ def delta_beside_the_mean(results: Results) -> list[Case]:
 
 
 def delta_as_printed(results: Results) -> list[Case]:
-    """Whether some scaling gives both of Table 3's figures."""
+    """Judge whether some scaling gives both of Table 3's figures."""
     cases = []
     for dataset, printed in PRINTED.items():
         far, told = [], []
@@ -51,7 +51,7 @@ def delta_as_printed(results: Results) -> list[Case]:
 
 
 def delta_of_cora(results: Results) -> list[Case]:
-    """Whether Cora's delta is larger than every other graph's in the same scaling."""
+    """Judge whether Cora's delta is larger than every other graph's in the same scaling."""
     cases = []
     for scaling in SCALINGS:
         found = {each: results.mean("delta", each, scaling, "all", "delta") for each in results.datasets("delta")}
@@ -64,7 +64,7 @@ def delta_of_cora(results: Results) -> list[Case]:
 
 
 def bound_against(figure: str, words: str, ahead: Callable[[float, float], float]) -> Callable[[Results], list[Case]]:
-    """Theorem 1's bound beside another figure of the same seed, by `ahead` of both; `words` name the other."""
+    """Compare Theorem 1's bound with another figure of the same seed, by `ahead` of both; `words` name the other."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -83,7 +83,7 @@ def bound_against(figure: str, words: str, ahead: Callable[[float, float], float
 
 
 def rows_as_bounded(results: Results) -> list[Case]:
-    """Whether every row of H is as short as Theorem 1's proof says, at most B_x P_s."""
+    """Judge whether every row of H is as short as Theorem 1's proof says, at most B_x P_s."""
     cases = []
     for dataset in results.datasets("theorem"):
         key = ("theorem", dataset, PLAIN, "1")
@@ -93,13 +93,13 @@ def rows_as_bounded(results: Results) -> list[Case]:
             longest, limit = min(pairs, key=lambda pair: pair[1] - pair[0])
             where = f"{called(dataset)}, {decided_by(len(pairs))}"
             words = f"{where}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
-            # Rows of one node alone are as long as B_x, but for rounding.
+            # Rows of isolated nodes have length B_x, up to rounding.
             cases.append(Case(limit * (1 + 1e-9) - longest, words))
     return cases
 
 
 def condition(results: Results) -> list[Case]:
-    """Proposition 2's condition on delta."""
+    """Judge Proposition 2's condition on delta."""
     cases = []
     for dataset in results.datasets("theorem"):
         for taken in results.cases("theorem", dataset):
@@ -115,7 +115,7 @@ def condition(results: Results) -> list[Case]:
 def fine_tuned(
     first: tuple[str, str], second: tuple[str, str], ahead: Callable[[float, float], float], methods: Sequence[str]
 ) -> Callable[[Results], list[Case]]:
-    """Means of two (stage, figure) of fine-tuning; `ahead` gives the margin of the first over the second."""
+    """Compare means of two (stage, figure) of fine-tuning; `ahead` gives the margin of the first over the second."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -136,7 +136,7 @@ def fine_tuned(
 
 
 def repair_beside_retraining(results: Results) -> list[Case]:
-    """Whether the repair takes less time after the projection than retraining, on more than half of the graphs."""
+    """Judge whether the repair after the projection is faster than retraining, on more than half of the graphs."""
     found = {each: repair_to_retraining(results, each, "0.01") for each in results.datasets("closeness")}
     graphs = {dataset: ratio for dataset, ratio in found.items() if ratio is not None}
     if not graphs:
@@ -150,7 +150,7 @@ def repair_beside_retraining(results: Results) -> list[Case]:
 def exactly_none(
     experiment: str, methods: Sequence[str], told: Sequence[tuple[str, str]]
 ) -> Callable[[Results], list[Case]]:
-    """Whether the figures `told` are 0 in every case; the words are theirs."""
+    """Judge whether the figures `told` are 0 in every case."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -175,7 +175,7 @@ def exactly_none(
 
 
 def dual_variables(results: Results) -> list[Case]:
-    """Whether dual variables of misclassified nodes are 0, and the weights the same without one."""
+    """Judge whether dual variables of misclassified nodes are 0, and whether the weights stay the same without one."""
     cases = []
     for dataset in results.datasets("duals"):
         key = ("duals", dataset, "retraining", "misclassified")
@@ -191,7 +191,7 @@ def dual_variables(results: Results) -> list[Case]:
 
 
 def stage_words(stage: str) -> str:
-    """When in fine-tuning a figure was taken."""
+    """Name the stage of fine-tuning."""
     start, _, taken = stage.rpartition(", ")
     if taken.isdigit():
         return f"after {taken} steps {start}".strip()

@@ -1,50 +1,50 @@
-"""The axes of pictures: where a value lies between two ends, and which values are written beside them."""
+"""Axes of pictures: positions between two ends, and the labels beside them."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-#: Values below this one are rounding, and drawn on one line.
+#: Values below this one are rounding, and are drawn at this level.
 FLOOR = 1e-12
-#: How many values stand beside an axis, about.
+#: Approximate number of labels on an axis.
 _TICKS = 6
 
 
 class Scale(Enum):
-    """What a step along an axis is."""
+    """The meaning of a step along an axis."""
 
-    #: A multiplication: values are positive.
+    #: Multiplication, for positive values.
     POWERS = auto()
-    #: An addition.
+    #: Addition.
     EVEN = auto()
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Values between two ends, which are the first and the last tick."""
+    """Values between the first and the last tick."""
 
     scale: Scale
-    #: (value, how it is written), ascending.
+    #: (value, label), ascending.
     ticks: Sequence[tuple[float, str]]
     start: float
     end: float
 
     @classmethod
     def over(cls, scale: Scale, values: Sequence[float], start: float, end: float) -> "Axis":
-        """One that has all of `values` from `start` to `end` of the picture."""
+        """Build an axis that contains all of `values`, from `start` to `end` of the picture."""
         least, most = min(values), max(values)
         return cls(scale, _powers(least, most) if scale is Scale.POWERS else _steps(least, most), start, end)
 
     def at(self, value: float) -> float:
-        """Where in the picture a value lies."""
+        """Return the position of a value in the picture."""
         values = (self.ticks[0][0], self.ticks[-1][0], value)
         first, last, here = (math.log10(max(each, FLOOR)) for each in values) if self.scale is Scale.POWERS else values
         return self.start + (here - first) / (last - first) * (self.end - self.start)
 
 
 def frame(x: Axis, y: Axis, across: str, upwards: str) -> Iterator[str]:
-    """The grid between two axes, the values beside it, and what the axes are."""
+    """Draw the grid between two axes, with labels and titles."""
     left, right, top, bottom = x.start, x.end, y.end, y.start
     for value, words in x.ticks:
         at = x.at(value)
@@ -72,7 +72,7 @@ def _power(power: int) -> str:
 
 
 def _steps(least: float, most: float) -> list[tuple[float, str]]:
-    """By 1, 2 or 5 of a power of ten."""
+    """Return ticks at steps of 1, 2 or 5 times a power of ten."""
     wanted = (most - least or 1.0) / (_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(wanted))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted)

@@ -1,4 +1,4 @@
-"""The paper's curves as they are here: Figures 3, 4 and 6, and the rate of Theorem 1; means over seeds."""
+"""The paper's curves, measured here: Figures 3, 4 and 6, and the rate of Theorem 1; means over seeds."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from benchmarks.report.pictures.svg import IN_PAGE, Line, lines_by_size
 from benchmarks.report.results import LETHE, REPAIRED, RETRAINED, Results, called
 from benchmarks.report.section import Picture
 
-#: What is drawn of Figure 3, and how: one colour for each idea, as where distance is drawn against time.
+#: Lines of Figure 3 and their style: one colour for each idea, as in distance against time.
 _CLOSE = {
     LETHE: "colour1",
     REPAIRED: "colour1 dashed",
@@ -23,14 +23,14 @@ _CLOSE = {
     "fisher+, without noise": "colour3 dash-dotted",
     "graph eraser, linear, metis, mean": "colour4",
 }
-#: Of Figure 4: the projection, and what is trained anew.
+#: Lines of Figure 4: the projection and retrained models.
 _ROBUST = {
     LETHE: "colour1",
     RETRAINED: "colour0",
     **{str(kind): f"colour{n}" for n, kind in enumerate((Kind.GCN, Kind.SAGE, Kind.GAT, Kind.APPNP), start=2)},
     "gcn, graphsaint": "colour2 dashed",
 }
-#: Where fine-tuning starts, as cases name it.
+#: Starting points of fine-tuning, as named in cases.
 _STARTS = {"from projection": "{}", "from zero": FROM_ZERO}
 _SETS = {"training": "train", "validation": "validation", "test": "accuracy"}
 
@@ -38,9 +38,10 @@ Points = list[tuple[float, float]]
 
 
 def closeness_curves(results: Results, dataset: str) -> Sequence[Picture]:
-    """Figure 3: the distance to retraining by the share deleted, of the weights and of the answers for test nodes.
+    """Return Figure 3: the distance to retraining by the share deleted, of the weights and of the answers for test
+    nodes.
 
-    The repair is so much closer that beside it the others are one bundle: they are drawn without it, too.
+    The repair is so much closer that the other lines merge beside it. So they are also drawn without it.
     """
     others = [method for method in _CLOSE if method != REPAIRED]
     return [
@@ -57,14 +58,14 @@ def _distances(results: Results, dataset: str, figure: str, methods: Sequence[st
             (100 * float(share), results.mean("closeness", dataset, method, share, figure))
             for share in results.cases("closeness", dataset)
         ]
-        # A logarithm has no place for what is as retraining to the last digit.
+        # A logarithmic axis cannot show an exact match with retraining.
         lines.append(Line(method, [(share, away) for share, away in found if away], _CLOSE[method]))
     title = f"{called(dataset)} by the share deleted: {words}"
     return _picture(lines, title, "training nodes deleted, %", "distance to retraining", x=Scale.EVEN)
 
 
 def robustness_curves(results: Results, dataset: str) -> Sequence[Picture]:
-    """Figure 4: test accuracy by the share deleted, from none on."""
+    """Return Figure 4: test accuracy by the share deleted, starting from none."""
     shares = results.cases("robustness", dataset)
     lines = []
     for method, look in _ROBUST.items():
@@ -77,7 +78,9 @@ def robustness_curves(results: Results, dataset: str) -> Sequence[Picture]:
 
 
 def fine_tuning_curves(results: Results, dataset: str) -> Sequence[Picture]:
-    """The distance of the objective to its minimum beside the rate of Theorem 1, and Figure 6; as diffusion has it."""
+    """Return Figure 6, and the objective's distance to its minimum beside the rate of Theorem 1; plain and with
+    diffusion.
+    """
     return [
         picture
         for method, words in ((PLAIN, ""), (DIFFUSED, ", with diffusion"))
@@ -116,7 +119,7 @@ def _along(results: Results, dataset: str, method: str, start: str, figure: str)
 def _picture(
     lines: Sequence[Line], title: str, across: str, upwards: str, *, x: Scale = Scale.POWERS, y: Scale = Scale.POWERS
 ) -> Sequence[Picture]:
-    """One, or none where nothing was measured."""
+    """Return one picture, or none without results."""
     there = [line for line in lines if line.points]
     if not there:
         return ()

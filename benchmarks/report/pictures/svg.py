@@ -1,4 +1,4 @@
-"""Pictures of points and of lines, as SVG: those of the report take their colours from the page, others bring them."""
+"""Pictures of points and lines, as SVG. The report's take their colours from the page; others bring their own."""
 
 import cmath
 import math
@@ -9,9 +9,9 @@ from html import escape
 from benchmarks.report.pictures.axes import Axis, Scale, frame
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 680, 380, 74, 18, 16, 50
-#: Of a point's number, in a picture of points.
+#: Radius of a point's number.
 _RADIUS = 9
-#: Of a picture of lines: the room between two names, and how many colours there are.
+#: In pictures of lines: the distance between names, and the number of colours.
 _LINE, _COLOURS = 17, 6
 _STYLE = (
     "svg{--page:#fff;--muted:#525d69;--line:#d9dcdf;"
@@ -33,7 +33,7 @@ class Point:
 
     number: int
     name: str
-    #: Of the style sheet: which colour.
+    #: Colour class in the style sheet.
     family: str
     #: Time as a ratio to Lethe's update, and distance to retraining.
     time: float
@@ -41,7 +41,7 @@ class Point:
 
 
 def distance_against_time(points: Sequence[Point], title: str) -> str:
-    """A point for each method, both axes by powers of ten; "" for no points."""
+    """Draw a point for each method, on two logarithmic axes; "" without points."""
     if not points:
         return ""
     x = Axis.over(Scale.POWERS, [point.time for point in points], _LEFT, _WIDTH - _RIGHT)
@@ -66,12 +66,12 @@ def distance_against_time(points: Sequence[Point], title: str) -> str:
             f'<circle cx="{spot.real:.1f}" cy="{spot.imag:.1f}" r="{_RADIUS}"/>'
             f'<text x="{spot.real:.1f}" y="{spot.imag + 3.5:.1f}">{point.number}</text></g>'
         )
-    # Above all lines.
+    # Drawn above all lines.
     return "".join([*parts, *numbers, "</svg>"])
 
 
 def _free(place: complex, taken: Sequence[complex]) -> complex:
-    """Where the number of a point stands: at its `place`, or as near as it lies on none of those `taken`."""
+    """Return the position of a point's number: its `place`, or the nearest spot that overlaps none of those `taken`."""
     rings = range(_WIDTH // (2 * _RADIUS))
     around = (place + 2 * _RADIUS * cmath.rect(ring, math.pi / 4 * turn) for ring in rings for turn in range(8))
     free = (
@@ -86,28 +86,28 @@ def _free(place: complex, taken: Sequence[complex]) -> complex:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing at several sizes."""
+    """One series over several sizes."""
 
     name: str
-    #: (size, what it is there), ascending by size.
+    #: (size, value), ascending by size.
     points: Sequence[tuple[float, float]]
-    #: Of the style sheet: colour and dashes; "" for those of its place from the top.
+    #: Style class for colour and dashes; "" takes those of its rank from the top.
     look: str = ""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What lines are drawn on."""
+    """The drawing area of lines."""
 
-    #: Of the axes with what is written beside them, and of the names on their right.
+    #: Width of the axes with labels, width of the names on the right, and height.
     width: int
     names: int
     height: int
-    #: "" where it is that of the page around the picture.
+    #: The style sheet; "" uses that of the surrounding page.
     style: str
 
 
-#: A file of its own, and a part of the report's page.
+#: Sheets for a separate file and for a part of the report's page.
 ALONE, IN_PAGE = Sheet(680, 300, 460, _STYLE), Sheet(410, 210, 346, "")
 
 
@@ -121,7 +121,7 @@ def lines_by_size(
     y: Scale = Scale.POWERS,
     sheet: Sheet = ALONE,
 ) -> str:
-    """Each of `lines`, named at its right end; `across` and `upwards` say what the axes are."""
+    """Draw `lines`, each named at its right end; `across` and `upwards` label the axes."""
     points = [point for line in lines for point in line.points]
     horizontal = Axis.over(x, [size for size, _ in points], _LEFT, sheet.width - _RIGHT)
     vertical = Axis.over(y, [there for _, there in points], sheet.height - _BOTTOM, _TOP)
@@ -148,7 +148,9 @@ def lines_by_size(
 
 
 def _apart(ends: Sequence[float], bottom: float) -> list[float]:
-    """Where the names of lines with these ends stand, from the top down: none on another, none below `bottom`."""
+    """Return heights for the names of lines with these ends, from the top down, without overlaps or names below
+    `bottom`.
+    """
     heights: list[float] = []
     for end in ends:
         heights.append(max(end, heights[-1] + _LINE) if heights else end)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of faults: one graph, one trained model, homes copied from one."""
+"""Fixtures for tests of faults: one graph, one trained model, homes copied from one."""
 
 import pytest
 

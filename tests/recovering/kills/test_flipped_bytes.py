@@ -1,4 +1,4 @@
-"""A byte flips in a file of a home that is stopped: it is refused by name, told, mended, or does no harm."""
+"""A byte flips in a file of a stopped home: it is refused by name, reported, repaired, or does no harm."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from tests.support.kills.faults import SEED
 from tests.support.preloaded import Preloaded
 from tests.support.service.bodies import node_body
 
-#: How many files of each part of a home are tried; of a database, which has a thousand, the largest are not left out.
+#: Number of files tried in each part of a home; of a database's thousand files, the largest are always included.
 _FILES = 8
 
 
 def _files(home: Path, part: str, rng: random.Random) -> list[Path]:
-    """Some of the files below a part of a home that have a byte to flip, by their paths in it."""
+    """Return some non-empty files below a part of a home, by their paths in it."""
     found = sorted(path for path in (home / part).rglob("*") if path.is_file() and path.stat().st_size)
     largest = sorted(found, key=lambda path: path.stat().st_size)[-_FILES // 2 :]
     others = [path for path in found if path not in largest]
@@ -48,7 +48,7 @@ def test_a_flipped_byte_is_refused_told_mended_or_harmless(
 
 
 def _assert_sound_or_told(lethe: DoomedLethe, name: Path, node: str) -> None:
-    """It deletes a node, or says by name what is wrong: as it refuses to start, in its log, or to who asks."""
+    """Check that it deletes a node, or names the fault: refusing to start, in its log, or in an answer."""
     accepted = ""
     while True:
         try:
@@ -72,7 +72,7 @@ def _assert_sound_or_told(lethe: DoomedLethe, name: Path, node: str) -> None:
 
 
 def _reached(lethe: DoomedLethe) -> httpx2.Client:
-    """A client of the one that runs, as soon as it says where; until then requests fail."""
+    """Return a client of the running process, as soon as its address is known; until then requests fail."""
     facts = lethe.home / "run" / "server.json"
     if facts.exists():
         lethe.url = json.loads(facts.read_text())["url"]

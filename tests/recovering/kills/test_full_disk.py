@@ -1,4 +1,4 @@
-"""No file takes a byte any more from some step on: nothing is lost, readiness and `doctor` say why, and it goes on."""
+"""The disk is full from some step on: nothing is lost, readiness and `doctor` name the cause, and it recovers."""
 
 import threading
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from tests.support.kills.doomed_process import DoomedLethe
 from tests.support.kills.faults import Action, Fault
 from tests.support.processes.lethe_process import authorization
 
-#: After these the next thing that is written is: a version, CURRENT, the span coefficients or the intent of the
-#: erasure, its slots, the key that is destroyed.
+#: After these points the next write is: a version, CURRENT, the span coefficients or the intent of the erasure, its
+#: slots, the destroyed key.
 _POINTS = (
     FailurePoint.COMPUTED,
     FailurePoint.COMMITTED,
@@ -30,17 +30,17 @@ _POINTS = (
 
 @dataclass
 class Relief:
-    """Makes room on the disk once Lethe has said that there is none."""
+    """Frees the disk once Lethe has reported that it is full."""
 
     lethe: DoomedLethe
     doctor: CommandLine
-    #: What was said, by /readyz and by `doctor`.
+    #: Messages of /readyz and of `doctor`.
     said: list[str] = field(default_factory=list)
     failure: BaseException | None = None
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
-        """Within this block, beside whatever else is done."""
+        """Run in the background of this block."""
         done = threading.Event()
         thread = threading.Thread(target=self._watch, args=(done,))
         thread.start()
@@ -65,7 +65,7 @@ class Relief:
                     one["detail"] for one in checks if not one["ok"] and "disk cannot be used" in one["detail"]
                 ]
             told = ""
-            # Between two tries it may just be loading the model.
+            # Between two tries it may be loading the model.
             while self.said and "disk cannot be used" not in told and not done.is_set():
                 ran = self.doctor("doctor", "--home", self.lethe.home)
                 told = " ".join((ran.stdout + ran.stderr).split())
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_from_a_step_on_holds_it_up_and_loses_nothing(
     deferred = policy == "deferred"
     settings = {"repair": "always", "repair_budget": 0.0} if deferred else {"repair": policy}
     fault = Fault(Action.FILL_DISK, point, cause=Cause.REPAIR if deferred else Cause.BATCH)
-    # Predictions go on all the while, with the lease.
+    # Predictions continue throughout, with the lease.
     runs.check([fault], around=relieved, lease_ttl_s=60.0, **settings)
     assert len(said) > 1, "nobody said that the disk is full"
     assert "File too large" in said[0]

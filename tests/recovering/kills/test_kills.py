@@ -1,9 +1,9 @@
 """Processes killed, or stopped for a while, at every failure point, alone and in pairs: each deletion happens once.
 
-Those of one Lethe, with one to four that answer, and those of Postgres and Valkey. Every point once per cause: here of
-batches and repairs, of imports and recoveries in the files beside this one. What is killed or stopped is drawn by
-LETHE_TEST_SEED. The sweeps are `./lethe test --slow tests/recovering/kills`; with `--stepwise`, one
-that was interrupted goes on where it was.
+The processes are those of one Lethe, with one to four that answer, and those of Postgres and Valkey. Every point occurs
+once for each cause: batches and repairs here, imports and recoveries in the files beside this one. LETHE_TEST_SEED
+draws what is killed or stopped. The sweeps are `./lethe test --slow tests/recovering/kills`; with `--stepwise`, an
+interrupted one continues where it was.
 """
 
 import random
@@ -34,13 +34,13 @@ _FILE_CHANGES = 10
 
 
 def alone() -> list[Sequence[Fault]]:
-    """Something at every point, drawn for it."""
+    """Return a drawn fault for every point."""
     rng = random.Random(SEED)
     return [scenario(replace(fault, action=rng.choice(INTERRUPTIONS))) for fault in POINTS]
 
 
 def pair(seed: int) -> Sequence[Fault]:
-    """Two at points drawn at random."""
+    """Return two faults at random points."""
     rng = random.Random(seed)
     chosen = rng.choices(POINTS, k=2)
     return scenario(
@@ -52,18 +52,18 @@ def pair(seed: int) -> Sequence[Fault]:
 
 
 def _occurrence(rng: random.Random, point: str) -> int:
-    """A start and a repair come seldom."""
+    """Starts and repairs are rare."""
     return rng.choice((1, 1, 2)) if point in STEP_POINTS else 1
 
 
 def amid_files(seed: int) -> Sequence[Fault]:
-    """A kill at some change of a file of the model, and another in what the next start does there."""
+    """Return a kill at some change of a model file, and another during the next start's work there."""
     rng = random.Random(seed)
     kills = (Action.KILL_IT, Action.KILL_SUPERVISOR)
     return [Fault(rng.choice(kills), FILE_CHANGE, rng.randrange(1, 60)) for _ in range(2)]
 
 
-#: Each says something that the drawn ones may leave out.
+#: Each covers something that the drawn ones may miss.
 CHOSEN: list[Sequence[Fault]] = [
     [Fault(Action.KILL_POSTGRES, FailurePoint.COMMITTING)],
     [Fault(Action.KILL_SUPERVISOR, FailurePoint.COMMITTED), Fault(Action.KILL_POSTGRES, FailurePoint.LOADED)],
@@ -74,7 +74,9 @@ CHOSEN: list[Sequence[Fault]] = [
 
 
 def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
-    """The faults under the repair policy that they need, or one of the three, with one to four that answer."""
+    """Check the faults under the repair policy that they need, or one of the three, with one to four answering
+    processes.
+    """
     policies: dict[str, dict[str, Any]] = {
         "never": {},
         "always": {},

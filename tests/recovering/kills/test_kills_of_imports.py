@@ -1,4 +1,4 @@
-"""Processes killed or stopped at every failure point of an import: it ends as one that nothing interrupted."""
+"""Processes killed or stopped at every failure point of an import: the result equals that of an uninterrupted one."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ _FILE_CHANGES = 6
 
 
 class Imports:
-    """Homes in which an import waits to be carried out, and what becomes of it."""
+    """Homes in which an import waits, and its result."""
 
     def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self._people = people
@@ -42,7 +42,9 @@ class Imports:
         self._made = 0
 
     def check(self, faults: Sequence[Fault], *, excluding: bool, repair: str) -> None:
-        """An import with `faults` comes to the same as one without; `excluding` what was deleted, or nothing was."""
+        """Check that an import with `faults` has the same result as one without; `excluding` deleted data, or nothing
+        deleted.
+        """
         if (excluding, repair) not in self._references:
             self._references[excluding, repair] = self._outcome([], excluding, repair)
         outcome = self._outcome(faults, excluding, repair)
@@ -57,7 +59,7 @@ class Imports:
         lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=1)
         try:
             run = Run(people, lethe.launch_until_ready(), 0)
-            # There may be fewer changes of files than a fault waits for.
+            # There may be fewer file changes than a fault waits for.
             expected = [fault for fault in faults if fault.point != FILE_CHANGE]
             run.until(lambda client: client.model().version == before + 1 and not beside(home))
             run.until(lambda _: not expected or not lethe.faults)
@@ -69,7 +71,7 @@ class Imports:
                 )
             )
             outcome = run.persist(lambda client: outcome_of(people, lethe.model, client, gone=gone))
-            # It goes on as any other, also when a fault that still waits for its change of a file finds it here.
+            # It continues normally, even if a fault that still waits for its file change happens here.
             last = run.persist(
                 lambda client: client.request_deletion([people.graph.node_ids[-1]], idempotency_key="the-last")
             )
@@ -83,7 +85,7 @@ class Imports:
         return outcome
 
     def _template(self, excluding: bool) -> Path:
-        """A home whose service is stopped, and which is to take another model over at its next start."""
+        """Return a stopped home that will import another model at its next start."""
         if excluding not in self._templates:
             people, home = self._people, self._people.home(self._folder / f"excluding-{excluding}")
             lethe = DoomedLethe(self._preloaded, home, repair="never", lease_ttl_s=1, max_wait_ms=5)
@@ -106,7 +108,7 @@ def imports(people: People, preloaded: Preloaded, tmp_path_factory: pytest.TempP
 
 
 def scenarios() -> list[object]:
-    """Every point of an import, with what is killed and what is imported drawn for it."""
+    """Return every point of an import, with drawn kills and imports."""
     rng = random.Random(SEED)
     ways = [(True, "never"), (True, "always"), (False, "never")]
     found: list[object] = []

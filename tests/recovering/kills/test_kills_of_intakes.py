@@ -1,4 +1,4 @@
-"""Two intakes and an unlearner in processes of their own, killed and stopped: no key is lost, and none is left."""
+"""Two intakes and an unlearner in their own processes, killed and stopped: no key is lost, and none is left over."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Processes:
     preloaded: Preloaded
     keys: Path
     rng: random.Random
-    #: Idempotency keys that were sent; what they became, once somebody was told; those to be cancelled, and told so.
+    #: Sent idempotency keys; their results, once reported; those to cancel, and those reported cancelled.
     sent: set[str] = field(default_factory=set)
     told: dict[str, str] = field(default_factory=dict)
     doomed: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Processes:
     async def round(self, doom: Doom | None) -> None:
         """Both intakes accept, repeat what the other has accepted, and cancel, beside an unlearner.
 
-        One of them meets `doom`. What was stopped is continued when the others are done; the unlearner is killed.
+        One of them meets `doom`. A stopped process is continued when the others are done; the unlearner is killed.
         """
         of_intake = doom if doom and doom[0] in INTAKE_POINTS else None
         unlearner = self._start("unlearner", doom if of_intake is None else None)
@@ -64,7 +64,7 @@ class Processes:
             process.stdout.close()
 
     async def settled(self) -> None:
-        """After all of it there is a key for each request that needs one and none besides, and any process reads it."""
+        """Check that there is a key for each request that needs one and no other, and that any process reads it."""
         unneeded = UnneededKeys(self.db.engine, RequestKeys(self.keys / "requests"))
         await unneeded.destroy_dropped()
         await unneeded.destroy_orphaned()
@@ -85,7 +85,7 @@ class Processes:
                 assert decrypt(row["ciphertext"], of_request, row["id"]) == targets_of(key)
 
     def _orders(self) -> list[tuple[str, str, str | None]]:
-        """New requests, repetitions of what either has accepted, and cancellations."""
+        """Return new requests, repetitions of accepted ones, and cancellations."""
         orders: list[tuple[str, str, str | None]] = []
         for _ in range(_ASKED):
             key = f"{len(self.sent)}"
@@ -93,7 +93,7 @@ class Processes:
             orders.append(("accept", key, None))
         before = sorted(self.told)
         orders += [("accept", key, None) for key in self.rng.sample(before, min(4, len(before)))]
-        # Each of its own: which of two intakes cancels is not what is tried.
+        # Separate ones for each: it is not under test which of two intakes cancels.
         free = [key for key in before if key not in self.doomed]
         doomed = self.rng.sample(free, min(4, len(free)))
         self.doomed |= set(doomed)
@@ -116,7 +116,7 @@ class Processes:
         return process
 
     async def _answers(self, process: Process) -> int:
-        """What a process has answered, until its end or its stop; returns its exit status."""
+        """Record a process' answers until its end or stop. Returns its exit status."""
         for line in iter(process.stdout.readline, ""):
             answer: dict[str, Any] = json.loads(line)
             key = answer["key"]
@@ -151,7 +151,7 @@ async def test_a_key_is_neither_lost_nor_left_when_a_process_is_killed(
 ) -> None:
     await processes.round(None)
     await processes.round((point, 1, signal.SIGKILL))
-    # The place of the one that was killed is taken, and its slots are used again.
+    # The killed process' place is taken, and its slots are reused.
     await processes.round(None)
     await processes.settled()
 
@@ -164,17 +164,17 @@ async def test_a_process_that_is_stopped_amid_a_transaction_holds_up_no_other_an
     await processes.settled()
 
 
-# Sixty rounds: 4 s each, beside other work more.
+# Sixty rounds of 4 s each, more beside other work.
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 async def test_kills_and_stops_drawn_by_a_seed(processes: Processes) -> None:
     rng = processes.rng
-    # So that there is something to cancel.
+    # Provides something to cancel.
     await processes.round(None)
     for _ in range(60):
         point = rng.choice(KEY_POINTS)
         if point is FailurePoint.KEYS_EMPTIED:
-            # How often it comes there is for the notifications to say.
+            # Notifications decide how often it gets there.
             await processes.round((point, 1, signal.SIGKILL))
         else:
             await processes.round((point, rng.randint(1, 3), rng.choice([signal.SIGKILL, signal.SIGSTOP])))

@@ -1,4 +1,4 @@
-"""`lethe recover` killed at every failure point: run again, it comes to the same as one that nothing interrupted."""
+"""`lethe recover` killed at every failure point: run again, it has the same result as an uninterrupted one."""
 
 import asyncio
 import random
@@ -29,22 +29,22 @@ from tests.support.kills.faults import FILE_CHANGE, SEED, Action, Fault, points_
 from tests.support.preloaded import Preloaded
 from tests.support.service.homes import private_database
 
-#: So many of the deletions were completed when the copy was made that is put back.
+#: Number of deletions completed before the restored copy was made.
 _BEFORE_COPY = 4
 _FILE_CHANGES = 6
-#: From which what is killed is drawn; Valkey has no part in a recovery.
+#: Choices of kills; Valkey has no part in a recovery.
 _KILLS = (Action.KILL_IT, Action.KILL_IT, Action.KILL_POSTGRES)
 
 
 class Part(StrEnum):
-    """What of a home was put back to an earlier moment."""
+    """The part of a home that was restored to an earlier moment."""
 
     STORE = "model"
     DATABASE = "postgres"
 
 
 class Restored:
-    """Homes in which all deletions were completed and of which a part was put back, and what becomes of them."""
+    """Homes with all deletions completed and one part restored, and their results."""
 
     def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self._people = people
@@ -55,7 +55,7 @@ class Restored:
         self._made = 0
 
     def check(self, part: Part, faults: Sequence[Fault], repair: str) -> None:
-        """A recovery with `faults` comes to the same as one without."""
+        """Check that a recovery with `faults` has the same result as one without."""
         if (part, repair) not in self._references:
             self._references[part, repair] = self._outcome(part, [], repair)
         outcome = self._outcome(part, faults, repair)
@@ -65,27 +65,27 @@ class Restored:
         home = self._folder / f"home-{self._made}"
         self._made += 1
         copied_home(self._template(part), home)
-        # Not so short that a busy machine loses it: `recover` ends then, and is to be run again.
+        # Long enough for a busy machine: if the lease is lost, `recover` ends and must be run again.
         lethe = DoomedLethe(self._preloaded, home, faults, armed=True, repair=repair, lease_ttl_s=5)
         try:
             happened = 0
             while (ended := lethe.run("recover")).status != 0:
                 assert lethe.happened > happened, ended.stderr
                 happened = lethe.happened
-                # Without Postgres it says so, and is to be run again.
+                # Without Postgres it reports that and must be run again.
                 assert ended.status in (-signal.SIGKILL, ExitStatus.UNREACHABLE), ended.stderr
                 assert "Traceback" not in ended.stderr, ended.stderr
                 if lethe.faults or faults[-1].point != FailurePoint.COMPLETED:
                     refused = lethe.try_to_start()
                     assert refused is not None, "it serves a store that is not recovered"
                     assert (refused.status, "./lethe recover" in refused.stderr) == (1, True), refused.stderr
-            # There may be fewer changes of files than a fault waits for.
+            # There may be fewer file changes than a fault waits for.
             assert all(fault.point == FILE_CHANGE for fault in lethe.faults)
             lethe.launch_until_ready()
             assert keys_left(home) == 0
             with lethe.client() as client:
                 outcome = outcome_of(self._people, lethe.model, client)
-                # It goes on as any other.
+                # It continues normally.
                 client.wait(client.request_deletion([self._people.graph.node_ids[-1]]).id, timeout_s=60.0)
             asyncio.run(assert_weights_follow(private_database(lethe)))
             lethe.kill(with_servers=True)
@@ -119,7 +119,7 @@ def restored(people: People, preloaded: Preloaded, tmp_path_factory: pytest.Temp
 
 
 def scenarios() -> list[object]:
-    """Every point of a recovery, with an older store and with an older database; the rest is drawn."""
+    """Return every point of a recovery, with an older store and with an older database; the rest is drawn."""
     rng = random.Random(SEED)
     found: list[object] = []
     for part in Part:

@@ -1,4 +1,4 @@
-"""The unlearner killed between the delivery of a webhook and its record: it is delivered again, with the same id."""
+"""The unlearner is killed between a webhook's delivery and its record: it is delivered again, with the same id."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ _PATIENCE_S = 120.0
 
 @contextmanager
 def receiving() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """A receiver that takes whatever it is sent: its address, and the ids and bodies that came."""
+    """Yield a receiver that accepts everything: its address, and the ids and bodies received."""
     came: list[tuple[str, bytes]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
                 time.sleep(0.1)
             bodies = dict(came)
             assert len(bodies) == 3
-            # What came twice came as it was.
+            # Repeated deliveries are identical.
             assert all(bodies[event_id] == body for event_id, body in came)
             assert (len(came) > 3) == (point is FailurePoint.WEBHOOK_ANSWERED)
             types = {re.findall(rb'"type":"deletion\.(\w+)"', body)[0] for body in bodies.values()}
@@ -85,7 +85,7 @@ def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
 
 
 def undelivered(lethe: DoomedLethe) -> bool:
-    """Whether a delivery is not recorded as delivered."""
+    """Whether any delivery is not recorded as delivered."""
     statement = "SELECT count(*) FROM webhook_deliveries WHERE delivered_at IS NULL"
     [(count,)] = asyncio.run(query(private_database(lethe), statement))
     return bool(count)

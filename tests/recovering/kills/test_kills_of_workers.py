@@ -1,6 +1,6 @@
-"""A worker that computes with the unlearner killed or stopped at every failure point: each deletion happens once.
+"""A worker that computes with the unlearner is killed or stopped at every failure point: each deletion happens once.
 
-The repair policy is drawn by LETHE_TEST_SEED.
+LETHE_TEST_SEED draws the repair policy.
 """
 
 import random
@@ -17,19 +17,19 @@ from tests.support.kills.deletions import Run, Runs
 from tests.support.kills.faults import SEED, START_POINTS, Action, Fault
 from tests.support.kills.scenarios import POINTS, scenario, titled
 
-#: Shorter than a pause lasts, and long enough for a machine that is busy.
+#: Shorter than a pause, and long enough for a busy machine.
 _LEASE_S = 2.0
 
 
 def drawn_for(faults: Sequence[Fault]) -> str:
-    """The repair policy that faults need, or one that is drawn."""
+    """Return the repair policy that faults need, or a drawn one."""
     if any(fault.cause is Cause.REPAIR for fault in faults):
         return "deferred"
     return random.Random(f"{SEED} {faults}").choice(("never", "always", "deferred"))
 
 
 def check(runs: Runs, faults: Sequence[Fault], policy: str) -> None:
-    """The faults, in a run of two workers."""
+    """Check the faults in a run of two workers."""
     budget = 0.0 if policy == "deferred" else 60.0
     repair = "never" if policy == "never" else "always"
 
@@ -38,7 +38,7 @@ def check(runs: Runs, faults: Sequence[Fault], policy: str) -> None:
         yield
         log = run.lethe.log()
         assert "] worker.following " in log
-        # One that is lost before it takes part is missed by nobody.
+        # A worker lost before it takes part goes unnoticed.
         assert "workers.lost" in log or faults[-1].point in START_POINTS
 
     runs.check(faults, repair=repair, repair_budget=budget, workers=2, lease_ttl_s=_LEASE_S, seed=SEED, around=seen)

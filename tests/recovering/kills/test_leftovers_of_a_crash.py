@@ -1,4 +1,4 @@
-"""`lethe audit leftovers` finds what is left after a crash in the middle of an erasure, and nothing after a restart."""
+"""`lethe audit leftovers` finds what a crash in the middle of an erasure leaves, and nothing after a restart."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ from tests.support.service.homes import private_database
 from tests.support.service.people import CLASSES, NODES, private_graph
 from tests.support.service.repair_world import query
 
-#: Of the sparse features, and how many each node has.
+#: Number of sparse features, and number of each node's.
 _WIDTH, _EACH = 200, 12
 _DELETED = slice(3, 11)
 
 
 def sparse_graph(path: Path) -> Path:
-    """As `private_graph`, with features that are stored sparse: random values in random columns."""
+    """Like `private_graph`, with features that are stored sparse: random values in random columns."""
     rng = np.random.default_rng(1)
     columns = np.sort(np.stack([rng.choice(_WIDTH, _EACH, replace=False) for _ in range(NODES)]), axis=1)
     values = rng.standard_normal(NODES * _EACH).astype(np.float32)
@@ -51,7 +51,7 @@ def sparse_graph(path: Path) -> Path:
 
 
 def searched(lethe: DoomedLethe, graph: Graph, dataset: Path, nodes: list[str]) -> Ended:
-    """What the command says of these nodes, as a process of its own over every file of the home."""
+    """Run the command on these nodes, as a separate process over every file of the home."""
     ids, features = lethe.home.with_name("searched.txt"), dataset
     ids.write_text("\n".join(nodes) + "\n")
     if isinstance(graph.features, np.ndarray):
@@ -62,7 +62,7 @@ def searched(lethe: DoomedLethe, graph: Graph, dataset: Path, nodes: list[str]) 
 
 
 def values_left(model: Path, graph: Graph, nodes: list[str]) -> float:
-    """The share of the feature values that `nodes` alone have which are in the model's files, each by itself."""
+    """Return the share of the feature values unique to `nodes` that are in the model's files, each alone."""
     features = feature_rows(graph.features, np.arange(graph.nodes)).astype(np.float32)
     gone = np.isin(graph.node_ids, nodes)
     sought = np.setdiff1d(features[gone], features[~gone])
@@ -90,13 +90,13 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
     ]
     lethe = DoomedLethe(preloaded, home, faults, repair="always", lease_ttl_s=1)
     try:
-        # LeaseReport to be applied, and killed: all of it is still on the disk, and the search finds it.
+        # Reported applied, and killed: everything is still on the disk, and the search finds it.
         with lethe.launch_until_ready().client() as client, contextlib.suppress(ServerUnreachable):
             client.request_deletion(nodes, idempotency_key="the-same")
         lethe.ended()
         found = searched(lethe, graph, dataset, nodes)
         assert found.status == 1, found.stdout
-        # Of sparse features the store holds single values in random order, and the model's own reading finds the row.
+        # The store holds single values of sparse features in random order, and the model's own reading finds the row.
         of_features = (
             "features of row 0 as float32" if isinstance(graph.features, np.ndarray) else "features of row 0 are"
         )
@@ -105,7 +105,7 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
         assert nodes[0] not in found.stdout
         assert values_left(lethe.model, graph, nodes) == 1.0
 
-        # Killed again at one of the changes of files by which the next start erases it.
+        # Killed again at one of the file changes by which the next start erases it.
         with lethe.launch_until_ready().client() as client:
             accepted = client.request_deletion(nodes, idempotency_key="the-same")
             assert client.wait(accepted.id, timeout_s=60.0).status == "completed"
@@ -118,7 +118,7 @@ def test_nothing_is_left_after_a_crash_in_the_middle_of_an_erasure_and_a_restart
         gone = searched(lethe, graph, dataset, nodes)
         assert (gone.status, gone.stdout[:12]) == (0, "0 traces in "), gone.stdout
         assert values_left(lethe.model, graph, nodes) == 0.0
-        # It looked through the servers' data and the write-ahead log as well.
+        # It also searched the servers' data and the write-ahead log.
         files = re.search(r"in (\d+) files of ([\d.]+) MiB", gone.stdout)
         assert files is not None
         assert int(files[1]) > 900

@@ -1,7 +1,7 @@
-"""No prediction is from a version older than what is known to be applied, whatever is killed, stopped or put back.
+"""No prediction is from a version older than a known applied one, whatever is killed, stopped or restored.
 
-Every run takes four faults of one service. The whole checker, with each scenario in full, is
-`python -m tests.support.predictions.checker`; see there.
+Every run takes four faults of one service. The whole checker, with each scenario in full, is `python -m
+tests.support.predictions.checker`; see there.
 """
 
 import random
@@ -27,10 +27,10 @@ from tests.support.predictions.scenarios import (
 )
 from tests.support.preloaded import Preloaded
 
-#: Makes what a service is started from, with a mistake or without.
+#: Makes the ground of a service, with a mistake or without.
 Grounds = Callable[[str | None], Ground]
 
-#: A process that answers cannot move to what is committed meanwhile.
+#: The answering process cannot move to a version committed meanwhile.
 _HELD_UP = Event(Part.API, How.STOPPED, FailurePoint.COMMITTING)
 
 
@@ -49,7 +49,7 @@ def ground(preloaded: Preloaded, model: Path, tmp_path: Path) -> Iterator[Ground
 
 
 def some() -> list[Event]:
-    """Faults of four parts, at points drawn by LETHE_TEST_SEED."""
+    """Return faults of four parts, at points drawn by LETHE_TEST_SEED."""
     rng, parts = random.Random(seeded()), (Part.UNLEARNER, Part.API, Part.SUPERVISOR, Part.POSTGRES)
     hows = (How.STOPPED, How.STOPPED, How.KILLED, How.STOPPED)
     return [Event(part, how, rng.choice(points_for(part, how))) for part, how in zip(parts, hows, strict=True)]
@@ -82,7 +82,7 @@ def test_a_session_that_shows_nothing_before_it_commits_is_noticed(ground: Groun
         assert_good(SCENARIOS["reboot"](ground("shown-only-by-a-commit"), Effort(), print))
 
 
-# That the judge judges, without a service.
+# The judge judges, without a service.
 
 _CLAIM = Claim(2, 100.0, 50.0, "node 7 was applied in version 2", "7")
 

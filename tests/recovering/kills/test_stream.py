@@ -1,4 +1,4 @@
-"""What Redis carries is lost, repeated and disordered: each deletion happens exactly once all the same."""
+"""Redis' content is lost, repeated and reordered: each deletion still happens exactly once."""
 
 import random
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from service.processes.private_servers import running_servers
 from tests.support.kills.deletions import Run, Runs
 from tests.support.kills.faults import Action, Fault
 
-#: Where entries are in the stream: not yet delivered, delivered, in a batch.
+#: States of entries in the stream: not yet delivered, delivered, in a batch.
 _POINTS = (FailurePoint.PUBLISHED, FailurePoint.RELAYED, FailurePoint.CLAIMED, FailurePoint.BATCHED)
 _CHANGES = (Action.EMPTY_VALKEY, Action.TRIM_STREAM, Action.DUPLICATE_STREAM)
 _STREAM = "lethe:{}:deletions"
 
 
 def disturbing(seed: int) -> Callable[[Run], None]:
-    """After a request: sometimes empty Redis, trim the stream, remove its group, or publish requests again."""
+    """After a request, sometimes empty Redis, trim the stream, remove its group, or publish requests again."""
     rng = random.Random(seed)
 
     def disturb(run: Run) -> None:
@@ -35,7 +35,7 @@ def disturbing(seed: int) -> Callable[[Run], None]:
                 case 2:
                     client.delete(stream)
                 case 3:
-                    # All that were ever accepted, also those long completed, twice and in any order.
+                    # All accepted requests, including completed ones, twice and in any order.
                     ids = [one.id for one in run.accepted.values()] * 2
                     for request in rng.sample(ids, len(ids)):
                         client.xadd(stream, {"request": request})

@@ -1,7 +1,6 @@
-"""An unlearner that is stopped past the end of its lease and goes on beside its successor changes nothing any more.
+"""An unlearner that is stopped beyond its lease and continues beside its successor changes nothing any more.
 
-Whatever it was at: a batch, a repair, an import or a recovery. At which changes of files, and under which repair
-policy, is drawn by LETHE_TEST_SEED.
+It may be in a batch, a repair, an import or a recovery. LETHE_TEST_SEED draws the file changes and the repair policy.
 """
 
 import asyncio
@@ -28,10 +27,10 @@ from tests.support.processes.lethe_process import copied
 from tests.support.service.homes import digests
 from tests.support.service.repair_world import query
 
-#: What is carried out: a version of which cause is begun, what the first meets in it, and the repair policy.
+#: A check takes the cause of the version begun, the faults that the first meets in it, and the repair policy.
 Check = Callable[[Cause, Sequence[Fault], str], None]
 
-#: How many changes of files are drawn of each cause, and of how many: it makes a few more.
+#: Number of file changes drawn for each cause, and the number to draw from: it makes a few more.
 _DRAWN = 4
 _FILE_CHANGES = {Cause.BATCH: 24, Cause.REPAIR: 10, Cause.IMPORT: 40, Cause.RECOVERY: 28}
 
@@ -46,7 +45,7 @@ def check(
     runs: Runs,
     runs_of_another: Callable[[], Runs],
 ) -> Iterator[Check]:
-    """Has the first of two Lethes meet faults in the making of a version of a cause, under a repair policy."""
+    """Return a check in which the first of two Lethes meets faults while making a version."""
     made: list[DoomedLethe] = []
 
     def carry_out(cause: Cause, faults: Sequence[Fault], repair: str) -> None:
@@ -82,7 +81,7 @@ def check(
 def runs_of_another(
     people: People, preloaded: Preloaded, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], Runs]:
-    """Runs in which the model that the tests import is served from the start."""
+    """Runs that serve the imported model from the start."""
     made: list[Runs] = []
 
     def make() -> Runs:
@@ -96,7 +95,7 @@ def runs_of_another(
 
 
 def goes_on_beside_its_successor(pair: Pair, runs: Runs, repair: str) -> None:
-    """The first is stopped, the second completes what it began, the first goes on, and it is as if it had not."""
+    """Stop the first, let the second complete its work, continue the first, and check that nothing changes."""
     count, repaired = len(pair.people.wanted), repair == "always"
     begun = pair.stop_first()
     pair.take_over()
@@ -107,7 +106,7 @@ def goes_on_beside_its_successor(pair: Pair, runs: Runs, repair: str) -> None:
     assert before is not None
 
     pair.go_on()
-    # What the first still wrote into files of its own, the second removes: it may hold what was deleted meanwhile.
+    # The second removes what the first still wrote into its own files, since it may contain data deleted meanwhile.
     pair.until(lambda: stored(pair.first.model) == before)
     assert committed(pair) == versions
     pair.complete(pair.answering, pair.ask(pair.answering, range(middle, count)))
@@ -116,15 +115,15 @@ def goes_on_beside_its_successor(pair: Pair, runs: Runs, repair: str) -> None:
     reference = runs.uninterrupted(repair)
     assert_same(pair.outcome(pair.answering), reference, pair.people, repaired=repaired)
 
-    # It comes to its turn again, and serves what the other has left.
+    # It takes over again, and serves what the other has left.
     pair.give_back()
     assert_same(pair.outcome(pair.first), reference, pair.people, repaired=repaired)
 
 
 def stored(model: Path) -> dict[str, str] | None:
-    """The digests of a model's files but for checkpoints, which the second writes when it has nothing else to do.
+    """Return the digests of a model's files, except checkpoints, which the second writes when idle.
 
-    And what imports have left beside it. None where files go meanwhile.
+    Includes what imports have left beside the model. None if files disappear meanwhile.
     """
     try:
         found = {name: digest for name, digest in digests(model).items() if gram_checkpoint.FILE not in name}
@@ -134,12 +133,12 @@ def stored(model: Path) -> dict[str, str] | None:
 
 
 def committed(pair: Pair) -> list[tuple[object, ...]]:
-    """The versions that there have been."""
+    """Return all committed versions."""
     return asyncio.run(query(pair.database_url, "SELECT number, fencing, cause, finished_at FROM versions ORDER BY 1"))
 
 
 def unfinished(pair: Pair) -> bool:
-    """Whether one of them is not taken to its end, or an import is wanted."""
+    """Whether a version is unfinished, or an import is waiting."""
     statement = (
         "SELECT 1 FROM versions WHERE finished_at IS NULL UNION ALL SELECT 1 FROM imports WHERE finished_at IS NULL"
     )
@@ -147,7 +146,7 @@ def unfinished(pair: Pair) -> bool:
 
 
 def at_points() -> list[object]:
-    """Every point of every cause, and of a start that ends what was begun."""
+    """Return every point of every cause, and of a start that finishes earlier work."""
     killed = Fault(Action.KILL_IT, FailurePoint.ERASED, cause=Cause.BATCH)
     found = [(Cause.BATCH, [killed, Fault(Action.STOP_IT, point)]) for point in START_POINTS]
     found += [(Cause.BATCH, [Fault(Action.STOP_IT, FailurePoint.BATCHED)])]
@@ -156,14 +155,14 @@ def at_points() -> list[object]:
 
 
 def amid_files() -> list[object]:
-    """Some changes of files of every cause."""
+    """Return some file changes of every cause."""
     rng = random.Random(SEED)
     drawn = [(cause, number) for cause in OF_CAUSE for number in rng.sample(range(1, _FILE_CHANGES[cause] + 1), _DRAWN)]
     return titled([(cause, [Fault(Action.STOP_IT, FILE_CHANGE, number, cause)]) for cause, number in drawn])
 
 
 def titled(found: Sequence[tuple[Cause, Sequence[Fault]]]) -> list[object]:
-    """What is found with its name, and the repair policy drawn for it."""
+    """Return the cases with names, and the repair policy drawn for each."""
     rng = random.Random(SEED)
     policies = ["never", "always"]
     return [pytest.param(*one, rng.choice(policies), id=", ".join(map(str, one[1]))) for one in found]

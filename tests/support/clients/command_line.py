@@ -19,7 +19,7 @@ class Ran:
 
 
 class CommandLine:
-    """Calls `lethe …` in this process; anything but a clean exit fails the test."""
+    """Runs `lethe …` in this process. Anything but a clean exit fails the test."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -32,7 +32,7 @@ class CommandLine:
             with pytest.raises(SystemExit) as ended:
                 main([str(argument) for argument in arguments])
         finally:
-            # A command that logs does so to what this test captures.
+            # Restores logging, which a command redirects to this test's captured output.
             root.handlers[:] = handlers
             root.setLevel(level)
             structlog.configure(**structured)

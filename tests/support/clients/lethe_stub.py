@@ -1,4 +1,4 @@
-"""An HTTP server that answers from a table, to see what the command line sends and prints."""
+"""An HTTP server that answers from a table, to record the requests of the command line."""
 
 import json
 import threading
@@ -8,9 +8,9 @@ from typing import Any, Self
 
 
 class LetheStub:
-    """Serves `answers[(method, path)]`, a pair of status and JSON document, and keeps what it was asked.
+    """Serves `answers[(method, path)]`, a pair of status and JSON document, and records requests.
 
-    A list of pairs is answered one after the other, the last one for ever.
+    A list of pairs is served in order, and its last pair repeats.
     """
 
     def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
@@ -41,7 +41,7 @@ class LetheStub:
                 self.wfile.write(content)
 
             def log_message(self, *_: object) -> None:
-                """Tests print nothing."""
+                """Print nothing in tests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})

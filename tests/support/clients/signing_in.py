@@ -4,7 +4,7 @@ import re
 
 import httpx2
 
-#: What every browser says of a form that a page of the same origin sends.
+#: Browsers send this header with a form from a page of the same origin.
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 

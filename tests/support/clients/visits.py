@@ -1,4 +1,4 @@
-"""Windows of a real browser on the dashboard, judged when they close."""
+"""Windows of a real browser on the dashboard, checked when they close."""
 
 import asyncio
 import threading
@@ -12,19 +12,19 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 from service.db.locks import Lock
 from tests.support.processes.lethe_process import KEY
 
-#: Widths of windows and colour schemes in which pages are judged; both of each in the first two.
+#: Window widths and colour schemes for checking pages; the first two cover each width and scheme once.
 LOOKS = [(1280, "dark"), (400, "light"), (1280, "light"), (400, "dark")]
 
 
 class Visit:
-    """A window with cookies of its own, and what it complained about and asked for."""
+    """A window with its own cookies, and a record of its console messages and requests."""
 
     def __init__(self, browser: Browser, url: str, width: int, scheme: Literal["light", "dark"]) -> None:
         self.url = url
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.complaints: list[str] = []
         self.elsewhere: list[str] = []
-        #: Whole pages asked for so far.
+        #: Page loads so far.
         self.loads = 0
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(30_000)
@@ -38,17 +38,17 @@ class Visit:
         return self.page
 
     def sign_in(self, path: str = "", key: str = KEY) -> Page:
-        """Go to a page by way of the form that asks for a key."""
+        """Go to a page through the form that asks for a key."""
         page = self.open(path)
         page.get_by_label("API key").fill(key)
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("button", name="Sign out").wait_for()
-        # Scripts run after the page is parsed: keys pressed before are lost.
+        # Scripts run after the page is parsed, and earlier key presses are lost.
         page.wait_for_load_state()
         return page
 
     def close(self) -> None:
-        """Close the window; AssertionError when it complained, or asked anything of another origin."""
+        """Close the window. Raises AssertionError if the console had messages or a request went to another origin."""
         self.context.close()
         assert not self.complaints, self.complaints
         assert not self.elsewhere, self.elsewhere
@@ -64,7 +64,7 @@ class Visit:
 
 
 def judge(page: Page, axe: str) -> None:
-    """AssertionError when axe-core finds a fault, or the page is wider than its window."""
+    """Raise AssertionError if axe-core finds a fault, or the page is wider than its window."""
     page.get_by_role("heading", level=1).wait_for()
     page.evaluate(axe)
     found = page.evaluate("axe.run({resultTypes: ['violations']})")
@@ -79,7 +79,7 @@ def judge(page: Page, axe: str) -> None:
 
 @contextmanager
 def held_log(database_url: str) -> Iterator[Callable[[], None]]:
-    """Keep everybody from appending to the log, and so requests from being applied, until the given call."""
+    """Block all appends to the log, so that requests cannot be applied, until the yielded function is called."""
     ready, done = threading.Event(), threading.Event()
 
     async def hold() -> None:

@@ -1,4 +1,4 @@
-"""The alerts that are shipped, and the headings that they lead to."""
+"""The shipped alerts, and the headings that they link to."""
 
 import re
 from typing import Any
@@ -13,5 +13,5 @@ ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in gr
 
 
 def anchor(heading: str) -> str:
-    """The fragment under which a heading of a Markdown page is found."""
+    """Return the fragment of a Markdown heading."""
     return re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower()).replace(" ", "-")

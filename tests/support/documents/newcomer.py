@@ -1,4 +1,4 @@
-"""A checkout of its own, in which commands are typed as documents show them."""
+"""A separate checkout for running commands as the documents show them."""
 
 import os
 import re
@@ -14,17 +14,17 @@ from pathlib import Path
 from tests.support.documents.shown import Command, alike
 from tests.support.preloaded import ROOT
 
-#: Longest wait for the end of one command, and for what a command waits for that begins with `sleep` (seconds).
+#: Longest wait for one command, and for the condition of a command that begins with `sleep` (seconds).
 _PATIENCE_S, _REPEATED_S = 120.0, 60.0
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 _SLEEP = re.compile(r"^sleep \d+; ")
-#: Variables of whoever runs the tests.
+#: Variables of the person who runs the tests.
 _OWN = ("LETHE_", "PYTEST_", "DATABASE_URL", "REDIS_URL", "PYTHONPATH")
 _DONE = "the command has ended with"
 
 
 def checkout(folder: Path) -> Path:
-    """A copy of this checkout at `folder` with an environment that is set up: that of the tests."""
+    """Copy this checkout to `folder`, with the tests' environment set up."""
     folder.mkdir()
     linked = ("benchmarks", "lethe_client", "migrations", "model_store", "projector", "service", "tests")
     for name in linked:
@@ -44,9 +44,9 @@ def checkout(folder: Path) -> Path:
 
 
 class Newcomer:
-    """Somebody at a shell in a folder, who types what the pages show.
+    """A user at a shell in a folder, who types the commands of the pages.
 
-    What a page calls by a name of its own (an address, a folder, the id of a request) is replaced by what it is here.
+    Example names in a page (an address, a folder, a request id) are replaced by the real ones.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], replaced: Mapping[str, str]) -> None:
@@ -63,9 +63,9 @@ class Newcomer:
         )
 
     def follow(self, command: Command) -> str | None:
-        """Type it; what was wrong unless it ends well, or as it is shown, and prints what the page says.
+        """Run the command. Returns what was wrong, unless it ends and prints as the page shows.
 
-        A command that waits a while first is repeated until it does.
+        A command that begins with a wait is repeated until it succeeds.
         """
         text = _SLEEP.sub("", command.text)
         until = time.monotonic() + _REPEATED_S
@@ -79,7 +79,7 @@ class Newcomer:
         return None if right else f"{command}\nended with {status} and printed\n{printed}\nnot\n{command.output}"
 
     def typed(self, text: str) -> tuple[int, str]:
-        """Type it once, with what it is here for what a page calls by another name; its status and what it printed."""
+        """Run a text once, with example names replaced. Returns its status and output."""
         for name, here in self._replaced.items():
             text = text.replace(name, here)
         assert self._shell.stdin is not None
@@ -96,6 +96,6 @@ class Newcomer:
         return int(ended[1]), printed[: ended.start()].decode()
 
     def leave(self) -> None:
-        """End the shell, and what it has not waited for."""
+        """End the shell and its remaining processes."""
         os.killpg(self._shell.pid, signal.SIGTERM)
         self._shell.communicate()

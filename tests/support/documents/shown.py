@@ -1,4 +1,4 @@
-"""What the documents show: commands in their order, and what they print."""
+"""The documents' commands in order, with their output."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ PAGES = [*sorted(path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.m
 _BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'?(\w+)'?")
 
-#: What differs from run to run, and with what else was in a batch, by what takes its place when texts are compared.
+#: Replaces text that varies between runs or with the other requests of a batch, before texts are compared.
 _ANYTHING = [
     (re.compile(r'"next_cursor": ?"[^"]+"'), '"next_cursor": CURSOR'),
     (re.compile(r'"(explanation|what_was_done)": ?"[^"]*"'), r'"\1": WORDS'),
@@ -32,7 +32,7 @@ _ANYTHING = [
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a page, and what the page says that it prints; empty where it does not say."""
+    """One command of a page, and the output that the page shows; empty if it shows none."""
 
     page: Path
     line: int
@@ -44,7 +44,7 @@ class Command:
 
 
 def commands(page: Path) -> list[Command]:
-    """The commands of all blocks of a page, in its order."""
+    """Return the commands of all blocks of a page, in order."""
     text = page.read_text()
     found: list[Command] = []
     for block in _BLOCK.finditer(text):
@@ -56,7 +56,7 @@ def commands(page: Path) -> list[Command]:
 
 
 def _written(lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """The commands of a script."""
+    """Yield the commands of a script."""
     at = 0
     while at < len(lines):
         end = _end(lines, at)
@@ -66,7 +66,7 @@ def _written(lines: list[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def _typed(lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """The commands of a session, after each `$ `, and the lines up to the next."""
+    """Yield the commands of a session, after each `$ `, with the lines up to the next."""
     at = 0
     while at < len(lines):
         assert lines[at].startswith("$ "), f"a session begins with a command: {lines[at]}"
@@ -77,7 +77,7 @@ def _typed(lines: list[str]) -> Iterator[tuple[int, str, str]]:
 
 
 def _end(lines: list[str], at: int) -> int:
-    """The line after the command at `at`, with what follows a backslash, and with a document that it reads."""
+    """Return the line after the command at `at`, including continued lines and a heredoc."""
     heredoc = _HEREDOC.search(lines[at])
     if heredoc:
         return lines.index(heredoc[1], at) + 1
@@ -87,7 +87,7 @@ def _end(lines: list[str], at: int) -> int:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether two outputs are the same but for ids, times, digests, numbers and spaces; `…` stands for anything."""
+    """Whether two outputs are equal except for ids, times, digests, numbers and spaces; `…` matches anything."""
     pieces = [re.escape(piece.strip()) for piece in _general(shown).split("…")]
     return re.fullmatch(r"\s*" + r".*".join(pieces) + r"\s*", _general(printed), re.DOTALL) is not None
 

@@ -1,4 +1,4 @@
-"""A small generated audit, with requests in every state and times far apart."""
+"""A small generated audit, with requests in every state and at distant times."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +17,7 @@ from service.reports.queries import AuditEntry, AuditFilters, Order
 from service.reports.search import Page, count, search
 from tests.support.databases import Templates
 
-#: The generated requests end here.
+#: End of the generated requests.
 UNTIL = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DAYS = 9
 
@@ -30,7 +30,7 @@ class AuditWorld:
     engine: Engine
 
     async def rows(self, statement: str, **values: object) -> list[Any]:
-        """What one statement answers."""
+        """Run one statement and return its rows."""
         async with self.engine.begin() as conn:
             result = await conn.execute(text(statement), values)
             return list(result.all()) if result.returns_rows else []
@@ -42,17 +42,17 @@ class AuditWorld:
         limit: int = 50,
         order: Order = Order.NEWEST,
     ) -> Page:
-        """One page of a search."""
+        """Return one page of a search."""
         async with transaction(self.engine) as conn:
             return await search(conn, filters, cursor, limit, order)
 
     async def counted(self, filters: AuditFilters) -> int:
-        """How many a search finds, as told beside its first page."""
+        """Count the results of a search, as shown beside its first page."""
         async with transaction(self.engine) as conn:
             return await count(conn, filters)
 
     async def found(self, filters: AuditFilters, limit: int = 50, order: Order = Order.NEWEST) -> list[AuditEntry]:
-        """All pages of a search."""
+        """Return all pages of a search."""
         entries: list[AuditEntry] = []
         cursor = None
         while True:
@@ -88,7 +88,7 @@ async def _drill(url: str) -> None:
 
 @asynccontextmanager
 async def generated(templates: Templates) -> AsyncIterator[AuditWorld]:
-    """A generated audit to look at, and to change; some of the completed requests were drills."""
+    """Yield a generated audit that tests may change; some of the completed requests were drills."""
     with templates.copy("audit with drills", _drill) as url:
         engine = create_engine(url)
         try:

@@ -1,4 +1,4 @@
-"""Lines of an exported log, changed and signed anew."""
+"""Lines of an exported log, changed and signed again."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def leaf_at(lines: list[Line], index: int) -> Line:
 
 
 def other(value: Any, data: st.DataObject) -> Any:
-    """Another value of the same kind."""
+    """Draw another value of the same kind."""
     if isinstance(value, dict):
         name = data.draw(st.sampled_from(sorted(value)))
         return value | {name: other(value[name], data)}
@@ -34,7 +34,7 @@ def other(value: Any, data: st.DataObject) -> Any:
 
 
 def again(leaf_lines: list[Line], signer: Signer, sizes: list[int]) -> list[Line]:
-    """An export built anew over these leaves' texts and events, signed at these sizes: the work of an operator."""
+    """Rebuild an export from the texts and events of these leaves, signed at these sizes, as an operator could."""
     tree = Frontier()
     leaves: list[ExportedLeaf] = []
     checkpoints: list[ExportedCheckpoint] = []
@@ -50,6 +50,6 @@ def again(leaf_lines: list[Line], signer: Signer, sizes: list[int]) -> list[Line
 
 
 def saying(line: Line, members: Line) -> Line:
-    """A leaf and its event with other members, and the hash that fits."""
+    """Return a leaf and its event with other members, and the matching hash."""
     changed = canonical(json.loads(line["leaf"]) | members)
     return line | {"leaf": changed.decode(), "event": line["event"] | members, "hash": leaf_hash(changed).hex()}

@@ -1,4 +1,4 @@
-"""The definitions of RFC 6962, section 2.1, written out as they stand there; slow, and nobody's code but the RFC's."""
+"""The definitions of RFC 6962, section 2.1, transcribed literally; slow, and independent of other code."""
 
 import hashlib
 

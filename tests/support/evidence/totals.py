@@ -1,9 +1,9 @@
-"""The kept totals of the audit against counting every request."""
+"""The stored totals of the audit against a count of every request."""
 
 from collections import Counter
 from typing import Any
 
-#: The requests that are no drills, for a FROM.
+#: Requests that are not drills, for a FROM.
 BY_PEOPLE = "(SELECT * FROM requests WHERE id NOT IN (SELECT request_id FROM drills)) requests"
 
 COUNTED = """

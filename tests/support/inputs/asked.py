@@ -1,4 +1,4 @@
-"""The application over a real database, behind the HTTP protocol that it is served by, and asked byte for byte."""
+"""The application over a real database, behind the HTTP protocol that serves it, and called byte for byte."""
 
 import asyncio
 import socket
@@ -40,17 +40,17 @@ class Told:
 
 @dataclass
 class Asked:
-    """A running application, and whoever asks it: with a key of all scopes, and signed in."""
+    """A running application and its client, with a key of all scopes and a session."""
 
     api: Api
     port: int
     key: str
     cookie: str
-    #: What stands in the paths of calls that are right.
+    #: Values for the path parameters of valid calls.
     filled: dict[str, str]
 
     async def __call__(self, call: Call) -> Told:
-        """What is answered; AssertionError, with the call, when nothing is."""
+        """Send a call. Raises AssertionError, with the call, if there is no answer."""
         given = {name.lower() for name, _ in call.headers}
         own = {"Host": "localhost", "Authorization": KEY, "Cookie": self.cookie, "Connection": "close"}
         headers = [one for one in own.items() if one[0].lower() not in given]
@@ -70,13 +70,13 @@ class Asked:
         return Told(int(head.split()[1]), head, body)
 
     def good(self, route: Route) -> Call:
-        """A call of a route without a fault."""
+        """Return a valid call of a route."""
         return route.call(self.filled)
 
 
 @asynccontextmanager
 async def asked(database_url: str, home: Path) -> AsyncIterator[Asked]:
-    """An application with a request and a signed log; no unlearner, so what is asked for stays queued."""
+    """Serve an application with a request and a signed log; there is no unlearner, so requests stay queued."""
     async with serving(database_url, home, max_queued_nodes=10**9) as api:
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(server_config(api.app))

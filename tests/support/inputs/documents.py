@@ -1,4 +1,4 @@
-"""Documents of JSON with members unknown, misspelled, missing, twice and of other types, at every depth."""
+"""JSON documents with members unknown, misspelled, missing, duplicated and of other types, at every depth."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ STRANGE: tuple[Any, ...] = (
 
 
 class Twice(dict[str, Any]):
-    """An object whose member `name` is written twice, as `first` before all others."""
+    """An object whose member `name` appears twice, with the value `first` before all others."""
 
     def __init__(self, members: dict[str, Any], name: str, first: Any) -> None:
         super().__init__(members)
@@ -21,7 +21,7 @@ class Twice(dict[str, Any]):
 
 
 def text(value: Any) -> str:
-    """JSON, with members that are twice where they are."""
+    """Format as JSON, with duplicate members."""
     if isinstance(value, Twice):
         return "{" + ", ".join(f"{json.dumps(name)}: {text(each)}" for name, each in value.written) + "}"
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def text(value: Any) -> str:
 
 
 def changed(value: Any, sweep: Sweep, most: int) -> Iterator[tuple[Any, str]]:
-    """The document with each member of each object changed in some ways, and the name of what was changed."""
+    """Yield the document with each member of each object changed in some ways, and the name of the change."""
     if isinstance(value, list):
         for at, each in enumerate(value):
             for other, name in changed(each, sweep, most):

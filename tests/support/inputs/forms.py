@@ -8,12 +8,12 @@ from service.web.dashboard.signing_in import PATH
 
 _FORM = re.compile(r'<form[^>]* method="post" action="([^"]+)"[^>]*>(.*?)</form>', re.DOTALL)
 _FIELD = re.compile(r'<(?:input|select|textarea)[^>]* name="(\w+)"')
-#: What the page of the log sends by its script, as no form of its own.
+#: Sent by the script of the log's page, without a form.
 _BY_SCRIPT: dict[str, tuple[str, ...]] = {f"{PATH}/log/checks": ("size", "root")}
 
 
 def forms() -> dict[str, tuple[str, ...]]:
-    """The names of the fields of each form, its token aside, by the path it is sent to."""
+    """Return the field names of each form, except its token, by target path."""
     found = dict(_BY_SCRIPT)
     for template in sorted((Path(pages.__file__).parent / "templates").glob("*.html")):
         for action, inside in _FORM.findall(template.read_text()):

@@ -1,4 +1,4 @@
-"""Every route of the application, from the application itself, and what can be sent to it wrongly."""
+"""Every route of the application, read from the application itself, and invalid calls of it."""
 
 import io
 import json
@@ -24,26 +24,26 @@ from service.web.dashboard.words import CHOICES, DAYS, LIMITS, ORDER, QUESTIONS
 from tests.support.inputs.documents import STRANGE
 from tests.support.inputs.variations import UNKNOWN, VALUES, Sweep, misspellings
 
-#: What the list of requests calls its filters.
+#: Labels of the filters in the list of requests.
 _LABELS = {one.name: one.label for one in (*CHOICES, *QUESTIONS, ORDER, *LIMITS)} | dict(DAYS)
-#: Stands for a key with all scopes.
+#: Placeholder for a key with all scopes.
 KEY = "Bearer KEY"
-#: Headers that every route looks at and none declares, each with a value that is right.
+#: Headers that every route reads without declaring them, with valid values.
 HEADERS = {"Authorization": KEY, "Host": "localhost"}
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it is sent, byte for byte."""
+    """A request as sent, byte for byte."""
 
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    #: What a refusal must name, if this must be refused: one of these.
+    #: If the call must be refused, the refusal must name one of these.
     wrong: tuple[str, ...] = ()
-    #: Whether it may also be taken, where there is a right reading of it.
+    #: Whether it may also be accepted, if a valid reading exists.
     may_be_taken: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Call:
         return f"{self.path}?{query}" if query else self.path
 
     def __str__(self) -> str:
-        """The command that repeats it."""
+        """Return the command that repeats it."""
         headers = "".join(f" -H {f'{name}: {value}'!r}" for name, value in self.headers)
         body = "" if self.body is None else f" --data-binary {self.body.decode('utf-8', 'backslashreplace')[:300]!r}"
         return f"curl -X {self.method} '{self.target}'{headers}{body}"
@@ -61,15 +61,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Route:
-    """A route, and what it takes."""
+    """A route and its inputs."""
 
     method: str
     path: str
     query: tuple[str, ...]
     headers: tuple[str, ...]
-    #: Names of the parts of the path, each with its type.
+    #: Path parameters, each with its type.
     parts: tuple[tuple[str, Any], ...]
-    #: Bodies that are taken.
+    #: Valid bodies.
     bodies: tuple[dict[str, Any], ...]
     #: Their schema, without references.
     schemas: tuple[dict[str, Any], ...]
@@ -79,7 +79,7 @@ class Route:
         return f"{self.method} {self.path}"
 
     def call(self, filled: dict[str, str]) -> Call:
-        """The call without a fault, the parts of its path `filled` in."""
+        """Return a valid call, with the path parameters `filled` in."""
         path = self.path
         for name, _ in self.parts:
             path = path.replace(f"{{{name}:path}}", filled[name]).replace(f"{{{name}}}", filled[name])
@@ -91,7 +91,7 @@ class Route:
 
 
 def application() -> FastAPI:
-    """The application with its dashboard, to be looked at and not to be asked."""
+    """Build the application with its dashboard, for inspection only."""
     app = build(
         max_body_bytes=1_048_576,
         registry=CollectorRegistry(),
@@ -103,7 +103,7 @@ def application() -> FastAPI:
 
 @cache
 def routes() -> list[Route]:
-    """Every route there is, a method each."""
+    """Return every route, once for each method."""
     app = application()
     description = app.openapi()
     return [
@@ -129,7 +129,7 @@ def _route(route: APIRoute, method: str, description: dict[str, Any]) -> Route:
     schemas = tuple(schema.get("oneOf", [schema] if schema else []))
     given = [one["value"] for one in content.get("examples", {}).values()]
     examples = given or [example for one in schemas for example in one.get("examples", [])]
-    # The examples name a node that the application asked here does not have.
+    # The examples name a node that this application lacks.
     bodies = [json.loads(json.dumps(one).replace('"57"', '"13"')) for one in examples]
     dependants = list(_all(route.dependant))
     return Route(
@@ -151,7 +151,7 @@ def _all(dependant: Dependant) -> Iterator[Dependant]:
 
 
 def _names(parameter: Any) -> Iterator[str]:
-    """The name of a parameter, or those of all that a model takes together."""
+    """Yield the name of a parameter, or of all fields if it is a model."""
     kind = parameter.field_info.annotation
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield from (one.alias or name for name, one in kind.model_fields.items())
@@ -170,7 +170,7 @@ def _resolved(schema: Any, description: dict[str, Any]) -> Any:
 
 
 def wrong_queries(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
-    """Parameters that are unknown, misspelled, given twice, or of another type."""
+    """Yield calls with parameters that are unknown, misspelled, duplicated, or of another type."""
 
     def sent(*pairs: tuple[str, str], wrong: str, taken: bool = False) -> Call:
         return replace(good, query=pairs, wrong=(wrong,), may_be_taken=taken)
@@ -187,7 +187,7 @@ def wrong_queries(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator
 
 
 def _is_understood(name: str, text: str) -> bool:
-    """Whether a filter of the list of requests can have this text; that of another parameter may be anything."""
+    """Whether a filter of the list of requests can have this text; other parameters accept anything."""
     if not text.strip():
         return True
     try:
@@ -204,7 +204,7 @@ def _is_understood(name: str, text: str) -> bool:
 
 
 def wrong_paths(route: Route, good: Call, filled: dict[str, str], sweep: Sweep, most: int) -> Iterator[Call]:
-    """Parts of the path that are no id, number or name; and a slash too many."""
+    """Yield calls with path parameters that are not ids, numbers or names, and with an extra slash."""
     yield replace(good, path=f"{good.path}/{UNKNOWN}", may_be_taken=True)
     for name, _ in route.parts:
         for value in sweep.some([one for one in VALUES if one.strip()], most):
@@ -212,7 +212,7 @@ def wrong_paths(route: Route, good: Call, filled: dict[str, str], sweep: Sweep, 
 
 
 def wrong_headers(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
-    """Headers that are given twice, or hold what they cannot."""
+    """Yield calls with duplicate headers or invalid values."""
 
     def sent(*headers: tuple[str, str], wrong: str, taken: bool = False) -> Call:
         rest = [one for one in good.headers if one[0] not in dict(headers)]
@@ -233,12 +233,12 @@ def wrong_headers(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator
             yield sent(("Content-Type", value), wrong="Content-Type")
 
 
-#: Members in the order they are written, which may hold one twice.
+#: Members in written order, possibly with duplicates.
 Members = list[tuple[str, Any]]
 
 
 def wrong_bodies(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[Call]:
-    """Members that are unknown, misspelled, given twice, of another type, or missing; a body where none is taken."""
+    """Yield calls with members unknown, misspelled, duplicated, mistyped or missing, and with an unexpected body."""
 
     def sent(members: Members, *wrong: str, taken: bool = False) -> Call:
         return replace(good, body=_written(members), wrong=wrong, may_be_taken=taken)
@@ -259,7 +259,7 @@ def wrong_bodies(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[
             yield sent([*others, (name, value), (name, value)], name)
             yield sent([(name, [["2"]]), *others, (name, value)], name)
             for misspelled in sweep.some(misspellings(name, known), most):
-                # Where it is needed, it is the right name that is missing.
+                # If it is required, the refusal may name the missing right name.
                 yield sent([*others, (misspelled, value)], misspelled, name)
             for strange in sweep.some(STRANGE, most):
                 yield sent([*others, (name, strange)], name, taken=_may_be(known[name], strange))
@@ -267,7 +267,7 @@ def wrong_bodies(route: Route, good: Call, sweep: Sweep, most: int) -> Iterator[
 
 
 def _wrong_salts(route: Route, good: Call) -> Iterator[Call]:
-    """What lies deeper than the members of a body: `salts`, the one member that is an object."""
+    """Yield calls with faults below the members of a body: in `salts`, the one member that is an object."""
     if not any("salts" in schema["properties"] for schema in route.schemas):
         return
     salt = "ab" * 16
@@ -284,7 +284,7 @@ def _wrong_salts(route: Route, good: Call) -> Iterator[Call]:
 
 
 def _may_be(schema: dict[str, Any], value: Any) -> bool:
-    """Whether a member of this schema may be of the type of `value`, whatever else it must be."""
+    """Whether a member of this schema may have the type of `value`, ignoring other rules."""
     types = {one.get("type", "string") for one in (schema, *schema.get("anyOf", ()))}
     if isinstance(value, bool) or value is None:
         return ("null" if value is None else "boolean") in types

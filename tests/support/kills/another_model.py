@@ -1,4 +1,4 @@
-"""The model that takes another one's place in the tests of imports, and what imports leave beside it."""
+"""The model that replaces another one in tests of imports, and the folders that imports leave beside it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.processes.lethe_process import figures_of
 
 
 def another_model(people: People, folder: Path) -> Path:
-    """A model of the same graph, trained with another lambda, in `folder`."""
+    """Train a model of the same graph with another lambda, in `folder`."""
     if not folder.exists():
         name = str(figures_of(people.template / "model")["name"])
         spec = ModelSpec(regularization=1e-2)
@@ -18,5 +18,5 @@ def another_model(people: People, folder: Path) -> Path:
 
 
 def beside(home: Path) -> list[str]:
-    """The folders that imports have left beside the model."""
+    """Return the folders that imports have left beside the model."""
     return [path.name for path in home.iterdir() if path.name.startswith(".model.") and path.is_dir()]

@@ -1,4 +1,4 @@
-"""The same deletions for every run, over a graph of people, and what must hold once they are completed."""
+"""The same deletions for every run, over a graph of people, and the conditions after their completion."""
 
 import asyncio
 import contextlib
@@ -37,9 +37,9 @@ from tests.support.service.homes import facts, private_database
 from tests.support.service.people import traces
 from tests.support.service.repair_world import Served, query
 
-#: Longest wait for anything at all (seconds); on a quiet machine a restart takes two.
+#: Longest wait for any condition (seconds); on a quiet machine a restart takes two.
 _PATIENCE_S = 120.0
-#: Relative distance to the weights of retraining at which a repair has converged, from both sides.
+#: Relative distance to the weights of retraining at which a repair counts as converged, from both sides.
 REPAIR_TOLERANCE = 2e-8
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Wanted:
     edges: tuple[tuple[str, str], ...] = ()
 
     def send(self, client: LetheClient, number: int) -> Accepted:
-        """Ask for it; asking again finds the same request."""
+        """Send it; a repeated request returns the same id."""
         return client.request_deletion(
             self.nodes, kind=self.kind, edges=self.edges, reference=f"DSR-{number}", idempotency_key=f"wanted-{number}"
         )
@@ -62,7 +62,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class People:
-    """A graph, a LETHE_HOME that serves a model of it and in which nothing was ever deleted, and the deletions."""
+    """A graph, a LETHE_HOME that serves an untouched model of it, and the deletions."""
 
     graph: Graph
     template: Path
@@ -70,7 +70,7 @@ class People:
 
     @classmethod
     def of(cls, graph: Graph, template: Path) -> "People":
-        """Twelve requests that name nothing twice; the first loses a direction."""
+        """Build twelve requests without overlap; the first loses a direction."""
         ids = graph.node_ids
         taken = {7, *range(20)}
         rows, columns = graph.adjacency.nonzero()
@@ -84,42 +84,42 @@ class People:
 
     @property
     def deleted(self) -> list[str]:
-        """The nodes that are gone at the end."""
+        """The nodes deleted at the end."""
         return [node for one in self.wanted if one.kind == "node" for node in one.nodes]
 
     @property
     def featureless(self) -> list[str]:
-        """The nodes whose features are."""
+        """The nodes without features at the end."""
         return [node for one in self.wanted if one.kind == "features" for node in one.nodes]
 
     def home(self, folder: Path) -> Path:
-        """A fresh copy of the template; the private Postgres' files keep their owner."""
+        """Copy the template; the private Postgres' files keep their owner."""
         return copied_home(self.template, folder)
 
 
 def copied_home(template: Path, folder: Path) -> Path:
-    """A copy of a LETHE_HOME that starts beside its original, with which it shares nothing but the log's key."""
+    """Copy a LETHE_HOME so that it starts beside its original; they share only the log's key."""
     subprocess.run(["cp", "-a", template, folder], check=True)
     (folder / "run" / "home").unlink()
     return folder
 
 
 def _shuffled(nodes: list[Wanted], others: list[Wanted]) -> Iterator[list[Wanted]]:
-    """Two of the nodes, one of the others, in turn."""
+    """Yield two of the nodes and one of the others, in turn."""
     for number, other in enumerate(others):
         yield [*nodes[2 * number : 2 * number + 2], other]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a model has come to: W (blocks, d, C) and the probabilities (n, C) of its live nodes."""
+    """The final model: W (blocks, d, C) and the probabilities (n, C) of its live nodes."""
 
     weights: NDArray[np.float64]
     probabilities: NDArray[np.float64]
 
 
 class Run:
-    """One Lethe that all the deletions are asked of, whatever happens to it."""
+    """One Lethe that receives all the deletions, across all faults."""
 
     def __init__(self, people: People, lethe: DoomedLethe, seed: int) -> None:
         self.people = people
@@ -129,9 +129,9 @@ class Run:
         self._deadline = time.monotonic() + _PATIENCE_S
 
     def complete(self, between: Callable[["Run"], None] = lambda run: None) -> Outcome:
-        """Ask for all of them, a few at a time, and wait until each is completed; then check all that must hold.
+        """Request all deletions, a few at a time, wait until each is completed, and check all conditions.
 
-        `between` is called after each that was accepted.
+        Calls `between` after each accepted request.
         """
         self.lethe.launch_until_ready()
         waiting: list[str] = []
@@ -171,17 +171,17 @@ class Run:
         return client.deletion(request).repair != "pending"
 
     def until(self, condition: Callable[[LetheClient], bool]) -> None:
-        """Wait for a condition, through outages and restarts."""
+        """Wait for a condition, across outages and restarts."""
         while not self.persist(condition):
             self._look_later()
 
     def _look_later(self) -> None:
-        # The next look revives what has died meanwhile.
+        # The next look restarts processes that have died meanwhile.
         with contextlib.suppress(Died):
             self.lethe.look_later()
 
     def persist(self, call: Callable[[LetheClient], T]) -> T:
-        """The answer to a call, asked again through outages and restarts."""
+        """Return the answer to a call, retried across outages and restarts."""
         while True:
             assert time.monotonic() < self._deadline, f"no end in {_PATIENCE_S:.0f} s:\n{self.lethe.log()}"
             try:
@@ -211,13 +211,13 @@ def outcome_of(
     *,
     gone: Collection[str] | None = None,
 ) -> Outcome:
-    """What a model has come to once all is completed, and that nothing else lies in its folder.
+    """Return the final model after all requests are completed, and check that its folder contains nothing else.
 
-    `gone` are the nodes that are deleted; None for all that the requests name.
+    `gone` are the deleted nodes; None means all that the requests name.
     """
     assert Served(model).is_tidy()
     unfinished = {path.name for path in model.rglob("*") if path.name.startswith((".", "erasing"))}
-    # A checkpoint is written whenever there is nothing else to do.
+    # A checkpoint is written whenever the process is idle.
     assert unfinished <= {f".{gram_checkpoint.FILE}", ".gitignore"}
     answer = client.predict_many(people.graph.node_ids)
     assert set(answer.deleted) == set(people.deleted if gone is None else gone)
@@ -229,9 +229,9 @@ def outcome_of(
 
 
 async def assert_each_happened_once(people: People, database_url: str) -> None:
-    """Each request is completed, with one event of each kind and a leaf of the log for each, as part of one batch.
+    """Check that each request is completed in one batch, with one event of each kind and a log leaf for each.
 
-    Each import and each recovery has its own.
+    Each import and each recovery has its own leaf.
     """
     found = await facts(database_url)
     count, targets = len(people.wanted), sum(len(one.nodes) + len(one.edges) for one in people.wanted)
@@ -249,35 +249,35 @@ async def assert_each_happened_once(people: People, database_url: str) -> None:
 
 
 def keys_left(home: Path) -> int:
-    """How many keys of requests there are."""
+    """Count the keys of requests."""
     files = [file.read_bytes()[SLOT_BYTES:] for file in (home / "keys" / "requests").iterdir()]
     return sum(any(slots[place : place + SLOT_BYTES]) for slots in files for place in range(0, len(slots), SLOT_BYTES))
 
 
 def leftovers(people: People, home: Path) -> set[tuple[str, str]]:
-    """Files of a home, of its servers too, in which there is a trace of what was deleted, and what it is a trace of."""
+    """Return the files of a home, including its servers', with a trace of deleted data, and the kind of trace."""
     sought = {(what, trace) for node in people.deleted for what, trace in traces(people.graph, node).items()}
     for node in people.featureless:
         sought |= {(what, trace) for what, trace in traces(people.graph, node).items() if "features" in what}
     longest = max(len(trace) for _, trace in sought)
     found: set[tuple[str, str]] = set()
     for file in home.rglob("*"):
-        # A running Postgres removes files of its own meanwhile.
+        # A running Postgres removes its own files meanwhile.
         try:
             if not file.is_file() or _is_untouched(file, people.template / file.relative_to(home)):
                 continue
             content = file.read_bytes()
         except FileNotFoundError:
             continue
-        # Most of a write-ahead log is the zeros that follow what was written, in which no search need go on: a trace
-        # may end in zeros, but none is made of them alone.
+        # Most of a write-ahead log is trailing zeros. Searching them is unnecessary: a trace may end in zeros, but
+        # never consists of zeros alone.
         content = content.rstrip(b"\0") + bytes(longest)
         found |= {(str(file.relative_to(home)), what) for what, trace in sought if trace in content}
     return found
 
 
 def _is_untouched(file: Path, original: Path) -> bool:
-    """Whether a file of a private server is as it was before anything was asked; the model's are always read."""
+    """Whether a private server's file is as before the first request; the model's files are always read."""
     if not {"postgres", "valkey"} & set(file.parts) or not original.exists():
         return False
     now, then = file.stat(), original.stat()
@@ -285,9 +285,9 @@ def _is_untouched(file: Path, original: Path) -> bool:
 
 
 async def assert_log_is_whole(database_url: str, events: int) -> None:
-    """Each of so many events has its leaf, in order, and every checkpoint is of the tree that begins with them.
+    """Check that each event has its leaf, in order, and that every checkpoint covers the tree that begins with them.
 
-    The weights that they tell of follow from one another.
+    The weights in the leaves must follow from one another.
     """
     connection = await asyncpg.connect(database_url)
     try:
@@ -306,7 +306,7 @@ async def assert_log_is_whole(database_url: str, events: int) -> None:
 
 
 async def assert_weights_follow(database_url: str) -> None:
-    """The weights that the leaves of the log tell of follow from one another."""
+    """Check that the weights in the leaves of the log follow from one another."""
     chains = WeightsChains()
     leaves = await query(database_url, "SELECT index, data FROM leaves ORDER BY index")
     assert leaves
@@ -314,7 +314,7 @@ async def assert_weights_follow(database_url: str) -> None:
 
 
 def assert_same(outcome: Outcome, reference: Outcome, people: People, *, repaired: bool) -> None:
-    """Weights and predictions of two runs are the same: to 1e-9, or, repaired, to what two repairs may differ by."""
+    """Check that weights and predictions of two runs agree: to 1e-9, or to the tolerance of two repairs."""
     scale = float(np.linalg.norm(reference.weights))
     distance = float(np.linalg.norm(outcome.weights - reference.weights))
     difference = float(np.abs(outcome.probabilities - reference.probabilities).max())
@@ -329,7 +329,7 @@ def assert_same(outcome: Outcome, reference: Outcome, people: People, *, repaire
 
 
 class Runs:
-    """Runs of the same deletions, each in a home of its own, which is gone afterwards."""
+    """Runs of the same deletions, each in its own home, which is removed afterwards."""
 
     def __init__(self, people: People, preloaded: Preloaded, folder: Path) -> None:
         self.people = people
@@ -339,7 +339,7 @@ class Runs:
         self._references: dict[str, Outcome] = {}
 
     def uninterrupted(self, repair: str) -> Outcome:
-        """What a run without faults comes to, once per repair policy."""
+        """Return the result of a run without faults, once for each repair policy."""
         if repair not in self._references:
             self._references[repair] = self.outcome([], repair=repair)
         return self._references[repair]
@@ -357,7 +357,9 @@ class Runs:
         between: Callable[[Run], None] = lambda run: None,
         around: Callable[[Run], AbstractContextManager[None]] = lambda run: nullcontext(),
     ) -> Outcome:
-        """What a run with `faults` comes to; `between` is done after each request, `around` about all of it."""
+        """Return the result of a run with `faults`; `between` runs after each request, and `around` wraps the whole
+        run.
+        """
         home = self.people.home(self._folder / f"home-{self._made}")
         self._made += 1
         settings: dict[str, Any] = {"repair": repair, "repair_budget": repair_budget, "lease_ttl_s": lease_ttl_s}
@@ -374,7 +376,7 @@ class Runs:
         return outcome
 
     def check(self, faults: Sequence[Fault], *, repair: str = "never", **how: Any) -> None:
-        """A run with `faults` comes to the same as one without."""
+        """Check that a run with `faults` has the same result as one without."""
         repaired = repair == "always"
         assert_same(
             self.outcome(faults, repair=repair, **how), self.uninterrupted(repair), self.people, repaired=repaired
@@ -382,7 +384,7 @@ class Runs:
 
 
 def template_of(preloaded: Preloaded, model: Path, home: Path) -> Path:
-    """A LETHE_HOME that has served `model` once and was stopped in order."""
+    """Return a LETHE_HOME that has served `model` once and was stopped cleanly."""
     home.mkdir(mode=0o700)
     copied(model, home / "model")
     lethe = DoomedLethe(preloaded, home, repair="never")

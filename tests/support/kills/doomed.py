@@ -1,7 +1,7 @@
-"""A program, `doomed.py ORDER`, that is `lethe serve`, or another command, with faults at its failure points.
+"""The program `doomed.py ORDER`: `lethe serve`, or another command, with faults at its failure points.
 
-They happen in their order, whichever of its processes comes to their points; each is armed once the one before has
-happened, and written down first. The children of the supervisor are forks of it, which inherit all this.
+Faults happen in order, in whichever process reaches their points. Each is armed once the one before has happened, and
+is recorded first. The supervisor's children are forks of it and inherit all this.
 """
 
 import contextlib
@@ -29,40 +29,40 @@ from service.webhooks.sending import Webhooks
 from tests.support.kills.faults import FILE_CHANGE, Action, Fault, Happened, loaded
 from tests.support.processes.forked_children import kill_supervisor
 
-#: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is tested.
+#: Delay before a lost request is published again; the service's own 15 s are not under test.
 _SWEEP_S = 1.0
-#: And so soon a webhook is sent again that a process was killed over, instead of after 60 s.
+#: Delay before retrying a webhook whose process was killed, instead of 60 s.
 _CLAIM_S = 2.0
-#: Seconds that a process is paused for: longer than the lease of a reader, and than the unlearner's in most runs.
+#: Duration of a pause in seconds: longer than a reader's lease, and in most runs than the unlearner's.
 PAUSE_S = 3
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir"})
 
 
 class Observer:
-    """Lets faults happen in the processes of one Lethe: each is a fork of the one that makes this."""
+    """Triggers faults in the processes of one Lethe, all forks of the one that creates this."""
 
     def __init__(self, faults: list[Fault], home: Path, model: Path, happened: Path, *, armed: bool) -> None:
         self._faults = faults
-        #: Unless `armed`, the first fault waits for the first request: what a start does with nothing to resume is no
-        #: part of a step.
+        #: Unless `armed`, the first fault waits for the first request: a start with nothing to resume is not part of a
+        #: step.
         self._armed = armed
         self._home = home
-        # The model, and what an import has beside it.
+        # The model, and the folders of an import beside it.
         self._models = (str(model), str(model.with_name(f".{model.name}.")))
-        #: Of the version that this process makes, or has made last.
+        #: Cause of the version that this process makes, or made last.
         self._cause: Cause | None = None
         self._happened = Happened(happened)
-        # Points are reached on the event loop and on the unlearner's thread.
+        # The event loop and the unlearner's thread both reach points.
         self._turn = threading.RLock()
 
     def install(self) -> None:
-        """From now on every point that this process, or a fork of it, reaches is seen."""
+        """Observe every point that this process or its forks reach from now on."""
         failure_points.reached = self.reached
         if any(fault.point == FILE_CHANGE for fault in self._faults):
             sys.addaudithook(self._audit)
 
     def reached(self, point: str, cause: Cause | None = None) -> None:
-        """What the service calls."""
+        """Called by the service."""
         with self._turn:
             self._cause = cause or self._cause
             begins = self._armed or point == FailurePoint.ACCEPTING
@@ -93,7 +93,7 @@ class Observer:
             case Action.STOP_IT:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case Action.FILL_DISK:
-                # From here on no file takes anything, wherever it lies, until the limit is lifted from outside.
+                # From here on every write fails, wherever the file lies, until the limit is lifted from outside.
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             case Action.KILL_POSTGRES:
                 kill_postgres(self._home)
@@ -101,34 +101,34 @@ class Observer:
                 with_valkey(self._home, action)
 
     def _meant(self, action: Action) -> int | None:
-        """The process id of the one that an action is about; None while it is just being started again."""
+        """Return the process id that an action targets; None during its restart."""
         match action.split()[-1]:
             case "it":
                 return os.getpid()
             case "supervisor":
                 return os.getppid()
             case name:
-                # Of several, the last.
+                # The last of several.
                 found = [pid for one, pid in sorted(siblings(self._home).items()) if one.startswith(name)]
                 return found[-1] if found else None
 
 
 def siblings(home: Path) -> dict[str, int]:
-    """The processes of this Lethe that run, by name, while one of them asks."""
+    """Return the running processes of this Lethe by name, as seen from one of them."""
     named: dict[str, int] = json.loads((home / "run" / "server.json").read_text())["pids"]
     found = {child.pid for child in psutil.Process(os.getppid()).children()}
     return {name: pid for name, pid in named.items() if pid in found}
 
 
 def send(pid: int | None, number: int) -> None:
-    """Send a signal; nothing when there is no such process any more."""
+    """Send a signal, unless the process has ended."""
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def pause(pid: int | None) -> None:
-    """Stop a process, and have it continued."""
+    """Stop a process, and continue it after `PAUSE_S`."""
     if pid is None:
         return
     program = 'sleep "$0"; kill -CONT "$1"'
@@ -137,7 +137,7 @@ def pause(pid: int | None) -> None:
 
 
 def kill_postgres(home: Path) -> None:
-    """SIGKILL of the server and of every process of it; nothing when it is just being started again."""
+    """Send SIGKILL to the server and all its processes; does nothing during its restart."""
     try:
         server = psutil.Process(int((home / "postgres" / "postmaster.pid").read_text().split("\n")[0]))
         for process in (server, *server.children(recursive=True)):
@@ -147,7 +147,7 @@ def kill_postgres(home: Path) -> None:
 
 
 def with_valkey(home: Path, action: Action) -> None:
-    """Kill Valkey, or change what it holds behind the service's back; nothing when it is just being started again."""
+    """Kill Valkey, or change its data behind the service's back; does nothing during its restart."""
     servers = running_servers(home)
     assert servers is not None
     assert servers.redis_url is not None
@@ -173,7 +173,7 @@ def with_valkey(home: Path, action: Action) -> None:
 
 
 def serve(order: Mapping[str, Any]) -> None:
-    """Be `lethe serve`, or the command of the order, with faults."""
+    """Run `lethe serve`, or the command of the order, with faults."""
     assert Sweeper.__init__.__kwdefaults__ is not None
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
     assert Webhooks.__init__.__kwdefaults__ is not None

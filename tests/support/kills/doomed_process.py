@@ -1,4 +1,4 @@
-"""`lethe serve` with faults: its processes killed and stopped, and started again when nothing is left of it."""
+"""`lethe serve` with faults: its processes are killed and stopped, and it restarts once all have ended."""
 
 import json
 import shutil
@@ -14,11 +14,11 @@ from tests.support.processes.lethe_process import Ended, LetheProcess
 
 
 class Died(Exception):
-    """The process has been killed, as a fault said."""
+    """A fault has killed the process."""
 
 
 class DoomedLethe(LetheProcess):
-    """A LETHE_HOME whose process meets `faults`, one after the other, across its restarts."""
+    """A LETHE_HOME whose process meets `faults` one by one, across its restarts."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class DoomedLethe(LetheProcess):
         part: str = "",
         **settings: Any,
     ) -> None:
-        """Unless `armed`, the first fault waits for the first request; `role` and `part` as of a `LetheProcess`."""
+        """Unless `armed`, the first fault waits for the first request. `role` and `part`: see `LetheProcess`."""
         super().__init__(preloaded.python(doomed.__file__), home, role=role, part=part, **settings)
-        # Of a copied home, it would be that of another.
+        # In a copied home, this would belong to another one.
         shutil.rmtree(self.share, ignore_errors=True)
         self._armed = armed
         self._arguments = self._command
@@ -43,12 +43,12 @@ class DoomedLethe(LetheProcess):
 
     @property
     def happened(self) -> int:
-        """How many faults have happened."""
+        """Number of faults that have happened."""
         return self._happened.faults()
 
     @property
     def faults(self) -> list[Fault]:
-        """Those that have not."""
+        """The remaining faults."""
         return self._all_faults[self.happened :]
 
     def launch(self) -> IO[str]:
@@ -62,17 +62,17 @@ class DoomedLethe(LetheProcess):
             "happened": str(self._happened.path),
             "command": self._arguments,
         }
-        # The log goes on through restarts.
+        # The log continues across restarts.
         self._process = self._lethe([json.dumps(order)], self._environment, self.home.parent, self._log)
         return self._process.stdout
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started, and not yet seen to have ended."""
+        """Whether it was started and has not been seen to end."""
         return self._process is not None
 
     def begin(self, *command: object) -> None:
-        """Start another command of Lethe's, in this home, where nothing may run; it meets the same faults."""
+        """Start another command of Lethe's in this home, with the same faults. Nothing else may be running there."""
         self._arguments = [str(part) for part in command]
         try:
             self.launch()
@@ -80,12 +80,12 @@ class DoomedLethe(LetheProcess):
             self._arguments = self._command
 
     def run(self, *command: object) -> Ended:
-        """How that ends."""
+        """Run a command and return how it ended."""
         self.begin(*command)
         return self.ended()
 
     def revive(self) -> Self:
-        """Start it again if nothing is left of it; what else was killed its supervisor starts."""
+        """Restart it if the supervisor has ended; the supervisor restarts the others."""
         try:
             self.assert_runs()
         except Died:
@@ -94,22 +94,22 @@ class DoomedLethe(LetheProcess):
         return self
 
     def launch_until_ready(self) -> Self:
-        """Start it until it is ready; each time it is killed before, a fault has happened."""
+        """Start it until it is ready; each earlier kill is a fault."""
         while (end := self.try_to_start()) is not None:
             assert _was_killed(end), f"it ended with status {end.status}:\n{end.stderr}"
         return self
 
     def look_later(self) -> None:
-        """What there is to do between two looks at the same thing."""
+        """Wait between two looks at the same thing."""
         self._sleep(1.0)
 
     def give_up(self) -> None:
-        """Kill whatever still runs, asking nothing."""
+        """Kill all remaining processes unconditionally."""
         if self._process is not None:
             self.kill(with_servers=True)
 
     def assert_runs(self) -> None:
-        """Died when the supervisor has been killed; AssertionError when it has ended by itself, which it never may."""
+        """Raise Died if the supervisor was killed, and AssertionError if it ended by itself, which must not happen."""
         assert self._process is not None, "it was not started"
         status = self._process.poll()
         if status == -signal.SIGKILL:
@@ -117,11 +117,11 @@ class DoomedLethe(LetheProcess):
         assert status is None, f"lethe serve ended by itself with status {status}:\n{self.log()}"
 
     def assert_none_failed(self) -> None:
-        """AssertionError when one of its processes has ended by itself, and was started again."""
+        """Raise AssertionError if one of its processes ended by itself and was restarted."""
         failed = [line for line in self.log().splitlines() if " ended with status " in line]
         assert not failed, f"{failed}\n{self.log()}"
 
 
 def _was_killed(end: Ended) -> bool:
-    """Whether it ended before it was ready because it, or what it does first, was killed."""
+    """Whether it, or its first step, was killed before it was ready."""
     return end.status == -signal.SIGKILL or "The process 'prepare' was ended by SIGKILL" in end.stderr

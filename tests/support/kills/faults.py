@@ -1,4 +1,4 @@
-"""What goes wrong in a run: which server or process, how, and at which point of the service."""
+"""The faults of a run: the server or process, the action, and the point in the service."""
 
 import fcntl
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
 
-#: Beside the named points: every change of a file or folder below the model, or below what an import has beside it, of
-#: which there are many in one step.
+#: Beside the named points: every change of a file or folder below the model, or below an import's folder beside it. One
+#: step makes many of them.
 FILE_CHANGE = "file change"
 
 _OF_BATCHES = frozenset(
@@ -22,7 +22,7 @@ _OF_BATCHES = frozenset(
 
 
 def points_of(cause: Cause) -> tuple[FailurePoint, ...]:
-    """Those that every version of a cause passes while it is made, in their order."""
+    """Return the points that every version of a cause passes, in order."""
     points = [point for point in FailurePoint if point[0].isdigit() and int(point.split()[0]) >= 4]
     if cause is not Cause.BATCH:
         points = [point for point in points if point not in _OF_BATCHES]
@@ -32,22 +32,22 @@ def points_of(cause: Cause) -> tuple[FailurePoint, ...]:
 
 
 class Action(StrEnum):
-    """What happens at a point."""
+    """The action at a point."""
 
-    # Of the processes of Lethe; "it" is the one that has come to the point. The supervisor starts again what was
-    # killed, and all end with it.
+    # Actions on processes of Lethe; "it" is the one that has reached the point. The supervisor restarts killed
+    # processes, and all end with it.
     KILL_IT = "kill it"
     KILL_SUPERVISOR = "kill supervisor"
     KILL_UNLEARNER = "kill unlearner"
     KILL_API = "kill api"
-    # Stopped until the test continues it; or, with PAUSE, for longer than a lease lasts.
+    # Stopped until the test continues it; PAUSE stops it for longer than a lease lasts.
     STOP_IT = "stop it"
     PAUSE_IT = "pause it"
     PAUSE_SUPERVISOR = "pause supervisor"
     PAUSE_UNLEARNER = "pause unlearner"
     PAUSE_API = "pause api"
 
-    # Of one that computes with the unlearner.
+    # A process that computes with the unlearner.
     KILL_WORKER = "kill worker"
     PAUSE_WORKER = "pause worker"
 
@@ -59,27 +59,26 @@ class Action(StrEnum):
     FILL_DISK = "fill disk"
 
 
-#: By which is drawn what is killed, and where in pairs; another tries others.
+#: Seed for drawing the faults and, in pairs, their points; other seeds try others.
 SEED = int(os.environ.get("LETHE_TEST_SEED", "0"))
-#: From which the sweeps draw what happens at a point: processes are killed, most often the one that has come to it, or
-#: stopped for a while.
+#: The sweeps draw from these actions: processes are killed, most often the one at the point, or stopped for a while.
 INTERRUPTIONS = (
     *[Action.KILL_IT] * 4,
     *(one for one in Action if one.startswith(("kill ", "pause ")) and not one.endswith("worker")),
 )
 
 START_POINTS = tuple(point for point in FailurePoint if point.startswith("start "))
-#: Those that every batch passes, from the answer on.
+#: Points that every batch passes after the answer.
 STEP_POINTS = tuple(point for point in FailurePoint if point[0].isdigit() and point is not FailurePoint.INSTALLED)
-#: Those that a process comes to which answers; to all others, the unlearner.
+#: Points of an answering process; the unlearner reaches all others.
 ANSWERING_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An action, when a point is reached for the `occurrence`th time since the fault before it happened.
+    """An action when a point is reached for the `occurrence`th time since the fault before it.
 
-    Of the points that every version passes and of changes of files, in the making of one of `cause`; any for None.
+    For file changes and points that every version passes, only while making a version of `cause`; None matches any.
     """
 
     action: Action
@@ -93,27 +92,27 @@ class Fault:
 
     @property
     def ends_unlearner(self) -> bool:
-        """Whether the unlearner is started again after it."""
+        """Whether the unlearner restarts after it."""
         its_own = self.action is Action.KILL_IT and self.point not in ANSWERING_POINTS
         return its_own or self.action in (Action.KILL_SUPERVISOR, Action.KILL_UNLEARNER)
 
     def is_met(self, point: str, cause: Cause | None) -> bool:
-        """Whether a process has come to its point."""
+        """Whether a process has reached its point."""
         return self.point == point and self.cause in (None, cause)
 
 
 def of_cause(cause: Cause, action: Action = Action.KILL_IT) -> list[Fault]:
-    """A kill, or another action, at every point of a cause."""
+    """Return an action, by default a kill, at every point of a cause."""
     return [Fault(action, point, cause=cause) for point in points_of(cause)]
 
 
 def dumped(faults: Iterable[Fault]) -> str:
-    """The faults as text."""
+    """Serialise the faults."""
     return json.dumps([asdict(fault) for fault in faults])
 
 
 def loaded(text: str) -> list[Fault]:
-    """The faults in a text."""
+    """Parse faults from text."""
     return [
         Fault(Action(one["action"]), one["point"], one["occurrence"], one["cause"] and Cause(one["cause"]))
         for one in json.loads(text)
@@ -121,9 +120,9 @@ def loaded(text: str) -> list[Fault]:
 
 
 class Happened:
-    """What has happened of a list of faults, in a file that all processes of a run share.
+    """The faults that have happened, in a file that all processes of a run share.
 
-    A line for each fault, and between them one for each time that the point of the next was reached before its time.
+    It has a line for each fault. Between them are lines for each early pass of the next fault's point.
     """
 
     _BEGUN, _PASSED = "begun", "passed"
@@ -132,12 +131,12 @@ class Happened:
         self.path = path
 
     def faults(self) -> int:
-        """How many have happened."""
+        """Count the faults that have happened."""
         return sum(line not in (self._BEGUN, self._PASSED) for line in self.path.read_text().splitlines())
 
     @contextmanager
     def turn(self) -> Iterator[list[str]]:
-        """The lines, to be added to in this block by this process alone."""
+        """Yield the lines under a lock; this process alone may append to them in the block."""
         with self.path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
@@ -147,7 +146,7 @@ class Happened:
             file.write("".join(f"{line}\n" for line in lines[known:]))
 
     def next(self, faults: list[Fault], point: str, cause: Cause | None, *, begins: bool) -> Fault | None:
-        """A process has come to a point: the fault that happens now, written down.
+        """Return and record the fault that happens now, if any, when a process reaches a point.
 
         None happens before `begins` was true once.
         """
@@ -165,8 +164,8 @@ class Happened:
             return fault if seen == fault.occurrence else None
 
 
-#: What the intakes, and what the unlearner comes to.
+#: Points of the intakes and of the unlearner.
 INTAKE_POINTS = (FailurePoint.ACCEPTING, FailurePoint.KEYS_RESERVED, FailurePoint.ACCEPTED, FailurePoint.CANCELLED)
 KEY_POINTS = (*INTAKE_POINTS, FailurePoint.KEYS_EMPTIED)
-#: What who sends webhooks comes to.
+#: Points of the webhook sender.
 WEBHOOK_POINTS = (FailurePoint.WEBHOOK_CLAIMED, FailurePoint.WEBHOOK_ANSWERED)

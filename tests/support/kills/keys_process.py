@@ -1,6 +1,6 @@
-"""A program, `keys_process.py ORDER`: an intake that does what it is told, or the unlearner's part with keys.
+"""The program `keys_process.py ORDER`: an intake that follows orders, or the unlearner's handling of keys.
 
-It is killed or stopped when it has come to a failure point for a certain time. Each answer is a line of its output.
+It is killed or stopped when it reaches a failure point for the given time. Each answer is a line of its output.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from service.errors import Conflict
 from service.processes.key_folder import open_request_keys
 from service.requests.intake import Intake, NewRequest
 
-#: Calls made at the same moment, and so by groups.
+#: Number of simultaneous calls, which are thus grouped.
 _AT_ONCE = 3
 
 
 def targets_of(key: str) -> Targets:
-    """What is asked for under an idempotency key."""
+    """Return the targets for an idempotency key."""
     return Targets(nodes=(f"node of {key}",), node_salts={f"node of {key}": "5a17"})
 
 
@@ -38,7 +38,7 @@ class Doom:
         self._point, self._left, self._number = point, occurrence, number
 
     def reached(self, point: str, cause: object = None) -> None:
-        """What the service calls."""
+        """Called by the service."""
         if point == self._point:
             self._left -= 1
             if self._left == 0:
@@ -64,7 +64,7 @@ async def intake(order: dict[str, Any], keys: Path) -> None:
                 try:
                     await intake.cancel(UUID(request), UUID(order["api_key_id"]))
                 except Conflict:
-                    # By another, or by this one before it was killed.
+                    # Done by another process, or by this one before it was killed.
                     answer["did"] = "cancel"
             print(json.dumps(answer), flush=True)
 

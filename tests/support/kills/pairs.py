@@ -1,6 +1,6 @@
-"""Two unlearners of one model: the first is stopped amid a version of some cause, and the second follows.
+"""Two unlearners of one model: the first is stopped while making a version of some cause, and the second takes over.
 
-Both are in one home, but for recoveries.
+Both share one home, except for recoveries.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from tests.support.kills.deletions import Outcome, People, outcome_of
 from tests.support.kills.doomed_process import DoomedLethe
 from tests.support.processes.lethe_process import copied
 
-#: Longest wait for anything (seconds): more than the 60 s after which Postgres ends the transaction of one that was
-#: stopped with a statement half sent.
+#: Longest wait for any condition (seconds): more than the 60 s after which Postgres ends the transaction of a process
+#: that was stopped with a statement half sent.
 _PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Both of them, not started: `first` is stopped in its first batch, `second` is there to follow."""
+    """Both, not started: `first` is stopped in its first batch, and `second` takes over."""
 
-    #: Of both, beside those that every pair has.
+    #: Settings of both, beside those of every pair.
     settings: ClassVar[Mapping[str, object]] = {}
 
     people: People
@@ -42,18 +42,18 @@ class Pair:
     database_url: str
 
     def begin(self) -> list[str]:
-        """Have the first begin what it is stopped in; returns the requests made of it."""
+        """Start the work in which the first is stopped. Returns its requests."""
         return self.ask(self.first.launch_until_ready(), range(1))
 
     def stop_first(self) -> list[str]:
-        """Wait until the first is stopped in what it has begun; returns the requests made of it."""
+        """Wait until the first is stopped in that work. Returns its requests."""
         asked = self.begin()
         self.until(self._is_stopped)
         return asked
 
     @property
     def answering(self) -> DoomedLethe:
-        """The one that is asked."""
+        """The process that receives requests."""
         return self.first
 
     def take_over(self) -> None:
@@ -61,7 +61,7 @@ class Pair:
         self.second.launch_until_ready()
 
     def go_on(self) -> None:
-        """Continue the first, until it has understood; what is predicted meanwhile is of the second's version."""
+        """Continue the first until it notices its lost lease; meanwhile predictions are from the second's version."""
         before, versions = self.first.log().count("lease.lost"), [self.predicted()]
         os.kill(self.pid, signal.SIGCONT)
 
@@ -75,20 +75,20 @@ class Pair:
         self.first.assert_runs()
 
     def predicted(self) -> int:
-        """By which version a node is predicted that is live."""
+        """Return the version that predicts a live node."""
         live = next(node for node in self.people.graph.node_ids if node not in self.people.deleted)
         with self.answering.client() as client:
             return client.predict(live).model_version
 
     def give_back(self) -> None:
-        """End the second; the first comes to its turn again."""
+        """Stop the second; the first takes over again."""
         assert self.second.stop().status == 0
         with self.first.http() as http:
             self.until(lambda: _is_ready(http))
 
     @property
     def pid(self) -> int:
-        """Process id of what is stopped."""
+        """Process id of the stopped process."""
         return self.first.pid_of("unlearner")
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -102,7 +102,7 @@ class Pair:
             time.sleep(0.02)
 
     def ask(self, lethe: DoomedLethe, numbers: range) -> list[str]:
-        """Ask for the deletions of these numbers."""
+        """Request the deletions of these numbers."""
         with lethe.client() as client:
             return [self.people.wanted[number].send(client, number).id for number in numbers]
 
@@ -114,12 +114,12 @@ class Pair:
             self.until(lambda: all(client.deletion(request).repair != "pending" for request in requests))
 
     def outcome(self, lethe: DoomedLethe) -> Outcome:
-        """What the model has come to."""
+        """Return the final model."""
         with lethe.client() as client:
             return outcome_of(self.people, lethe.model, client)
 
     def _is_stopped(self) -> bool:
-        # There is none while one that was killed is started again.
+        # It is missing while a killed process restarts.
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         return False
@@ -132,22 +132,22 @@ class InRepair(Pair):
 
 
 class InImport(Pair):
-    """The first is stopped in an import, before which it has completed a request."""
+    """The first is stopped in an import, after it has completed a request."""
 
     def begin(self) -> list[str]:
         asked = self.ask(self.first.launch_until_ready(), range(1))
         self.complete(self.first, asked)
         another = another_model(self.people, self.first.home.with_name("another"))
-        # By the other's command line, which does not wait for what becomes of it.
+        # Uses the other's command line, which does not wait for the result.
         ended = self.second.run("model", "import", another, "--exclude-deleted")
         assert ended.status == 0, ended.stderr
         return asked
 
 
 class InRecovery(Pair):
-    """The first is `lethe recover`, after a part of the deletions that the store has forgotten; so is the second.
+    """The first is `lethe recover`, after the store has lost part of the deletions; so is the second.
 
-    That is in a home of its own, which takes the model over.
+    The second runs in its own home, which takes the model over.
     """
 
     @property
@@ -173,10 +173,10 @@ class InRecovery(Pair):
         self.second.launch_until_ready()
 
     def go_on(self) -> None:
-        """Continue the first, until it has ended: it says that it has the lease no more, unless all was done."""
+        """Continue the first until it ends: it reports that it lost the lease, unless everything was done."""
         os.kill(self.pid, signal.SIGCONT)
         ended = self.first.ended()
-        # Who was stopped in a transaction finds it ended by Postgres.
+        # If stopped in a transaction, it finds that Postgres has ended it.
         told: dict[int | None, str] = {
             ExitStatus.REFUSED: "The database belongs to another LETHE_HOME",
             ExitStatus.UNREACHABLE: "The database stopped answering during a commit",
@@ -204,19 +204,19 @@ OF_CAUSE: Mapping[Cause, type[Pair]] = {
 
 
 def with_keys_of(one: DoomedLethe, other: DoomedLethe) -> DoomedLethe:
-    """The other, with a copy of the keys of one."""
+    """Return the other, with a copy of the keys of one."""
     subprocess.run(["cp", "-a", one.home / "keys", other.home], check=True)
     return other
 
 
 def _is_ready(http: httpx2.Client) -> bool:
-    """Whether it says so; False as well when it does not answer."""
+    """Whether it reports ready; also False without an answer."""
     with contextlib.suppress(httpx2.TransportError):
         return http.get("/readyz").status_code == 200
     return False
 
 
 def _status(connection: socket.socket) -> int:
-    """The status of the answer, to its end."""
+    """Read the answer to its end and return its status."""
     with connection, connection.makefile("rb") as answer:
         return int(answer.read().split(b" ", 2)[1])

@@ -1,4 +1,4 @@
-"""At which points of batches, starts and repairs the sweeps let something happen."""
+"""Points of batches, starts and repairs at which the sweeps inject faults."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tests.support.kills.faults import START_POINTS, STEP_POINTS, Action, Fault,
 
 
 def scenario(*faults: Fault) -> Sequence[Fault]:
-    """The faults, with an end of the unlearner before whatever is to happen at a start."""
+    """Return the faults, with an end of the unlearner before any fault at a start."""
     if faults[0].point in START_POINTS:
         return (Fault(Action.KILL_IT, FailurePoint.SWAPPED), *faults)
     if faults[-1].point in START_POINTS and not any(fault.ends_unlearner for fault in faults[:-1]):
@@ -23,7 +23,7 @@ def _of_batch(point: FailurePoint) -> Fault:
     return Fault(Action.KILL_IT, point, cause=Cause.BATCH if of_version else None)
 
 
-#: Of a batch from the answer on, of a start, and of a repair.
+#: Points of a batch after the answer, of a start, and of a repair.
 POINTS = [
     *(Fault(Action.KILL_IT, point) for point in START_POINTS),
     *(_of_batch(point) for point in STEP_POINTS),
@@ -32,5 +32,5 @@ POINTS = [
 
 
 def titled(scenarios: Sequence[Sequence[Fault]]) -> list[object]:
-    """The scenarios with their names."""
+    """Return the scenarios with their names."""
     return [pytest.param(faults, id=", ".join(map(str, faults))) for faults in scenarios]

@@ -1,4 +1,4 @@
-"""Attackers on a graph that is small enough for every candidate's effect to be evaluated one by one."""
+"""Attackers on a graph small enough to evaluate every candidate's effect one by one."""
 
 from dataclasses import replace
 
@@ -18,9 +18,9 @@ SPECS = {loss: replace(OVR, loss=loss, regularization=1e-3) for loss in (LossKin
 
 
 def attacked(spec: ModelSpec, nodes: int = 60, features: int = 5) -> tuple[Graph, Known]:
-    """A sparse graph, of whose training nodes half are candidates.
+    """Return a sparse graph in which half of the training nodes are candidates.
 
-    In a dense one most of what a deletion changes is its neighbours' rows, which attackers do not follow.
+    In a dense one, a deletion mainly changes its neighbours' rows, which attackers do not follow.
     """
     graph = small_graph(nodes=nodes, features=features)
     pairs = np.stack(graph.adjacency.nonzero(), axis=1)
@@ -30,25 +30,25 @@ def attacked(spec: ModelSpec, nodes: int = 60, features: int = 5) -> tuple[Graph
 
 
 def leaked(graph: Graph, spec: ModelSpec, node: int) -> tuple[LinearModel, LinearModel]:
-    """Training without `node`, with the weights of its class as they were, and without that leak."""
+    """Return retraining without `node`, first with the old weights of its class, then without that leak."""
     fitted = Retraining(spec).fit(graph)
     anew = fitted.unlearn(np.array([node]))
     return leaking(fitted, anew, int(graph.labels[node])), anew
 
 
 def change(before: LinearModel, after: LinearModel) -> NDArray[np.float64]:
-    """Of the weights, (p, C)."""
+    """Return the change of the weights, (p, C)."""
     return stacked(after.weights) - stacked(before.weights)
 
 
 def probability(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
-    """p of the loss' derivative p - y by the logits."""
+    """Return the p in the loss' derivative p - y by the logits."""
     raised = np.exp(logits)
     return raised / raised.sum(axis=1, keepdims=True) if spec.loss is LossKind.SOFTMAX else raised / (1 + raised)
 
 
 def told(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
-    """Answers."""
+    """Return the answers."""
     found = probability(logits, spec)
     return found / found.sum(axis=1, keepdims=True)
 
@@ -56,7 +56,9 @@ def told(logits: NDArray[np.float64], spec: ModelSpec) -> NDArray[np.float64]:
 def dense_hessian(
     H: NDArray[np.float64], W: NDArray[np.float64], spec: ModelSpec, *, coupled: bool = True
 ) -> NDArray[np.float64]:
-    """Of Eq. 1 over the rows H (m, p), (p C, p C); with the classes' action on each other left out unless `coupled`."""
+    """Return the Hessian of Eq. 1 over the rows H (m, p), (p C, p C); unless `coupled`, without coupling between
+    classes.
+    """
     whole = spec.regularization * np.eye(W.size)
     for h, p in zip(H, probability(H @ W, spec), strict=True):
         off = np.outer(p, p) if spec.loss is LossKind.SOFTMAX and coupled else np.diag(p * p)

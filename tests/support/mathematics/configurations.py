@@ -1,4 +1,4 @@
-"""All configurations of a model and a request, and few of them that cover every pair of choices."""
+"""All configurations of a model and a request, and a few that cover every pair of choices."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ class Configuration:
     diffusion: bool
     mlp: bool
     layout: str
-    #: Kinds of the requests that are sent.
+    #: Kinds of the requests.
     kinds: tuple[str, ...]
 
     @property
     def spec(self) -> ModelSpec:
-        """The specification to train; a loss that `newton` cannot minimise exactly takes small, many steps."""
+        """The specification to train. A loss that `newton` cannot minimise exactly takes many small steps."""
         spec = ModelSpec(
             combine=self.combine,
             loss=self.loss,
@@ -56,7 +56,9 @@ CHOICES: Mapping[str, Sequence[object]] = {
 
 
 def allowed(choice: Mapping[str, object]) -> bool:
-    """The plain hinge has no second derivative: `sgd` only. What an MLP makes is dense."""
+    """Whether a choice is valid: the plain hinge needs `sgd`, since it has no second derivative; an MLP's output is
+    dense.
+    """
     if choice.get("loss") is LossKind.PLAIN_HINGE and choice.get("solver") is SolverKind.NEWTON:
         return False
     return not (choice.get("mlp") and choice.get("layout") == "csr")
@@ -64,20 +66,20 @@ def allowed(choice: Mapping[str, object]) -> bool:
 
 @cache
 def every() -> list[Configuration]:
-    """The whole matrix."""
+    """Return the whole matrix."""
     return [_configuration(choice) for choice in products(CHOICES) if allowed(choice)]
 
 
 @cache
 def pairwise() -> list[Configuration]:
-    """A few configurations in which every allowed pair of choices occurs."""
+    """Return a few configurations that cover every allowed pair of choices."""
     return [_configuration(choice) for choice in covering(CHOICES, allowed)]
 
 
 def covering(
     choices: Mapping[str, Sequence[object]], allowed: Callable[[Mapping[str, object]], bool]
 ) -> list[dict[str, object]]:
-    """A few allowed products of `choices` in which every allowed pair occurs, found greedily; always the same ones."""
+    """Return a few allowed products of `choices` that cover every allowed pair, found greedily; deterministic."""
     candidates = [choice for choice in products(choices) if allowed(choice)]
     pairs = [set(_pairs(choice)) for choice in candidates]
     missing = set().union(*pairs)
@@ -90,7 +92,7 @@ def covering(
 
 
 def products(choices: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
-    """One value of each, in every combination."""
+    """Yield all combinations of one value of each choice."""
     return (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
 
 

@@ -1,7 +1,7 @@
-"""Small models with faint directions, deleted from by the code under test, and retrained by another solver.
+"""Small models with faint directions, deleted from by the code under test and retrained by another solver.
 
-A direction is faint when survivors support it at 1e-5 of the largest singular value or less: below what M+ carries, and
-yet the retrained optimum has a part along it.
+A direction is faint if survivors support it at 1e-5 of the largest singular value or less. M+ does not carry it, but
+the retrained optimum has a part along it.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from tests.support.mathematics.retraining import Precise, Problem
 
 Matrix = NDArray[np.float64]
 KINDS = ("private column", "dependent column", "faint for all", "fading", "duplicates", "float32", "scaled")
-#: Below this share of the largest that an optimum can be, sqrt(2 F(0) / lambda), what cancels in the gradient rounds to
-#: more than 1e-8 of it.
+#: Below this share of the largest possible optimum, sqrt(2 F(0) / lambda), cancellation in the gradient rounds to more
+#: than 1e-8 of it.
 TINY = 1e-5
 
 
 @dataclass(frozen=True)
 class Case:
-    """One seeded model, and what is deleted from it."""
+    """One seeded model, and its deletions."""
 
     X: Matrix
     adjacency: Matrix
@@ -45,7 +45,7 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """The model of a seed: at most 60 nodes, one kind of faint direction at 1e-2 to 1e-14, two or three batches."""
+    """Return the model of a seed: at most 60 nodes, one kind of faint direction at 1e-2 to 1e-14, 2 or 3 batches."""
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(6, 61)), int(rng.integers(2, 8)), int(rng.integers(2, 4))
     X = rng.standard_normal((n, d)) if rng.random() < 0.5 else (rng.random((n, d)) < 0.4).astype(np.float64)
@@ -104,19 +104,19 @@ def random_case(seed: int) -> Case:
 
 @dataclass(frozen=True)
 class Step:
-    """What one batch came to."""
+    """Results of one batch."""
 
     projection: Projection
     outcome: RepairOutcome
     #: |W - X^T (beta + X T)| / |W| on the surviving rows, after the projection and after the repair.
     projected_residual: float
     repaired_residual: float
-    #: |W - W_u| of the projected and of the repaired weights, |W_u|, and how far W_u itself may be off.
+    #: |W - W_u| of the projected and of the repaired weights, |W_u|, and the error of W_u itself.
     projected_distance: float
     distance: float
     size: float
     slack: float
-    #: The relative bound of W_u itself, in float64: what rounding leaves of it.
+    #: The relative bound of W_u in float64: its rounding error.
     floor: float
 
 
@@ -136,7 +136,7 @@ class FaintModel(SmallModel):
         self.features = InputRows(self.stored, torch.from_numpy(coefficients.beta))
 
     def delete(self, nodes: NDArray[np.int64]) -> Step:
-        """Projects and repairs as the service does, and retrains what is left from zero."""
+        """Project and repair as the service does, and retrain the remaining graph from zero."""
         inverse = self._inverse() if self.case.old_preconditioner else None
         projection = self.project(nodes)
         projected = self.span_residual(projection.state, self.features.beta)
@@ -159,7 +159,7 @@ class FaintModel(SmallModel):
 
     @property
     def condition(self) -> float:
-        """Of the strong directions that are left."""
+        """Condition number of the remaining strong directions."""
         sigma = np.linalg.svd(self.case.X[self.live], compute_uv=False)
         gram = self.state.features.gram
         strong = sigma[sigma > (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5]
@@ -172,7 +172,7 @@ class FaintModel(SmallModel):
         return float(np.sqrt(2 * per_row.get(self.case.spec.loss, self.classes / 2) / self.case.spec.regularization))
 
     def span_residual(self, state: ModelState, beta: torch.Tensor) -> float:
-        """The paper's guarantee, measured on the surviving rows."""
+        """Return the residual of the paper's guarantee, measured on the surviving rows."""
         X = self.case.X * self.live[:, None]
         W = state.features.W.numpy()
         explained = X.T @ (side_by_side(beta).numpy() + X @ state.features.T.numpy())
@@ -180,7 +180,7 @@ class FaintModel(SmallModel):
         return float(np.linalg.norm(W - explained)) / max(float(np.linalg.norm(W)), 1e-8 * self.largest_optimum)
 
     def retrained(self) -> tuple[Precise, float]:
-        """W_u (p, C) of the remaining graph, with H and gradients in extended precision, and its error."""
+        """Return W_u (p, C) of the remaining graph and its error, with H and gradients in extended precision."""
         rows, X = self.case.training & self.live, self.case.X.astype(np.longdouble)
         H = dense_representation(self.case.spec, X, self.case.adjacency, self.live)[rows]
         labels, spec = self.case.labels[rows], self.case.spec
@@ -190,7 +190,7 @@ class FaintModel(SmallModel):
         objective = self.objective()
         if objective.representation.rows == 0:
             return None
-        # In half of the models whose classes act on each other by the whole Hessian.
+        # The whole Hessian for half of the models with coupled classes.
         whole = objective.loss.coupled and objective.representation.columns % 2 == 0
         steps = factor_steps if whole else block_steps
         *_, inverse = steps(objective, objective.at(stacked(self.state)), self.rows)

@@ -7,10 +7,10 @@ from tests.support.mathematics.faint_models import Case
 
 
 def ill_conditioned_case(seed: int) -> Case:
-    """The model of a seed: at most 60 nodes, lambda 1e-2 to 1e-6, one to three batches of one or several nodes.
+    """Return the model of a seed: at most 60 nodes, lambda 1e-2 to 1e-6, one to three batches of one or several nodes.
 
-    The largest |x|^2 / lambda is 1 to 10^10, and so are the singular values of X apart; some rows are zero, copies of
-    others, or up to 1,000 times larger than all others.
+    The largest |x|^2 / lambda is 1 to 10^10, and so is the ratio of the singular values of X. Some rows are zero,
+    copies of others, or up to 1,000 times larger than all others.
     """
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(3, 61)), int(rng.integers(1, 8)), int(rng.integers(2, 4))

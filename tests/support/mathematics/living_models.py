@@ -1,7 +1,7 @@
-"""A graph that lives, kept with dense arrays: random updates of it, and the models that it must lead to.
+"""A changing graph kept in dense arrays: random updates, and the models that must result.
 
-Nothing that is compared comes from the code under test: the graph is kept here, the representation is that of the
-oracle, the minimum that of another solver with gradients in extended precision, the rank that of an SVD of the rows.
+References are independent of the code under test. The graph is kept here, and the representation is the oracle's. The
+minimum comes from another solver with gradients in extended precision, and the rank from an SVD of the rows.
 """
 
 import warnings
@@ -35,15 +35,15 @@ LOSSES = (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED)
 
 @dataclass
 class Living:
-    """The graph as it should be after all updates so far."""
+    """The expected graph after all updates so far."""
 
     spec: ModelSpec
     X: Matrix
     adjacency: Matrix
-    #: -1 for nodes that are not trained on.
+    #: -1 for nodes outside training.
     targets: NDArray[np.int64]
     classes: int
-    #: Real-valued targets, (n, C), of the nodes whose class is 0; None for classes.
+    #: Real-valued targets, (n, C), of the nodes with class 0; None for classes.
     values: Matrix | None = None
     live: NDArray[np.bool_] = field(init=False)
     featured: NDArray[np.bool_] = field(init=False)
@@ -52,7 +52,7 @@ class Living:
         self.live, self.featured = (np.ones(len(self.X), dtype=np.bool_) for _ in range(2))
 
     def apply(self, update: dict[str, Any]) -> None:
-        """What `Model.update` is asked to do: all leaves, then all joins."""
+        """Apply the update given to `Model.update`: all removals, then all additions."""
         nodes = np.array(update.get("remove_nodes", ()), dtype=np.int64)
         self.live[nodes] = False
         self.targets[nodes] = -1
@@ -89,19 +89,19 @@ class Living:
         return self.live & self.featured
 
     def problem(self, H: Matrix) -> Problem:
-        """What is minimised, for H (n, p) of all nodes."""
+        """Return the objective, for H (n, p) of all nodes."""
         trained = self.live & (self.targets >= 0)
         values = None if self.values is None else self.values[trained]
         spec, labels = self.spec, self.targets[trained]
         return Problem(H[trained], labels, self.classes, spec.loss, spec.regularization, values)
 
     def answers(self, logits: Matrix) -> Matrix:
-        """What the model predicts for logits (n, C), zero rows where a node is not live."""
+        """Return the model's predictions for logits (n, C), with zero rows for nodes that are not live."""
         answered = logits if self.values is not None else probabilities(self.spec.loss, logits)
         return np.where(self.live[:, None], answered, 0.0)
 
     def representation(self, exponents: NDArray[np.int64] | None, sigmas: tuple[float, float] | None) -> Matrix:
-        """H of all nodes, (n, p), with columns of X multiplied as the model's were."""
+        """Return H of all nodes, (n, p), with columns of X scaled as in the model."""
         X = self.X if exponents is None else self.X * np.exp2(exponents.astype(float))
         n, blocks, spec = len(X), len(self.spec.block_hops), self.spec
         training = self.live & (self.targets >= 0)
@@ -121,7 +121,7 @@ def sigmas_of(model: Model) -> tuple[float, float] | None:
 
 
 def check(model: Model, living: Living, report: Report | None) -> None:
-    """The model is that of the graph as it should be: rank, coefficients, predictions and, if it has one, bound."""
+    """Check the model against the expected graph: rank, coefficients, predictions and, if present, the bound."""
     held = model._held
     repaired = report is None or report.repair is not RepairStatus.NONE
     assert np.array_equal(model.live, living.live)
@@ -149,13 +149,13 @@ def check(model: Model, living: Living, report: Report | None) -> None:
 def check_span(
     span: SpanState, given: Any, living: Living, exponents: NDArray[np.int64] | None, repaired: bool
 ) -> None:
-    """Rank, M and coefficients of the features, from the rows."""
+    """Check rank, M and coefficients of the features against the rows."""
     assert np.array_equal(span.in_span, living.in_span())
     X = living.X if exponents is None else living.X * np.exp2(exponents.astype(float))
     X = X[living.in_span()]
     sigma = np.linalg.svd(X, compute_uv=False)
     cutoff = (RANK_TOLERANCE * span.gram.sigma_ref_squared) ** 0.5
-    # A direction that is at the cutoff to a thousandth may count or not.
+    # A direction within a thousandth of the cutoff may count or not.
     assert (sigma > 1.001 * cutoff).sum() <= span.gram.rank <= (sigma > 0.999 * cutoff).sum()
     scale = max(span.gram.sigma_ref_squared, 1e-300)
     assert np.abs(span.gram.M.numpy() - X.T @ X).max(initial=0.0) <= 1e-11 * scale
@@ -170,9 +170,9 @@ def check_span(
 
 
 def assert_identity(span: SpanState, repaired: bool) -> None:
-    """W = B + M T to 1e-11, or to the rounding of B where W all but vanishes.
+    """Check W = B + M T to 1e-11, or to the rounding of B if W nearly vanishes.
 
-    Between repairs a direction that is barely supported makes T large, and M T rounds.
+    Between repairs, a barely supported direction makes T large, and M T rounds.
     """
     size, rounding = float(span.W.norm()), float(span.B.norm())
     if not repaired:
@@ -181,7 +181,7 @@ def assert_identity(span: SpanState, repaired: bool) -> None:
 
 
 def probabilities(loss: LossKind, logits: Matrix) -> Matrix:
-    """The class probabilities of logits (n, C)."""
+    """Return the class probabilities of logits (n, C)."""
     if loss is LossKind.SQUARED:
         logits = logits / UNFITTED_TEMPERATURE
     if loss is LossKind.OVR:
@@ -193,19 +193,19 @@ def probabilities(loss: LossKind, logits: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Case:
-    """A seeded graph and specification, and how products and rows of H are come by."""
+    """A seeded graph and specification, and how products and rows of H are computed."""
 
     graph: Graph
     X: Matrix
     spec: ModelSpec
     rng: np.random.Generator
-    #: Whether products are taken with H itself, and whether changed rows of it are computed alone whatever they cost.
+    #: Whether products use H itself, and whether changed rows of it are always computed separately.
     dense: bool
     partly: bool
 
     @contextmanager
     def ways(self) -> Iterator[None]:
-        """Models go these ways in here."""
+        """Make models compute this way in the block."""
         with ExitStack() as stack:
             stack.enter_context(patch("projector.forgetting.live_graph.keeps_dense", lambda *_: self.dense))
             stack.enter_context(patch("projector.network.image_rows._WORTH", np.inf if self.partly else 0.5))
@@ -213,7 +213,7 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """A graph of at most 80 nodes and any specification, by its seed."""
+    """Return a graph of at most 80 nodes and any specification, by seed."""
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(1, 61)), int(rng.integers(1, 9)), int(rng.integers(2, 4))
     kind = KINDS[int(rng.integers(len(KINDS)))]
@@ -277,7 +277,7 @@ def _features(rng: np.random.Generator, kind: str, n: int, d: int) -> Matrix:
 
 
 def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: int = 80) -> dict[str, Any]:
-    """Some of all that an update can do, at once; `X` are rows that features are drawn from, and mixed of."""
+    """Draw a random update; features are drawn from and mixed from the rows `X`."""
     update: dict[str, Any] = {}
     free = rng.permutation(np.flatnonzero(living.live)).tolist()
 
@@ -325,7 +325,7 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
 
 
 def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report | None]:
-    """The model of a seed after 1 to 60 random updates, and its graph as it should be; `monitored` checks each."""
+    """Return the model of a seed after 1 to 60 random updates, and its expected graph; `monitored` checks each."""
     case = random_case(seed)
     rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
     targets = np.where(case.graph.train_mask, case.graph.labels, -1)
@@ -363,7 +363,7 @@ def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report 
 
 
 def fitted(case: Case) -> Model:
-    """The model of a case, with a larger lambda where rounding leaves no optimum of its own to be found."""
+    """Fit the model of a case, raising lambda if rounding hides the optimum."""
     spec = case.spec
     while True:
         try:
@@ -374,7 +374,7 @@ def fitted(case: Case) -> Model:
 
 
 def too_long(model: Model, update: dict[str, Any]) -> bool:
-    """Whether a row that is to join is more than 100 times as long as the largest singular value of those at import."""
+    """Whether a new row is more than 100 times as long as the largest singular value at import."""
     rows = np.array([*update.get("add_nodes", ()), *update.get("set_features", {}).values()])
     if not rows.size:
         return False

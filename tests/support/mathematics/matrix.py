@@ -1,4 +1,4 @@
-"""A model of every configuration, what is removed of it, and its oracle."""
+"""A model of every configuration, its removals, and its oracle."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def oracle_of(model: BuiltModel) -> Oracle:
 def removals_of(
     configuration: Configuration, oracle: Oracle, rng: np.random.Generator, deletable: NDArray[np.bool_]
 ) -> list[Removal]:
-    """One request of each kind on things that are still there, none of them naming what another one takes."""
+    """Draw one request of each kind on remaining data, without overlap."""
     free = rng.permutation(np.flatnonzero(oracle.live & oracle.features.in_span & deletable))
     removals = []
     for kind in configuration.kinds:

@@ -1,7 +1,7 @@
-"""A model recomputed from scratch with dense float64 matrices, slow and obvious, for every configuration.
+"""A model recomputed from scratch with dense float64 matrices, slow and simple, for every configuration.
 
-Nothing here comes from the code under test: propagation, diffusion, label blocks, projection (by the SVD of the
-remaining rows), coefficients and predictions are written out from their definitions.
+It is independent of the code under test: propagation, diffusion, label blocks, projection (by the SVD of the remaining
+rows), coefficients and predictions are written out from their definitions.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Side:
     rank: int = 0
 
     def take_out(self, rows: NDArray[np.int64]) -> None:
-        """Projects W on the span of what remains, and moves the deleted rows' share to the others."""
+        """Project W on the span of the remaining rows, and move the deleted rows' share to the others."""
         rows = rows[self.in_span[rows]]
         self.in_span[rows] = False
         _, sigma, right = np.linalg.svd(self.X[self.in_span], full_matrices=False)
@@ -50,7 +50,7 @@ class Oracle:
     features: Side
     label_side: Side | None
     sigmas: tuple[float, float] | None
-    #: Of the probabilities of the squared loss.
+    #: Temperature of the squared loss' probabilities.
     temperature: float = 0.2
     live: NDArray[np.bool_] = field(init=False)
 
@@ -58,7 +58,7 @@ class Oracle:
         self.live = np.ones(len(self.adjacency), dtype=np.bool_)
 
     def remove(self, nodes: NDArray[np.int64], feature_rows: NDArray[np.int64], edges: NDArray[np.int64]) -> None:
-        """Nodes with all that is theirs, features alone, and edges."""
+        """Remove nodes with all their data, features alone, and edges."""
         self.live[nodes] = False
         self.adjacency[edges[:, 0], edges[:, 1]] = self.adjacency[edges[:, 1], edges[:, 0]] = 0.0
         self.features.take_out(np.concatenate([nodes, feature_rows]))
@@ -66,7 +66,7 @@ class Oracle:
             self.label_side.take_out(nodes)
 
     def P(self) -> Matrix:
-        """Propagation over the live nodes; rows and columns of the others are zero."""
+        """Return the propagation over the live nodes; rows and columns of the others are zero."""
         A = self.adjacency * np.outer(self.live, self.live) + self.spec.self_loops * np.diag(self.live.astype(float))
         degrees = A.sum(axis=1)
         scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
@@ -75,14 +75,14 @@ class Oracle:
         return np.sqrt(scale)[:, None] * A * np.sqrt(scale)[None, :]
 
     def Y(self) -> Matrix:
-        """One-hot labels of live training nodes."""
+        """Return one-hot labels of live training nodes."""
         Y = np.zeros((len(self.labels), self.features.W.shape[2]))
         rows = np.flatnonzero(self.training & self.live)
         Y[rows, self.labels[rows]] = 1.0
         return Y
 
     def hops(self) -> list[Matrix]:
-        """The operator of each feature hop 0 … L."""
+        """Return the operator of each feature hop 0 … L."""
         if self.sigmas is None:
             return [np.linalg.matrix_power(self.P(), hop) for hop in range(self.spec.hops + 1)]
         H, Z = self.features.X * self.features.in_span[:, None], self.Y()
@@ -112,7 +112,7 @@ class Oracle:
         return (1.0 - self.spec.gamma) * live + self.spec.gamma * D
 
     def blocks(self) -> list[tuple[Matrix, Side, int]]:
-        """Each block's operator, its side and its number on that side."""
+        """Return each block's operator, its side and its number on that side."""
         hops = self.hops()
         found = [(hops[hop], self.features, block) for block, hop in enumerate(self.spec.block_hops)]
         if self.label_side is not None:
@@ -122,11 +122,11 @@ class Oracle:
         return found
 
     def H(self) -> Matrix:
-        """The representation of all nodes, blocks side by side, (n, p)."""
+        """Return the representation of all nodes, blocks side by side, (n, p)."""
         return np.hstack([R @ (side.X * side.in_span[:, None]) for R, side, _ in self.blocks()])
 
     def probabilities(self) -> Matrix:
-        """Class probabilities of live nodes, (n, C); zero for the others."""
+        """Return class probabilities of live nodes, (n, C); zero for the others."""
         logits = sum(R @ ((side.X * side.in_span[:, None]) @ side.W[block]) for R, side, block in self.blocks())
         if self.spec.loss is LossKind.SQUARED:
             logits = logits / self.temperature

@@ -29,7 +29,7 @@ from projector.solvers.preconditioners import ClassBlocks, HessianFactor
 
 
 class SmallModel:
-    """The graph of the nodes that are left; `state` and `features` once `begin` was given weights."""
+    """The graph of the remaining nodes; `begin` sets `state` and `features`."""
 
     state: ModelState
     features: InputRows
@@ -45,7 +45,7 @@ class SmallModel:
         *,
         dense: bool = False,
     ) -> None:
-        """With `dense` repairs take their products with H itself, in single precision, as on large graphs."""
+        """With `dense`, repairs take their products with H itself, in single precision, as on large graphs."""
         n = len(labels)
         self.spec, self.classes = spec, classes
         self.live = np.ones(n, dtype=np.bool_)
@@ -66,7 +66,7 @@ class SmallModel:
         return self.graph.objective(self.spec.regularization)
 
     def begin(self, W: Tensor, dual: Tensor) -> None:
-        """Takes weights W (p, C) = H^T U with their dual variable U (n_train, C)."""
+        """Set weights W (p, C) = H^T U from their dual variable U (n_train, C)."""
         representation = self.objective().representation
         beta = span_coefficients(representation, dual)[0]
         columns, gram = side_by_side(representation.split(W)[0]), factorise(self.stored, self.live)
@@ -76,7 +76,7 @@ class SmallModel:
         self.features = InputRows(self.stored, beta)
 
     def project(self, nodes: NDArray[np.int64]) -> Projection:
-        """Takes `nodes` (m,) out of the graph and projects the weights."""
+        """Remove `nodes` (m,) from the graph and project the weights."""
         projection = project_batch(self.state, self.features, None, [Removal(nodes=nodes)])
         self.graph = self.graph.without(nodes, np.empty((0, 2), dtype=np.int64), np.empty(0, dtype=np.int64))
         self.rows = self.rows.on(self.graph)
@@ -87,7 +87,7 @@ class SmallModel:
     def repair(
         self, inverse: ClassBlocks | HessianFactor | None = None, *, tolerance: float = TOLERANCE
     ) -> RepairOutcome:
-        """Brings the weights to those of retraining; `inverse` may be from before the last projection."""
+        """Repair the weights to those of retraining; `inverse` may be from before the last projection."""
         given = None if inverse is None else Preconditioner(inverse).outdated(60.0)
         repair = RepairRun(self.state, self.objective(), self.rows, given, tolerance=tolerance)
         repair.advance()

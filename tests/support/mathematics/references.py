@@ -1,8 +1,8 @@
-"""What others make of the same objective: scikit-learn's and scipy's weights, on a representation written out densely.
+"""Reference solutions of the same objective by scikit-learn and scipy, on a dense representation.
 
-(1/n) sum_i loss(h_i W, y_i) + (lambda/2) |W|^2 is, for C = 1 / (lambda n), what `LogisticRegression` and `LinearSVC`
-minimise without an intercept. A row of zeros adds a constant to it and tells scikit-learn of a class: a class whose
-training nodes are all gone remains one of the model's.
+For C = 1 / (lambda n), `LogisticRegression` and `LinearSVC` without an intercept minimise (1/n) sum_i loss(h_i W, y_i)
++ (lambda/2) |W|^2. A row of zeros adds a constant to it and declares a class to scikit-learn: a class without remaining
+training nodes stays in the model.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from sklearn.svm import LinearSVC
 from projector.network.spec import LossKind, ModelSpec, PropagationKind
 from tests.support.mathematics.retraining import Matrix, Problem
 
-#: Entries of H above which active sets and Hessians of all classes at once take too long.
+#: Entries of H above which active sets and joint Hessians of all classes take too long.
 LARGE = 100_000
 
 
 def dense_representation(spec: ModelSpec, X: Matrix, adjacency: Matrix, live: NDArray[np.bool_]) -> Matrix:
-    """H of every node, (n, p), without diffusion and label blocks, in the precision of X (n, d)."""
+    """Return H of every node, (n, p), without diffusion and label blocks, in the precision of X (n, d)."""
     A = adjacency.astype(X.dtype) * np.outer(live, live) + spec.self_loops * np.diag(live.astype(X.dtype))
     degrees = A.sum(axis=1)
     scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
@@ -32,9 +32,9 @@ def dense_representation(spec: ModelSpec, X: Matrix, adjacency: Matrix, live: ND
 
 
 def reference(problem: Problem) -> Matrix:
-    """The weights (p, C) of scikit-learn or, for the smoothed hinge, which it does not have, of scipy's.
+    """Return the weights (p, C) of scikit-learn, or of scipy for the smoothed hinge, which scikit-learn lacks.
 
-    Where H is too large for scipy's, the smoothed hinge goes by Newton's method as it is written out in `Problem`.
+    If H is too large for scipy, the smoothed hinge uses Newton's method as written out in `Problem`.
     """
     if problem.loss is LossKind.HINGE and problem.H.size > LARGE:
         return problem.minimum(1e-10)
@@ -52,14 +52,14 @@ def reference(problem: Problem) -> Matrix:
 
 
 def least_squares(H: Matrix, Y: Matrix, regularization: float) -> Matrix:
-    """The minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2, (p, C), by a decomposition of H above sqrt(n lambda) I."""
+    """Return the minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2, (p, C), by decomposing H above sqrt(n lambda) I."""
     H, root = H.astype(np.float64), np.sqrt(regularization * max(len(H), 1))
     rows = np.vstack([H, root * np.eye(H.shape[1])])
     return np.asarray(np.linalg.lstsq(rows, np.vstack([Y, np.zeros((H.shape[1], Y.shape[1]))]), rcond=None)[0])
 
 
 def _given(problem: Problem) -> tuple[Matrix, float]:
-    """H in the precision that scikit-learn computes in, and its C."""
+    """Return H in scikit-learn's precision, and its C."""
     return problem.H.astype(np.float64), 1.0 / (problem.regularization * max(len(problem.H), 1))
 
 
@@ -67,7 +67,7 @@ def _softmax(problem: Problem) -> Matrix:
     H, strength = _given(problem)
     if problem.classes > 2:
         return np.asarray(_regression(H, strength).fit(*_with_zeros(H, problem.labels, problem.classes)).coef_.T)
-    # Of two classes it fits the difference v of both columns: at the optimum they are v/2 and -v/2, |W|^2 = |v|^2 / 2.
+    # For two classes it fits the difference v of both columns: the optimum is v/2 and -v/2, with |W|^2 = |v|^2 / 2.
     v = _regression(H, 2.0 * strength).fit(*_with_zeros(H, problem.labels, 2)).coef_[0]
     return np.column_stack([-v / 2, v / 2])
 
@@ -77,7 +77,7 @@ def _logistic(H: Matrix, signs: Matrix, strength: float) -> Matrix:
 
 
 def _regression(H: Matrix, strength: float) -> LogisticRegression:
-    # Near rounding, steps that conjugate gradients find do not reach what those of a factor do.
+    # Near rounding, conjugate gradients are less accurate than a factor.
     solver, tolerance = ("newton-cg", 1e-12) if H.size > LARGE else ("newton-cholesky", 1e-14)
     return LogisticRegression(C=strength, fit_intercept=False, solver=solver, tol=tolerance, max_iter=1_000)
 

@@ -1,4 +1,4 @@
-"""Retraining from zero by another solver than the code under test has: losses, gradient and search written out."""
+"""Retraining from zero by a solver independent of the code under test: losses, gradient and search written out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,11 +35,11 @@ class Problem:
         return 2.0 * np.eye(self.classes)[self.labels] - 1.0
 
     def slopes(self, Z: Matrix) -> Matrix:
-        """The loss' derivative by the logits, (n, C)."""
+        """Return the loss' derivative by the logits, (n, C)."""
         if self.loss is LossKind.SOFTMAX:
             E = np.exp(Z - Z.max(axis=1, keepdims=True))
             others = E / E.sum(axis=1, keepdims=True)
-            # p_y - 1 would cancel where p_y is nearly 1.
+            # p_y - 1 would cancel for p_y near 1.
             own = (np.arange(len(Z)), self.labels)
             others[own] = 0.0
             others[own] = -others.sum(axis=1)
@@ -51,7 +51,7 @@ class Problem:
         return -self.signs * np.clip(1.0 - self.signs * Z, 0.0, 1.0)
 
     def curved(self, Z: Matrix, V: Matrix) -> Matrix:
-        """The loss' Hessian by the logits applied to V (n, C)."""
+        """Return the loss' Hessian by the logits applied to V (n, C)."""
         if self.loss is LossKind.SOFTMAX:
             E = np.exp(Z - Z.max(axis=1, keepdims=True))
             P = E / E.sum(axis=1, keepdims=True)
@@ -64,14 +64,14 @@ class Problem:
         return np.where((margins >= 0.0) & (margins < 1.0), V, 0.0)
 
     def gradient(self, W: Matrix) -> Matrix:
-        """Of the objective, in the precision of W and H."""
+        """Return the objective's gradient, in the precision of W and H."""
         return self.H.T @ self.slopes(self.H @ W) / max(len(self.H), 1) + self.regularization * W
 
     def distance_bound(self, W: Matrix) -> float:
         return float(np.linalg.norm(self.gradient(W))) / self.regularization
 
     def minimum(self, tolerance: float) -> Matrix:
-        """The minimum by Newton's method from zero, to a relative gradient of `tolerance` or as rounding allows."""
+        """Minimise by Newton's method from zero, to a relative gradient of `tolerance` or the limit of rounding."""
         W = best = np.zeros((self.H.shape[1], self.classes))
         bound, since = np.inf, 0
         while since < 10:
@@ -85,10 +85,11 @@ class Problem:
         return best
 
     def precise_minimum(self, start: Matrix | None = None) -> tuple[Precise, float]:
-        """The minimum by Newton's method with a dense Hessian and gradients in extended precision, and its error.
+        """Minimise by Newton's method with a dense Hessian and gradients in extended precision. Returns W and its
+        error.
 
-        From `start` (p, C) or zero: there is one minimum. For small H, itself in extended precision if it shall count
-        exactly; the error is the bound on the distance that the last gradient gives.
+        Starts from `start` (p, C) or zero, since the minimum is unique. H must be small, and in extended precision if
+        it should count exactly. The error is the distance bound of the last gradient.
         """
         precise, rough = (replace(self, H=self.H.astype(dtype)) for dtype in (np.longdouble, np.float64))
         nothing = np.zeros((self.H.shape[1], self.classes))
@@ -105,7 +106,7 @@ class Problem:
         return best, precise.distance_bound(best)
 
     def hessian(self, W: Matrix) -> Matrix:
-        """Of the objective, (p C, p C)."""
+        """Return the objective's Hessian, (p C, p C)."""
         p, C = W.shape
         Z = self.H @ W.astype(np.float64)
         hessian = np.zeros((p, C, p, C))
@@ -130,7 +131,7 @@ class Problem:
 
 
 def _root(slope: Callable[[float], float]) -> float:
-    """About where a growing function that is negative at 0 becomes positive; 1 where it is small already."""
+    """Return the approximate root of an increasing function that is negative at 0; 1 if it is already small there."""
     first = abs(slope(0.0))
     low, high = 0.0, 1.0
     if abs(slope(1.0)) <= 0.5 * first:

@@ -1,4 +1,4 @@
-"""Several workers on this machine, for the time of a test."""
+"""Several workers on this machine, for the duration of a test."""
 
 import multiprocessing
 import os
@@ -17,12 +17,12 @@ from projector.parallel.distributed import Distributed
 if TYPE_CHECKING:
     from multiprocessing import Queue
 
-#: Longest wait of a collective: a follower that died is noticed by its connection, long before.
+#: Longest wait of a collective; a dead follower's connection breaks long before.
 TIMEOUT_S = 120.0
 
 
 def in_team(count: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work(workers, *arguments)` returns at the first of `count` processes, all of which carry it out.
+    """Run `work(workers, *arguments)` in `count` processes and return the result of the first.
 
     Raises RuntimeError with the traceback of one that raised.
     """

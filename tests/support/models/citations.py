@@ -1,4 +1,4 @@
-"""The citation graph that comes with Lethe."""
+"""The citation graph that is shipped with Lethe."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A disk that stops in the middle, and then keeps everything, only what was synced, or something in between."""
+"""A disk that stops midway and then keeps all changes, only the synced ones, or something in between."""
 
 import os
 import shutil
@@ -19,25 +19,25 @@ OPERATIONS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir", "
 
 
 class Stopped(BaseException):
-    """The process is gone: nothing after this reaches the disk."""
+    """The process has ended: nothing after this reaches the disk."""
 
 
 class Loss(StrEnum):
-    """What becomes of the changes that were not synced when the disk stops."""
+    """The fate of unsynced changes when the disk stops."""
 
-    #: The process was killed: all of them are there.
+    #: The process was killed: all remain.
     NONE = "none"
-    #: The process was killed, and half of the write it was in is there.
+    #: The process was killed: all remain, and half of the current write.
     TORN = "torn"
-    #: The power failed: none of them is there.
+    #: The power failed: none remain.
     ALL = "all"
-    #: The power failed: of each file the first ones are there, and any of the new and changed names.
+    #: The power failed: the first ones of each file remain, and any of the new and changed names.
     SOME = "some"
 
 
 @dataclass
 class Change:
-    """A change that is not synced yet, and how to undo it."""
+    """An unsynced change, and how to undo it."""
 
     #: The inode of the file, or of the folder.
     where: int
@@ -47,9 +47,9 @@ class Change:
 
 @dataclass
 class FailingDisk:
-    """Counts the changes that the process makes to files, and stops it before the one numbered `stop_at`.
+    """Counts the process' changes to files, and stops it before change number `stop_at`.
 
-    With `at_stop`, that is called instead and the process goes on: it was only suspended.
+    With `at_stop`, it calls that function instead and the process continues, as after a suspension.
     """
 
     stop_at: int | None = None
@@ -59,7 +59,7 @@ class FailingDisk:
     #: (operation, path, bytes) of every change so far.
     log: list[tuple[str, str, int]] = field(default_factory=list)
     _paths: dict[int, Path] = field(default_factory=dict)
-    #: A descriptor of each file and folder changed, by which it is found again whatever it is called by then.
+    #: A descriptor of each changed file and folder, to find it again after renames.
     _inodes: dict[int, int] = field(default_factory=dict)
     _unsynced: list[Change] = field(default_factory=list)
     _real: dict[str, Callable[..., Any]] = field(
@@ -69,7 +69,7 @@ class FailingDisk:
 
     @contextmanager
     def mounted(self) -> Iterator["FailingDisk"]:
-        """While inside, the process's changes to files go through this disk."""
+        """Route the process' changes to files through this disk in the block."""
         with pytest.MonkeyPatch.context() as patch:
             for name in OPERATIONS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
@@ -82,7 +82,7 @@ class FailingDisk:
                     self._close()
 
     def lose(self, random: np.random.Generator) -> None:
-        """After the stop: takes away the unsynced changes that do not survive it."""
+        """After the stop, undo the unsynced changes that do not survive it."""
         if self.loss in (Loss.ALL, Loss.SOME):
             self._undo(random)
         self._close()
@@ -98,7 +98,7 @@ class FailingDisk:
             change.undo()
 
     def _some(self, random: np.random.Generator) -> list[Change]:
-        """Of each file the last unsynced writes, of each folder any unsynced names."""
+        """Return the lost changes: the last unsynced writes of each file, and any unsynced names of each folder."""
         kept = {inode: random.integers(0, 1 + sum(c.where == inode for c in self._unsynced)) for inode in self._inodes}
         lost = []
         for change in self._unsynced:
@@ -108,7 +108,7 @@ class FailingDisk:
         return lost
 
     def _step(self, operation: str, path: str | Path, size: int = 0) -> bool:
-        """Counts a change; True when the process stops in it and half of it is still made."""
+        """Count a change. Returns True if the process stops in it and half of it is still made."""
         if self.stopped:
             raise Stopped
         if len(self.log) == self.stop_at:
@@ -249,7 +249,7 @@ def _put(name: str, folder: int, content: bytes) -> None:
 
 
 def stops(action: Callable[[], object], disk: FailingDisk) -> bool:
-    """Runs `action` on the disk; True when the disk stopped it."""
+    """Run `action` on the disk. Returns True if the disk stopped it."""
     try:
         with disk.mounted():
             action()
@@ -259,12 +259,12 @@ def stops(action: Callable[[], object], disk: FailingDisk) -> bool:
 
 
 def _in_turn(jobs: Sequence[Callable[[], None]]) -> None:
-    """What `files.at_once` does, in an order that is the same each time."""
+    """Do the work of `files.at_once` in a fixed order."""
     for job in jobs:
         job()
 
 
 def _blank(descriptor: int, slots: NDArray[np.int64], *, slot_bytes: int, fill: int) -> None:
-    """What `files.blank` does to a mapping, as one write for each run of slots, between which the disk may stop."""
+    """Blank like `files.blank`, with one write for each run of slots, between which the disk may stop."""
     for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1):
         os.pwrite(descriptor, bytes([fill]) * (run.size * slot_bytes), int(run[0]) * slot_bytes)

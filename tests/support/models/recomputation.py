@@ -1,4 +1,4 @@
-"""What any set of deletions must leave of a trained model, computed from the dataset without Lethe's own arithmetic."""
+"""The expected model after any set of deletions, computed from the dataset without Lethe's own arithmetic."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.processes.lethe_process import figures_of, weights_on_disk
 
 
 class Recomputation:
-    """One trained model folder and the graph it was trained on."""
+    """One trained model folder and its training graph."""
 
     def __init__(self, model: Path, graph: Graph) -> None:
         figures = figures_of(model)
@@ -32,27 +32,27 @@ class Recomputation:
         self._by_rank: dict[int, NDArray[np.float64]] = {self.rank: self.W}
 
     def live(self, deleted: Iterable[str]) -> NDArray[np.bool_]:
-        """Mask (n,) of the nodes that are not in `deleted`."""
+        """Return a mask (n,) of the nodes that are not in `deleted`."""
         mask = np.ones(self.graph.nodes, dtype=np.bool_)
         mask[[self.row[node] for node in deleted]] = False
         return mask
 
     def rank_without(self, deleted: Iterable[str]) -> int:
-        """Rank of the surviving rows, by their singular values."""
+        """Return the rank of the surviving rows, by their singular values."""
         sigma = torch.linalg.svdvals(self._surviving(deleted))
         return int((sigma > self.cutoff).sum())
 
     def projected(self, deleted: Iterable[str]) -> NDArray[np.float64]:
-        """W (d, C) projected on the span of the surviving rows, through their SVD."""
+        """Return W (d, C) projected on the span of the surviving rows, through their SVD."""
         _, sigma, right = torch.linalg.svd(self._surviving(deleted), full_matrices=False)
         basis = right[sigma > self.cutoff].numpy()
         projected: NDArray[np.float64] = basis.T @ (basis @ self.W)
         return projected
 
     def weights(self, deleted: Iterable[str]) -> NDArray[np.float64]:
-        """`projected`, computed once for each rank: of deletions that follow each other only a lost direction matters.
+        """Return `projected`, computed once for each rank: in a sequence of deletions only a lost direction matters.
 
-        For sets of deleted nodes of which each holds the one before.
+        Each set of deleted nodes must contain the one before.
         """
         deleted = list(deleted)
         rank = self.rank_without(deleted)
@@ -61,7 +61,7 @@ class Recomputation:
         return self._by_rank[rank]
 
     def probabilities(self, deleted: Iterable[str], W: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Class probabilities (n, C) under `W` on the graph of the remaining nodes; zero for those deleted."""
+        """Return class probabilities (n, C) under `W` on the graph of the remaining nodes; zero for deleted ones."""
         live = self.live(deleted)
         A = self.graph.adjacency[live][:, live] + sp.eye_array(int(live.sum()))
         scale = sp.diags_array(1.0 / np.sqrt(A.sum(axis=1)))
@@ -74,7 +74,7 @@ class Recomputation:
         return probabilities
 
     def error(self, predictions: Sequence[NodePrediction | Prediction], probabilities: NDArray[np.float64]) -> float:
-        """Largest difference between the answers and `probabilities` (n, C)."""
+        """Return the largest difference between the answers and `probabilities` (n, C)."""
         rows = [self.row[one.node] for one in predictions]
         names = self.graph.class_names
         answered = np.array([[one.probabilities[name] for name in names] for one in predictions])
@@ -82,7 +82,7 @@ class Recomputation:
         return float(np.abs(answered - probabilities[rows]).max())
 
     def assert_predictions(self, answer: Predictions, deleted: Iterable[str]) -> None:
-        """The answer is that of the graph without `deleted`, by the weights without them, to 1e-9."""
+        """Check that the answer is that of the graph and weights without `deleted`, to 1e-9."""
         deleted = set(deleted)
         assert set(answer.deleted) <= deleted
         assert not answer.unknown
@@ -94,11 +94,11 @@ class Recomputation:
         return torch.from_numpy(self.X[self.live(deleted)].toarray())
 
     def nodes(self, mask: NDArray[np.bool_]) -> list[str]:
-        """The ids of the nodes in `mask` (n,)."""
+        """Return the ids of the nodes in `mask` (n,)."""
         return [self.graph.node_ids[row] for row in np.flatnonzero(mask)]
 
     def accuracy(self, answer: Predictions) -> float:
-        """Share of the answered nodes whose label is right."""
+        """Return the share of answered nodes with the right label."""
         names = self.graph.class_names
         right = [one.label == names[self.graph.labels[self.row[one.node]]] for one in answer.predictions]
         return float(np.mean(right))

@@ -1,4 +1,4 @@
-"""A small dataset as arrays, to be saved whole or spoilt."""
+"""A small dataset as arrays, to be saved intact or damaged."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from projector.graph.graph import Graph
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
-    """A valid dataset of 6 nodes with a public split; a change to None leaves an array out."""
+    """Return a valid dataset of 6 nodes with a public split; a change to None leaves an array out."""
     labels = np.array([0, 1, 2, 0, -1, 1])
     whole: dict[str, Any] = {
         "edge_index": np.array([[0, 1, 1, 2, 4, 5], [1, 0, 2, 1, 5, 4]], dtype=np.int32),
@@ -29,5 +29,5 @@ NO_SPLIT = {"train_mask": None, "val_mask": None, "test_mask": None}
 
 
 def load(path: Path, **options: Any) -> Graph:
-    """The dataset in a file."""
+    """Load the dataset in a file."""
     return load_dataset(str(path), data_dirs=[], **options)

@@ -1,4 +1,4 @@
-"""Small graphs of every shape that breaks naive code, and dense recomputations to measure against."""
+"""Small graphs of every shape that breaks naive code, and dense recomputations for comparison."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ def graph_of(
     test: Sequence[int] = (),
     classes: int = 2,
 ) -> Graph:
-    """A graph with the given undirected edges; all labelled nodes are training nodes unless `train` says which."""
+    """Build a graph from undirected edges; all labelled nodes are for training unless `train` selects some."""
     n = features.shape[0]
     adjacency = np.zeros((n, n))
     for i, j in edges:
@@ -113,14 +113,14 @@ GRAPHS: list[Callable[[], Graph]] = [
 
 
 def dense(features: Features) -> Matrix:
-    """Features as a float64 array (n, d)."""
+    """Return features as a float64 array (n, d)."""
     return np.asarray(features if isinstance(features, np.ndarray) else features.toarray(), dtype=np.float64)
 
 
 def dense_propagation(
     adjacency: sp.csr_array, kind: PropagationKind, self_loops: float, live: NDArray[np.bool_] | None = None
 ) -> Matrix:
-    """P (n, n), node by node."""
+    """Return P (n, n), node by node."""
     n = adjacency.shape[0]
     alive = np.ones(n, dtype=bool) if live is None else live
     looped = (adjacency.toarray() + self_loops * np.eye(n)) * np.outer(alive, alive)
@@ -135,7 +135,7 @@ def dense_propagation(
 
 
 def dense_blocks(graph: Graph, spec: ModelSpec) -> list[Matrix]:
-    """P^h X (n, d) for each feature block, then (P^l - diag P^l) Y (n, C) for each label block."""
+    """Return P^h X (n, d) for each feature block, then (P^l - diag P^l) Y (n, C) for each label block."""
     P = dense_propagation(graph.adjacency, spec.propagation, spec.self_loops)
     powers = [np.linalg.matrix_power(P, hop) for hop in range(max(spec.hops, spec.label_hops) + 1)]
     Y = np.zeros((graph.nodes, graph.num_classes))
@@ -146,17 +146,17 @@ def dense_blocks(graph: Graph, spec: ModelSpec) -> list[Matrix]:
 
 
 def dense_representation(graph: Graph, spec: ModelSpec) -> Matrix:
-    """H on training rows, blocks side by side, (n_train, blocks * d)."""
+    """Return H on training rows, blocks side by side, (n_train, blocks * d)."""
     return np.hstack(dense_blocks(graph, spec))[graph.train_mask]
 
 
 def side_by_side(weights: Matrix) -> Matrix:
-    """(blocks, d, C) as (blocks * d, C)."""
+    """Reshape (blocks, d, C) to (blocks * d, C)."""
     return weights.reshape(-1, weights.shape[-1])
 
 
 def dense_residual(graph: Graph, H: Matrix, weights: Matrix) -> Matrix:
-    """p - onehot(y) on training rows, (n_train, C)."""
+    """Return p - onehot(y) on training rows, (n_train, C)."""
     logits = H @ side_by_side(weights)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)

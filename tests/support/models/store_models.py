@@ -1,4 +1,4 @@
-"""Small models to keep on disk, and what is left of one after an erasure, worked out without the store."""
+"""Small models to store, and their state after an erasure, computed without the store."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ ALPHABET = np.array(list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 
 @dataclass(frozen=True)
 class SmallModel:
-    """Everything that a store is created from."""
+    """All inputs for creating a store."""
 
     manifest: Manifest
     graph: Graph
@@ -34,7 +34,7 @@ class SmallModel:
 
     @property
     def base(self) -> Base:
-        """What the store keeps in `base/`."""
+        """The content of `base/`."""
         return Base(self.graph, self.beta, self.label_beta, self.public)
 
     def create(self, path: Path, *, chunk_rows: int = 5) -> Store:
@@ -67,7 +67,7 @@ def small_model(
     node_ids: tuple[str, ...] | None = None,
     label_hops: int = 1,
 ) -> SmallModel:
-    """A random graph of three classes with random features, random weights and coefficients of two feature blocks.
+    """Return a random graph of three classes with random features, weights and coefficients of two feature blocks.
 
     Some of the training nodes are public.
     """
@@ -126,7 +126,7 @@ def small_model(
 
 
 def without(base: Base, erasure: Erasure) -> Base:
-    """What `base` becomes once `erasure` has been carried out."""
+    """Return `base` after `erasure`."""
     graph, n = base.graph, base.graph.nodes
     live = np.ones(n, dtype=np.bool_)
     live[erasure.nodes] = False
@@ -163,12 +163,12 @@ def without(base: Base, erasure: Erasure) -> Base:
 
 
 def assert_same(found: Base, expected: Base) -> None:
-    """Two bases are equal in every value, type and layout, but for the width of sparse indices."""
+    """Check that two bases are equal in every value, type and layout, except for the width of sparse indices."""
     assert difference(found, expected) is None, difference(found, expected)
 
 
 def difference(found: Base, expected: Base) -> str | None:
-    """The first part in which two bases differ, or None."""
+    """Return the first part in which two bases differ, or None."""
     pairs = {
         "labels": (found.graph.labels, expected.graph.labels),
         "train_mask": (found.graph.train_mask, expected.graph.train_mask),

@@ -1,4 +1,4 @@
-"""What tests store and erase, and what lies in the folder of a store."""
+"""What tests store and erase, and the content of a store's folder."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def copied(intact: Path, tmp_path: Path) -> Path:
-    """A copy of a store, without what the last one was left as."""
+    """Copy a store over the remains of the last one."""
     shutil.rmtree(tmp_path / "m", ignore_errors=True)
     shutil.copytree(intact, tmp_path / "m", copy_function=shutil.copyfile)
     return tmp_path / "m"
@@ -60,7 +60,7 @@ def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def everything_in(path: Path) -> bytes:
-    """All bytes of all files of a store, and their names."""
+    """Return all bytes of all files of a store, and their names."""
     return b"\0\0".join(file.name.encode() + file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file())
 
 

@@ -1,4 +1,4 @@
-"""A model on disk and on the device, deleted from as the service does it, without the service."""
+"""A model on disk and on the device, with deletions as in the service but without the service."""
 
 import math
 import os
@@ -35,7 +35,7 @@ SMALL = "synthetic:n=300,d=120,classes=4,seed=3"
 
 
 def real_graph(name: str) -> Graph:
-    """The dataset, or a made-up graph of Cora's size where its file is not there: only Cora's is everywhere."""
+    """Return the dataset, or a synthetic graph of Cora's size if its file is missing; only Cora is always available."""
     try:
         return load_dataset(name, data_dirs=default_data_dirs(os.environ), download=None)
     except DatasetNotFound:
@@ -49,7 +49,7 @@ def built(
     public: Sequence[str] = (),
     cohorts: int = 0,
 ) -> BuiltModel:
-    """`graph` trained on, with cohorts of four canaries, and the nodes `channel` with an injected column and class."""
+    """Train on `graph`, with cohorts of four canaries, and an injected column and class for the nodes `channel`."""
     canaries = None
     if cohorts:
         graph, canaries = add_canaries(graph, cohorts, nodes=4, seed=0, tag="t")
@@ -71,7 +71,7 @@ def built(
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one batch did and measured."""
+    """The result of one batch, with its measured residual."""
 
     prepared: Prepared
     span_residual: float
@@ -94,18 +94,18 @@ class StoredModel:
         self.resident = self.reloaded()
 
     def reloaded(self) -> Resident:
-        """The committed version as a restart would load it."""
+        """Load the committed version as a restart would."""
         version = self.store.read_version(self.ref)
         manifest, base = self.store.manifest, self.store.load_base()
         return Resident.load(manifest, base, version, self.ref.version, self.placement)
 
     def delete(self, *requests: Sequence[int]) -> Outcome:
-        """One batch of these requests' nodes, through to the measurement from disk."""
+        """Run one batch of these requests' nodes, up to the measurement from disk."""
         rows = [np.asarray(request, dtype=np.int64) for request in requests]
         return self.remove(*(Removal(nodes=request) for request in rows))
 
     def remove(self, *removals: Removal, budget_s: float = math.inf) -> Outcome:
-        """One batch of requests of any kind, through to the measurement from disk."""
+        """Run one batch of requests of any kind, up to the measurement from disk."""
         prepared = self.resident.prepare(removals, budget_s=budget_s)
         self._write(prepared.state, prepared.outcome)
         self.resident.commit(prepared)
@@ -115,7 +115,7 @@ class StoredModel:
         return Outcome(prepared, stored_span_residual(self.store, self.store.read_version(self.ref)))
 
     def repair(self) -> PreparedRepair:
-        """The pending repair, to its end and as a version of its own."""
+        """Finish the pending repair, as its own version."""
         prepared = None
         while prepared is None:
             prepared = self.resident.advance_repair(time.monotonic() + 0.01)
@@ -154,7 +154,7 @@ class Oracle:
     def delete(
         self, rows: Sequence[int], *, features: Sequence[int] = (), edges: Sequence[tuple[int, int]] = ()
     ) -> None:
-        """Removes nodes, nodes' features and edges, and projects the weights on the span of what remains."""
+        """Remove nodes, nodes' features and edges, and project the weights on the remaining span."""
         self.live[list(rows)] = False
         self.X[[*rows, *features]] = 0.0
         self.Y[list(rows)] = 0.0
@@ -167,7 +167,7 @@ class Oracle:
         self.V = classes.T @ (classes @ self.V)
 
     def probabilities(self) -> NDArray[np.float64]:
-        """Class probabilities of the live nodes, on the graph of the live nodes alone, (live, C)."""
+        """Return class probabilities of the live nodes, on the graph of the live nodes alone, (live, C)."""
         A = self.A[np.ix_(self.live, self.live)] + self.spec.self_loops * np.eye(int(self.live.sum()))
         degrees = A.sum(axis=1)
         scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
@@ -183,6 +183,6 @@ class Oracle:
 
 
 def _row_space(rows: NDArray[np.float64], cutoff: float) -> NDArray[np.float64]:
-    """Orthonormal basis of the directions of `rows` (n, k) whose singular value is above `cutoff`, (r, k)."""
+    """Return an orthonormal basis of the directions of `rows` (n, k) with a singular value above `cutoff`, (r, k)."""
     _, sigma, right = np.linalg.svd(rows, full_matrices=False)
     return np.asarray(right[sigma > cutoff])

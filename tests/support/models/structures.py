@@ -1,4 +1,4 @@
-"""Feature matrices of every structure that breaks naive algebra, and the oracle they are measured by."""
+"""Feature matrices of every structure that breaks naive algebra, and their oracle."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def exclusive_tiny_feature(rng: np.random.Generator) -> Rows:
 
 
 def nearly_supported_direction(rng: np.random.Generator) -> Rows:
-    """One node carries almost all of a direction, another a trace of it: leverage near 1 but nothing is lost."""
+    """One node carries almost all of a direction, another a trace of it: leverage near 1, but nothing is lost."""
     rows = rng.standard_normal((40, 10))
     rows[:, -1] = 0.0
     rows[7, -1], rows[8, -1] = 100.0, 0.5
@@ -76,7 +76,7 @@ STRUCTURES: list[Callable[[np.random.Generator], Rows]] = [
 
 
 def oracle(rows: Rows, cutoff: float) -> tuple[int, Rows, Rows]:
-    """Rank, pseudo-inverse of the Gram matrix and orthonormal basis (d, r) of the span, through the SVD of the rows."""
+    """Return rank, the Gram matrix' pseudo-inverse and an orthonormal basis (d, r) of the span, by SVD."""
     _, sigma, right = np.linalg.svd(rows, full_matrices=False)
     kept = sigma > cutoff
     basis = right[kept].T

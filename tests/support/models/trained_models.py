@@ -1,4 +1,4 @@
-"""Models for the tests that run Lethe as a process, each trained once a session."""
+"""Models for tests that run Lethe as a process, each trained once a session."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from projector.graph.graph import Graph
 from service.cli.main import main
 from tests.support.models.recomputation import Recomputation
 
-#: Some of its 150 words are carried by one node alone, so that deletions lose directions.
+#: Some of its 150 words occur in one node alone, so that deletions lose directions.
 SMALL = "synthetic:n=400,d=150,classes=4,seed=3"
 
 
@@ -25,11 +25,11 @@ class Models:
         self._made: dict[tuple[str, int, int], Path] = {}
 
     def graph(self, dataset: str) -> Graph:
-        """The dataset as training loads it."""
+        """Load the dataset as training does."""
         return load_dataset(dataset, data_dirs=default_data_dirs(os.environ))
 
     def trained(self, dataset: str, channel: Sequence[str] = (), *, cohorts: int = 0) -> Path:
-        """The folder of a model, with `channel` the nodes of the feature injection test, or cohorts of canaries."""
+        """Return a model's folder; `channel` names the feature injection test's nodes, `cohorts` adds canaries."""
         key = (dataset, len(channel), cohorts)
         if key not in self._made:
             out = self._folder / str(len(self._made))
@@ -47,7 +47,7 @@ class Models:
         return self._made[key]
 
     def recomputation(self, dataset: str, channel: Sequence[str] = ()) -> Recomputation:
-        """The same model, to compare with."""
+        """Return the recomputation of the same model."""
         graph = self.graph(dataset)
         if channel:
             graph = inject_channel(graph, channel, extra_class=True)
@@ -55,7 +55,7 @@ class Models:
 
 
 def training_nodes(graph: Graph, share: float, seed: int) -> list[str]:
-    """A random share of the training nodes."""
+    """Draw a random share of the training nodes."""
     training = np.flatnonzero(graph.train_mask)
     chosen = np.random.default_rng(seed).choice(training, size=int(len(training) * share), replace=False)
     return [graph.node_ids[row] for row in chosen]

@@ -1,11 +1,11 @@
-"""A program that asks for predictions without a pause, over kept-alive connections, and remembers what was answered.
+"""A program that requests predictions without a pause, over kept-alive connections, and records the answers.
 
 Its standard input is a plan, `{"ports": [...], "key": ..., "kept": [...], "doomed": [...], "seed": ...}`, and then one
-line for each report it is to write; at the end of the input it ends. A report is one line of JSON, see `Seen`.
+line for each requested report; at the end of the input it exits. A report is one line of JSON, see `Seen`.
 
-It judges nothing, and keeps only what a judge needs: of each model version, and of each node that may be deleted, when
-the last question was asked that it answered. Each connection waits for its own answers alone: a process that is
-stopped holds up no question to another.
+It judges nothing, and keeps only what a judge needs: for each model version, and for each node that may be deleted, the
+time of the last question that it answered. Each connection waits only for its own answers, so a stopped process does
+not delay questions to another.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Connections to each port, and answers after which one is opened anew: so a process that was started again is asked.
+#: Connections to each port, and answers before one is reopened, so that restarted processes are queried too.
 _CONNECTIONS = 4
 _ANSWERS = 200
-#: Seconds until a port that refused a connection is tried again.
+#: Seconds before retrying a port that refused a connection.
 _RETRY_S = 0.02
-#: One question in so many is for a node that may be deleted.
+#: One question in this many is about a node that may be deleted.
 _DOOMED = 4
-#: Most that two answers for one node by one version may differ by: a version that was lost is predicted again.
+#: Largest difference between two answers for one node by one version: a lost version is predicted again.
 _TOLERANCE = 1e-6
 #: Bins of `Seen.asked` per second.
 BINS = 100
@@ -36,26 +36,26 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 @dataclass
 class Seen:
-    """What one asker has seen. Moments are those at which questions were asked: the wall clock's, and boottime's."""
+    """Results of one asker. Times are those of the questions: wall clock, and boottime."""
 
     #: Answers by status.
     statuses: dict[str, int] = field(default_factory=dict)
-    #: Questions about nodes that stay that were answered 503.
+    #: Questions about remaining nodes that were answered with 503.
     refused: int = 0
-    #: Connections that ended without the answer.
+    #: Connections that ended without an answer.
     broken: int = 0
-    #: Of each model version, as text, the last question that it answered.
+    #: For each model version, as text, the last question that it answered.
     versions: dict[str, tuple[float, float]] = field(default_factory=dict)
-    #: Of each node that may be deleted, the last question that was answered with probabilities.
+    #: For each node that may be deleted, the last question answered with probabilities.
     doomed: dict[str, tuple[float, float]] = field(default_factory=dict)
-    #: Nodes that stay and were answered as deleted or unknown, and answers that contradict others of their version.
+    #: Remaining nodes that were answered as deleted or unknown, and answers that contradict others of their version.
     wrong: list[str] = field(default_factory=list)
-    #: How many answers with a version there were to questions of each hundredth of a second, by its number.
+    #: Number of answers with a version, by the hundredth of a second of their question.
     asked: dict[str, int] = field(default_factory=dict)
 
 
 class Connection:
-    """One connection, with at most one question under way."""
+    """One connection, with at most one pending question."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -69,7 +69,7 @@ class Connection:
 
 
 class Asker:
-    """Asks by one plan."""
+    """Sends the questions of one plan."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.seen = Seen()
@@ -92,7 +92,7 @@ class Asker:
                     return
 
     def _obey(self) -> bool:
-        """Write a report for each line of the standard input; False at its end."""
+        """Write a report for each line of standard input. Returns False at its end."""
         data = os.read(sys.stdin.fileno(), 1 << 16)
         for _ in range(data.count(b"\n")):
             sys.stdout.write(json.dumps(vars(self.seen)) + "\n")
@@ -126,7 +126,7 @@ class Asker:
         head = (
             f"GET /predict/{node} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {plan['key']}\r\n\r\n".encode()
         )
-        # Before it is sent: asked at this moment at the earliest.
+        # Taken before sending: the earliest possible time of the question.
         connection.asked_at = (time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         assert connection.socket is not None
         try:

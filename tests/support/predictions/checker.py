@@ -1,11 +1,11 @@
-"""Whether any prediction is ever from an older version than what is known to be applied, and comes back by itself.
+"""Checks that no prediction comes from a version older than a known applied one, and that processes recover.
 
     python -m tests.support.predictions.checker [--deletions 200] [--kills 20] [--stops 20] [--seed 0]
         [--only SCENARIO …] [--mutant MUTANT] [--out FOLDER]
 
-A service over real servers of its own goes through each scenario of `scenarios.py` while four processes ask for
-predictions without a pause. It prints what was asked and answered, and ends with status 1 if an answer was stale, or a
-process did not come back. With a mutant it is to do so.
+A service over its own real servers runs each scenario of `scenarios.py` while four processes request predictions
+without a pause. The script prints questions and answers, and exits with 1 if an answer was stale or a process did not
+recover. With a mutant, that is the expected result.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.support.preloaded import Preloaded, service_preloaded
 
 
 def main() -> None:
-    """Run the scenarios one after the other."""
+    """Run the scenarios one by one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     full = Effort()
     parser.add_argument("--deletions", type=int, default=full.deletions)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _passes(name: str, effort: Effort, mutant: str | None, folder: Path, preloaded: Preloaded) -> bool:
-    """Run one scenario on servers of its own."""
+    """Run one scenario on its own servers."""
     began, own = time.monotonic(), folder / name
     own.mkdir()
 

@@ -1,8 +1,8 @@
-"""A program, `gated.py ORDER`, that is `lethe serve`, or another command, and stops at a failure point when told to.
+"""The program `gated.py ORDER`: `lethe serve`, or another command, that stops at a failure point on demand.
 
-A file beside the home names the point; the first process that comes to it takes the file, leaves its process id in the
-new name and stops itself. The order may also name a mutant, and a file with the boot id. The children of the supervisor
-are forks of it, which inherit all this.
+A file beside the home names the point. The first process to reach it renames the file, with its process id in the new
+name, and stops itself. The order may also name a mutant, and a file with the boot id. The supervisor's children are
+forks of it and inherit all this.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from service.cli.main import main
 from service.requests.delivery import Sweeper
 from tests.support.predictions.mutants import MUTANTS, boot_id_from
 
-#: So soon a request that the stream has lost is published again: the service's own 15 s are no part of what is checked.
+#: Delay before a lost request is published again; the service's own 15 s are not under test.
 _SWEEP_S = 1.0
 
 
 class Gate:
-    """The file that says where a process is to stop, and what its name becomes."""
+    """The file that names the point, and its new name after a stop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def close(self, point: str) -> None:
-        """The next process to come to `point` stops there."""
+        """Stop the next process that reaches `point`."""
         for left in self._passed():
             left.unlink()
         written = self._path.with_name(f".{self._path.name}")
@@ -41,11 +41,11 @@ class Gate:
         written.rename(self._path)
 
     def open(self) -> None:
-        """Nobody stops, who has not already."""
+        """Stop no more processes."""
         self._path.unlink(missing_ok=True)
 
     def held(self) -> int | None:
-        """The process that has stopped; None while there is none."""
+        """The stopped process; None if there is none."""
         for passed in self._passed():
             pid = int(passed.suffix[1:])
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -54,12 +54,12 @@ class Gate:
         return None
 
     def reached(self, point: str, cause: object = None) -> None:
-        """What the service calls."""
+        """Called by the service."""
         with contextlib.suppress(FileNotFoundError):
             if self._path.read_text() == point:
                 self._path.rename(self._path.with_name(f"{self._path.name}.{os.getpid()}"))
                 os.kill(os.getpid(), signal.SIGSTOP)
-                # It may be a moment until all threads have stopped.
+                # All threads may take a moment to stop.
                 time.sleep(0)
 
     def _passed(self) -> list[Path]:
@@ -67,7 +67,7 @@ class Gate:
 
 
 def serve(order: Mapping[str, Any]) -> None:
-    """Be `lethe serve`, or the command of the order."""
+    """Run `lethe serve`, or the command of the order."""
     assert Sweeper.__init__.__kwdefaults__ is not None
     Sweeper.__init__.__kwdefaults__.update(older_than_s=_SWEEP_S, interval_s=_SWEEP_S)
     failure_points.reached = Gate(Path(order["gate"])).reached

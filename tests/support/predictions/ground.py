@@ -1,4 +1,4 @@
-"""What the services are made from whose predictions are checked: a model, servers, the boot id, a mistake to make."""
+"""Parts of the services whose predictions are checked: a model, servers, the boot id, and a mistake to make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _DATASET = f"synthetic:n={_NODES},d=12,classes=3,seed=3"
 
 @dataclass(frozen=True)
 class Servers:
-    """Postgres and Valkey, and the folder of both, in which their processes are named."""
+    """Postgres and Valkey, and their folder, which names their processes."""
 
     database_url: str
     redis_url: str
@@ -24,17 +24,17 @@ class Servers:
 
 @dataclass(frozen=True)
 class Ground:
-    """What sites are made from."""
+    """The parts of sites."""
 
     preloaded: Preloaded
     #: A trained model; sites serve copies.
     model: Path
-    #: Where homes are made.
+    #: Folder of the homes.
     folder: Path
     servers: Servers
-    #: The mistake that the service is to make, if any; see `mutants`.
+    #: The service's mistake, if any; see `mutants`.
     mutant: str | None = None
-    #: Where the boot id is read from.
+    #: File with the boot id.
     boot: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,12 +47,12 @@ class Ground:
         return [str(number) for number in range(_NODES)]
 
     def reboot(self) -> None:
-        """What is started from now on runs on a machine that was started anew."""
+        """Simulate a reboot for processes that start from now on."""
         self.boot.write_text(f"another boot, after {self.boot.read_text()}")
 
 
 def trained(folder: Path) -> Path:
-    """A small trained model in `folder`, made unless it is there; its nodes are named by their numbers."""
+    """Train a small model in `folder`, unless it exists; nodes are named by their numbers."""
     if not folder.exists():
         graph = load_dataset(_DATASET, data_dirs=[])
         build_model(graph, ModelSpec(), name="checked", dataset="synthetic", split="full").write(folder)

@@ -1,4 +1,4 @@
-"""Which answers were stale, from what askers saw and what was known to be applied; and how much was asked at all."""
+"""Judges which answers were stale, from the askers' records and the known applied versions, and counts questions."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 from tests.support.predictions.asker import BINS, Seen
 
-#: In so many seconds after a moment questions are counted as asked right after it.
+#: Seconds after an event within which questions count as asked right after it.
 _AFTER_S = 0.5
 
 
 @dataclass(frozen=True)
 class Claim:
-    """From a moment on, no question is answered by a version before this one."""
+    """From some time on, no version before this one answers a question."""
 
     version: int
     #: By the wall clock, which is also the database's: `applied_at`.
     moment: float
     #: By boottime, when a client had seen it.
     seen_at: float
-    #: Whose moment it is.
+    #: Description of the event.
     what: str
-    #: The node that has no probabilities from then on.
+    #: The node without probabilities from then on.
     node: str | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run has come to."""
+    """The result of a run."""
 
     violations: tuple[str, ...]
     claims: int
-    #: Claims that any asker asked about within half a second, and was answered with a version.
+    #: Claims with a question within half a second that was answered with a version.
     asked_after: int
     answers: int
     statuses: dict[str, int]
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def judged(seen: Sequence[Seen], claims: Sequence[Claim]) -> Verdict:
-    """What all askers of one service saw, against what was claimed."""
+    """Judge the records of all askers of one service against the claims."""
     violations = [f"asker {number}: {one}" for number, each in enumerate(seen) for one in _violations(each, claims)]
     statuses, asked = Counter[str](), Counter[int]()
     for each in seen:
@@ -81,7 +81,7 @@ def _violations(seen: Seen, claims: Sequence[Claim]) -> list[str]:
 
 
 def _late(asked_at: Sequence[float], claim: Claim) -> float:
-    """Seconds by which a question came after a claim, by the clock by which it came later."""
+    """Return the seconds from a claim to a question, by the clock with the larger difference."""
     wall, boottime = asked_at
     return max(wall - claim.moment, boottime - claim.seen_at)
 

@@ -1,6 +1,6 @@
-"""Mistakes that the checker of predictions must notice, made in the processes of the service that it checks.
+"""Mistakes that the checker of predictions must notice, made in the processes of the service under check.
 
-The only place that knows names of the service's own code; where those change, this changes, and nothing else.
+This is the only place that uses names of the service's own code. If those change, only this module changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ from typing import Any
 from service.predictions import heads
 from service.unlearner import loading, version_writer
 
-#: What makes the committed version the one that is answered from: the first step of `VersionWriter.finish`.
+#: The step that makes the committed version answer: the first of `VersionWriter.finish`.
 _SHOW = "show"
 
 
 def applied_before_it_is_shown() -> None:
-    """`applied` is written first, and the version is shown to the readers after it."""
+    """Write `applied` first, and show the version to the readers after it."""
     writer: Any = version_writer.VersionWriter
     finish, show = writer.finish, getattr(writer, _SHOW)
 
@@ -23,7 +23,7 @@ def applied_before_it_is_shown() -> None:
         apply = own.apply
 
         async def nothing(*_: Any) -> None:
-            """In place of what is done at another time."""
+            """Replaces a step that runs at another time."""
 
         async def applied_and_shown(*arguments: Any) -> None:
             await apply(*arguments)
@@ -41,7 +41,7 @@ def applied_before_it_is_shown() -> None:
 
 
 def shown_only_by_a_commit() -> None:
-    """A session shows nothing when it has loaded the model, only what it commits itself or finishes."""
+    """Show nothing after loading the model, only what this session commits or finishes."""
     entries: Any = heads.Heads
     loader: Any = loading.Loader
     load, make = loader.load, entries.show
@@ -53,7 +53,7 @@ def shown_only_by_a_commit() -> None:
         finally:
             entries.show = make
         if unfinished is None:
-            # The start makes sure of what is shown, too, before it erases.
+            # The start also checks what is shown, before it erases.
             async def nothing() -> None:
                 delattr(made, _SHOW)
 
@@ -70,5 +70,5 @@ MUTANTS: Mapping[str, Callable[[], None]] = {
 
 
 def boot_id_from(path: Path) -> None:
-    """From now on the machine's boot id is what this file says."""
+    """Read the machine's boot id from this file from now on."""
     heads.boot_id = lambda: path.read_text().strip().replace(" ", "-")

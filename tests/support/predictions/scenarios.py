@@ -1,7 +1,7 @@
-"""What a service whose predictions are asked for without a pause goes through; each scenario ends with its verdict.
+"""Scenarios for a service under continuous prediction requests; each ends with its verdict.
 
-In every one four processes ask on keep-alive connections, from before the first fault until every process that answers
-has come back to the newest version.
+In each, four processes send requests on keep-alive connections, from before the first fault until every answering
+process has reached the newest version again.
 """
 
 import os
@@ -32,16 +32,16 @@ from tests.support.predictions.site import (
 )
 from tests.support.processes.workers import free_port
 
-#: Where an unlearner is when something happens: between the computation of a batch and its end.
+#: Points of an unlearner at a fault: between the computation of a batch and its end.
 BATCH_POINTS = points_of(Cause.BATCH)
-#: Where it is when a process that answers is stopped: before that process could have moved to the next version.
+#: Points for stopping an answering process: before it could have moved to the next version.
 _BEFORE_COMMIT = BATCH_POINTS[: BATCH_POINTS.index(FailurePoint.COMMITTED)]
-#: Seconds for which something is stopped that nobody waits for: shorter and longer than a lease of either kind.
+#: Duration of a stop without a condition, in seconds: shorter and longer than both kinds of lease.
 _STOPPED_S = (0.1, 3.0)
 
 
 class Part(StrEnum):
-    """What is killed and stopped."""
+    """The part that is killed or stopped."""
 
     UNLEARNER = "unlearner"
     API = "answering process"
@@ -71,21 +71,21 @@ class Event:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done."""
+    """The amount of work."""
 
     deletions: int = 200
     kills: int = 20
     stops: int = 20
-    #: At which points an unlearner is stopped until another has taken over.
+    #: Points at which an unlearner is stopped until another has taken over.
     takeovers: Sequence[FailurePoint] = (*START_POINTS, *BATCH_POINTS)
-    #: For how long Postgres is away (seconds).
+    #: How long Postgres is stopped (seconds).
     away_s: float = 60.0
     seed: int = 0
-    #: What happens in the place of what is drawn.
+    #: Fixed events instead of drawn ones.
     chosen: Sequence[Event] = ()
 
     def events(self) -> list[Event]:
-        """Every part killed and stopped so many times, in a drawn order, each at a drawn point."""
+        """Draw the order of all kills and stops of every part, each at a drawn point."""
         if self.chosen:
             return list(self.chosen)
         rng = random.Random(self.seed)
@@ -96,18 +96,18 @@ class Effort:
 
 
 def points_for(part: Part, how: How) -> Sequence[FailurePoint]:
-    """At which points a fault is of use."""
+    """Return the useful points for a fault."""
     return _BEFORE_COMMIT if (part, how) == (Part.API, How.STOPPED) else BATCH_POINTS
 
 
-#: Tells whoever watches what is done now.
+#: Reports the current step.
 Tell = Callable[[str], None]
 Scenario = Callable[[Ground, Effort, Tell], Verdict]
 
 
 @contextmanager
 def served(ground: Ground, name: str, doomed: int, *, standby: bool = False, start: bool = True) -> Iterator[Site]:
-    """A site, started, and ended whatever happens."""
+    """Yield a started site, and close it in any case."""
     site = Site(ground, name, doomed=doomed)
     try:
         yield site.start(standby=standby) if start else site
@@ -116,7 +116,7 @@ def served(ground: Ground, name: str, doomed: int, *, standby: bool = False, sta
 
 
 def faults(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """Two unlearners; every part is killed and stopped amid deletions, and more deletions go on between."""
+    """Two unlearners; every part is killed and stopped during deletions, with more deletions between."""
     events, rng = effort.events(), random.Random(effort.seed)
     count = max(effort.deletions, len(events))
     with served(ground, "faults", count, standby=True) as site:
@@ -132,7 +132,7 @@ def faults(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def happen(site: Site, event: Event, rng: random.Random) -> None:
-    """A deletion, in which a fault happens while the unlearner that carries it out stands at a point."""
+    """Run a deletion with a fault while its unlearner stands at a point."""
     servers = site.ground.servers
     site.gate.close(event.point)
     asked = site.request()
@@ -155,7 +155,7 @@ def happen(site: Site, event: Event, rng: random.Random) -> None:
         case Part.SUPERVISOR, How.KILLED:
             site.lethe.kill()
             go_on(at)
-            # It does not say that it is ready while the other unlearner has the lease.
+            # It does not report ready while the other unlearner has the lease.
             site.lethe.launch()
         case Part.SUPERVISOR, How.STOPPED:
             with paused(site.lethe.pid):
@@ -175,13 +175,13 @@ def happen(site: Site, event: Event, rng: random.Random) -> None:
 
 
 def _applied_or_past(site: Site, request: str, seconds: float) -> None:
-    """Return when a request is applied, or after a while: a fault that lasts so long."""
+    """Return when a request is applied or the time is over: the duration of the fault."""
     end = time.monotonic() + seconds
     site.until(lambda: site.is_applied(request) or time.monotonic() > end, f"request {request} to be applied")
 
 
 def postgres_away(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """Postgres is stopped for a minute, in which every question about a node that stays is answered."""
+    """Stop Postgres for a minute; every question about a remaining node must be answered."""
     with served(ground, "away", 4) as site:
         site.delete(2)
         assert site.askers is not None
@@ -202,7 +202,7 @@ def postgres_away(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def takeovers(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """An unlearner is stopped at every point from the lease on, and goes on after another has taken over."""
+    """Stop an unlearner at every point from the lease on; it continues after another has taken over."""
     points = effort.takeovers
     with served(ground, "takeovers", 2 * len(points), standby=True) as site:
         for number, point in enumerate(points):
@@ -212,9 +212,9 @@ def takeovers(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def taken_over(site: Site, point: FailurePoint) -> None:
-    """One is stopped at a point, another completes what it began, and it goes on beside that."""
+    """One is stopped at a point, another completes its work, and the first then continues beside it."""
     if point in START_POINTS:
-        # Whoever starts is stopped: the one in whose place it starts is killed amid a batch, which is resumed.
+        # Stops the one that starts: its predecessor is killed in a batch, which is resumed.
         site.gate.close(FailurePoint.COMMITTED)
         asked = site.request()
         holder = site.held()
@@ -227,14 +227,14 @@ def taken_over(site: Site, point: FailurePoint) -> None:
     site.complete(*asked)
     site.until_all_answer()
     go_on(stopped)
-    # Beside one that may still write.
+    # Runs beside a process that may still write.
     site.delete()
     site.until_all_answer()
     site.faults += 1
 
 
 def imports(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """A newly trained model takes the served one's place, the unlearner being killed amid that."""
+    """A newly trained model replaces the served one, and the unlearner is killed meanwhile."""
     with served(ground, "imports", 4, standby=True) as site:
         site.delete(2)
         tell("an import, of which the unlearner is killed once it is committed")
@@ -253,7 +253,7 @@ def imports(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def recovery(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """The model's folder is restored from an older backup, and `recover` deletes again what the database knows."""
+    """Restore the model's folder from an older backup; `recover` repeats the deletions that the database knows."""
     with served(ground, "recovery", 6) as site:
         copy = _backup(site, site.home / "model", tell)
         site.delete(2)
@@ -266,7 +266,7 @@ def recovery(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def restored_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """All of the home is restored from an older backup, what is answered from included; the database is not."""
+    """Restore the whole home from an older backup, including the publication, but not the database."""
     with served(ground, "restored", 6) as site:
         copy = _backup(site, site.home, tell)
         site.delete(2)
@@ -281,7 +281,7 @@ def restored_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def _backup(site: Site, folder: Path, tell: Tell) -> Path:
-    """A copy of a folder, taken between deletions, of a Lethe that is killed: nothing is tidied up."""
+    """Copy a folder between deletions, of a killed Lethe, so that nothing is cleaned up."""
     site.delete(2)
     tell("a backup")
     site.lethe.kill()
@@ -292,13 +292,13 @@ def _backup(site: Site, folder: Path, tell: Tell) -> Path:
 
 
 def _stop(site: Site) -> None:
-    """Killed: an orderly end would take the publication with it."""
+    """Kill it: a clean end would remove the publication."""
     site.lethe.kill()
     site.faults += 1
 
 
 def _recover(site: Site, tell: Tell, *options: str, changes: bool = True) -> None:
-    """Run `recover`; where it finds something to do, it makes a version."""
+    """Run `recover`; if it finds work, it makes a version."""
     tell("recover")
     ended = site.lethe.run("recover", *options)
     assert ended.status == 0, ended.stderr
@@ -308,7 +308,7 @@ def _recover(site: Site, tell: Tell, *options: str, changes: bool = True) -> Non
 
 
 def deleted_share(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """What is answered from is removed under a running service, and under one that is stopped."""
+    """Remove the publication under a running service, and under a stopped one."""
     with served(ground, "share", 4) as site:
         site.delete()
         tell("removed while it runs")
@@ -331,7 +331,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """A copy of the home is refused beside its original, and then served in its place."""
+    """Refuse a copy of the home beside its original, and then serve it in its place."""
     with served(ground, "copied", 4) as site:
         site.delete()
         _stop(site)
@@ -357,7 +357,7 @@ def copied_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """Another home begins to serve the same model from the same database: it is refused, or nobody is stale by it."""
+    """Serve the same model and database from another home: it is refused, or no answer becomes stale."""
     site = Site(ground, "first-home", doomed=4)
     try:
         port, home = free_port(), ground.folder / "second-home"
@@ -389,7 +389,7 @@ def second_home(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
 
 
 def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
-    """The machine is started anew, and what it had not yet written of the entries and of the share is lost."""
+    """Reboot the machine, and lose unsynced changes of the entries and of the share."""
     with served(ground, "reboot", 4) as site:
         site.delete()
         site.lethe.kill()
@@ -404,7 +404,7 @@ def reboot(ground: Ground, effort: Effort, tell: Tell) -> Verdict:
                 for folder, copy in older:
                     replaced(folder, copy)
             ground.reboot()
-            # Whoever answers may be there before the unlearner.
+            # Answering processes may start before the unlearner.
             site.gate.close(FailurePoint.LEASED)
             site.lethe.launch()
             go_on(site.held())
@@ -434,13 +434,13 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def assert_good(verdict: Verdict) -> None:
-    """Nothing was stale, and enough was asked to have noticed."""
+    """Check that nothing was stale, and that there were enough questions to notice."""
     assert not verdict.violations, "\n".join(verdict.violations[:20])
     assert verdict.answers >= 100, verdict
-    # A claim is asked about unless everybody who answers was away just then.
+    # Every claim has questions, unless all answering processes were down at the time.
     assert verdict.asked_after >= verdict.claims / 2, verdict
 
 
 def seeded() -> int:
-    """By which everything is drawn."""
+    """Return the seed of all draws."""
     return int(os.environ.get("LETHE_TEST_SEED", "0"))

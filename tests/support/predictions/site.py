@@ -1,4 +1,4 @@
-"""A service whose predictions are asked for without a pause: started, made to delete, hurt, and judged at the end."""
+"""A service under continuous prediction requests: started, made to delete, disturbed, and judged at the end."""
 
 import contextlib
 import http.client
@@ -28,11 +28,11 @@ from tests.support.predictions.judging import Claim, Verdict, judged
 from tests.support.processes.lethe_process import KEY, Ended, LetheProcess, authorization, copied
 from tests.support.processes.workers import free_port
 
-#: Longest wait for anything at all (seconds): more than the 60 s after which Postgres ends the transaction of a process
+#: Longest wait for any condition (seconds): more than the 60 s after which Postgres ends the transaction of a process
 #: that was stopped in it.
 _PATIENCE_S = 120.0
 _LOOK_S = 0.02
-#: How many processes ask, and how many nodes they ask for that stay.
+#: Number of asking processes, and of the remaining nodes that they ask for.
 _ASKERS = 4
 _KEPT = 40
 
@@ -50,7 +50,7 @@ class GatedLethe(LetheProcess):
         self._order = {"gate": str(path), "boot": str(ground.boot), "mutant": ground.mutant}
 
     def launch(self, *command: object) -> IO[str]:
-        """Start it, or another command of Lethe's in its home, without waiting for anything."""
+        """Start it, or another command of Lethe's in its home, without waiting."""
         assert self._process is None, "it runs already"
         self._stdout = []
         words = [str(part) for part in command] or self._command
@@ -59,13 +59,13 @@ class GatedLethe(LetheProcess):
         return self._process.stdout
 
     def run(self, *command: object) -> Ended:
-        """How another command ends."""
+        """Run another command and return how it ended."""
         self.launch(*command)
         return self.ended()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, or was never started."""
+        """Whether it has ended or was never started."""
         return self._process is None or self._process.poll() is not None
 
     def children(self) -> list[psutil.Process]:
@@ -73,7 +73,7 @@ class GatedLethe(LetheProcess):
         return [] if self.has_ended else psutil.Process(self.pid).children()
 
     def answering(self) -> list[int]:
-        """Process ids of those that answer."""
+        """Process ids of the answering processes."""
         with contextlib.suppress(OSError, ValueError):
             pids: dict[str, int] = json.loads((self.home / "run" / "server.json").read_text())["pids"]
             running = {child.pid for child in self.children()}
@@ -82,7 +82,7 @@ class GatedLethe(LetheProcess):
 
 
 class Askers:
-    """Four processes that ask."""
+    """Four processes that send requests."""
 
     def __init__(self, ports: Sequence[int], kept: Sequence[str], doomed: Sequence[str]) -> None:
         self._processes = [
@@ -100,7 +100,7 @@ class Askers:
             self._write(process, json.dumps(plan))
 
     def look(self) -> list[Seen]:
-        """What each has seen up to now."""
+        """Return their records so far."""
         for process in self._processes:
             self._write(process, "")
         found = []
@@ -124,10 +124,10 @@ class Askers:
 
 
 class Site:
-    """One model, who serves it, and who asks."""
+    """One model, the Lethes that serve it, and the askers."""
 
     def __init__(self, ground: Ground, name: str, *, doomed: int, api_workers: int = 2) -> None:
-        """A service in a new home, not started; `doomed` is how many nodes may be deleted."""
+        """Prepare a service in a new home without starting it; at most `doomed` nodes may be deleted."""
         assert doomed + _KEPT <= len(ground.nodes)
         self.ground = ground
         self.home = ground.folder / name
@@ -145,17 +145,17 @@ class Site:
         self._next = iter(self.doomed)
         self._others: list[GatedLethe] = []
         self.askers: Askers | None = None
-        # It gives up soon: whoever does not answer may be stopped, and then another answers.
+        # A short timeout: an answering process may be stopped, and then another one answers.
         self._client = LetheClient(f"http://127.0.0.1:{self.port}", KEY, timeout_s=2.0, retries=0)
 
     def serving(self, home: Path, port: int, **settings: Any) -> GatedLethe:
-        """A Lethe in some home, on this site's servers; whatever runs of it ends with the site."""
+        """Return a Lethe in a given home, on this site's servers; its processes end with the site."""
         return GatedLethe(
             self.ground, home, self.gate, self._gate_path, port=port, api_workers=self._api_workers, **settings
         )
 
     def start(self, *, standby: bool = False, ports: Sequence[int] = ()) -> Self:
-        """Start the service, and those who ask it, and other `ports`; with `standby` a second unlearner, too."""
+        """Start the service and the askers, which also use other `ports`; `standby` adds a second unlearner."""
         self.lethe.start()
         if standby:
             self.standby = GatedLethe(
@@ -167,7 +167,7 @@ class Site:
         return self
 
     def beside(self, lethe: GatedLethe) -> GatedLethe:
-        """Another Lethe, which ends with the site."""
+        """Register another Lethe, which ends with the site."""
         self._others.append(lethe)
         return lethe
 
@@ -181,10 +181,10 @@ class Site:
             if lethe is not None and not lethe.has_ended:
                 lethe.kill()
 
-    # What is asked of it.
+    # Requests.
 
     def request(self) -> tuple[str, str]:
-        """Ask for the deletion of the next node, through outages; returns the node and the request."""
+        """Request the deletion of the next node, across outages. Returns the node and the request."""
         node = next(self._next)
         accepted = self.persist(
             lambda client: client.request_deletion([node], idempotency_key=f"of-{node}"), what=f"the deletion of {node}"
@@ -192,7 +192,7 @@ class Site:
         return node, accepted.id
 
     def complete(self, node: str, request: str) -> Deletion:
-        """Wait until a deletion is completed, through outages, and claim what that means."""
+        """Wait until a deletion is completed, across outages, and claim its consequences."""
         claimed = False
         while True:
             found = self.persist(lambda client: client.deletion(request), what=f"request {request}")
@@ -214,32 +214,32 @@ class Site:
             time.sleep(_LOOK_S)
 
     def is_applied(self, request: str) -> bool:
-        """Whether a request is applied, as far as anybody says at all."""
+        """Whether a request is known to be applied; False without an answer."""
         with contextlib.suppress(ServerUnreachable, ProblemError):
             return self._client.deletion(request).applied_at is not None
         return False
 
     def delete(self, count: int = 1) -> None:
-        """Delete some nodes, one after the other."""
+        """Delete some nodes, one by one."""
         for _ in range(count):
             self.complete(*self.request())
 
     def claim(self, version: int, what: str) -> None:
-        """From now on nothing before `version` may answer."""
+        """Claim that nothing before `version` may answer from now on."""
         self.claims.append(Claim(version, time.time(), boottime(), what))
 
     @property
     def newest(self) -> int:
-        """The newest version that is known to be applied."""
+        """The newest version known to be applied."""
         return max((claim.version for claim in self.claims), default=0)
 
     def version(self) -> int:
-        """The version that is served."""
+        """Return the served version."""
         version: int = self.persist(lambda client: client.model().version, what="the model")
         return version
 
     def persist(self, call: Callable[[LetheClient], Any], *, what: str) -> Any:
-        """The answer to a call, repeated through outages."""
+        """Return the answer to a call, retried across outages."""
         answer: list[Any] = []
 
         def is_answered() -> bool:
@@ -257,9 +257,9 @@ class Site:
         return answer[0]
 
     def until_all_answer(self, lethe: GatedLethe | None = None) -> None:
-        """Wait until every process that answers predicts by the newest version known; each on a connection of its own.
+        """Wait until every answering process predicts by the newest known version, each on a connection of its own.
 
-        Nothing is done for them: this is how readers come back by themselves.
+        Nothing else helps them: readers recover by themselves.
         """
         serving, wanted = lethe or self.lethe, self.newest
         while True:
@@ -277,7 +277,7 @@ class Site:
                 return
 
     def _ask_one(self, port: int, pids: Sequence[int]) -> tuple[int, int]:
-        """Ask on a new connection; returns which process answered, and its version, -1 for none."""
+        """Ask on a new connection. Returns the answering process and its version, -1 for none."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
         try:
             connection.request("GET", f"/predict/{self.kept[0]}", headers=authorization())
@@ -294,7 +294,7 @@ class Site:
         return 0, version
 
     def until(self, condition: Callable[[], bool], what: str, lethe: GatedLethe | None = None, told: Any = "") -> None:
-        """Wait for a condition; AssertionError with the logs when it does not come."""
+        """Wait for a condition. Raises AssertionError with the logs after `_PATIENCE_S`."""
         deadline = time.monotonic() + _PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
@@ -303,14 +303,14 @@ class Site:
             time.sleep(_LOOK_S)
 
     def held(self) -> int:
-        """Wait until a process has stopped at the gate; returns its id."""
+        """Wait until a process has stopped at the gate, and return its id."""
         self.until(lambda: self.gate.held() is not None, "a process to come to its gate")
         pid = self.gate.held()
         assert pid is not None
         return pid
 
     def unlearners(self) -> list[int]:
-        """Process ids of both unlearners, those that run."""
+        """Process ids of the running unlearners, at most two."""
         found = []
         with contextlib.suppress(OSError, ValueError, KeyError, AssertionError):
             found.append(self.lethe.pid_of("unlearner"))
@@ -320,14 +320,14 @@ class Site:
 
     @property
     def verdict(self) -> Verdict:
-        """What all askers have seen up to now."""
+        """The verdict on all records so far."""
         assert self.askers is not None
         return judged(self.askers.look(), self.claims)
 
 
 @contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """Stopped until the end of the block, those that are there."""
+    """Stop the existing processes until the end of the block."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -345,14 +345,14 @@ def go_on(*pids: int) -> None:
 
 
 def kill(*pids: int) -> None:
-    """SIGKILL."""
+    """Send SIGKILL."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def postgres(servers: Servers) -> list[int]:
-    """The process ids of Postgres, the server's own first; none while it is just being started again."""
+    """Return the process ids of Postgres, the server's first; empty during its restart."""
     with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
         server = psutil.Process(int((servers.folder / "postgres" / "postmaster.pid").read_text().split("\n")[0]))
         return [server.pid, *(child.pid for child in server.children(recursive=True))]
@@ -360,19 +360,19 @@ def postgres(servers: Servers) -> list[int]:
 
 
 def valkey(servers: Servers) -> list[int]:
-    """The process id of Valkey; none while it is just being started again."""
+    """Return the process id of Valkey; empty during its restart."""
     with contextlib.suppress(redis.ConnectionError), redis.Redis.from_url(servers.redis_url) as client:
         return [int(client.info("server")["process_id"])]
     return []
 
 
 def replaced(folder: Path, by: Path) -> None:
-    """Put a copy in the place of a folder."""
+    """Replace a folder with a copy."""
     shutil.rmtree(folder)
     kept(by, folder)
 
 
 def kept(folder: Path, copy: Path) -> Path:
-    """A copy of a folder with everything as it is, times and owners too."""
+    """Copy a folder with all its times and owners."""
     subprocess.run(["cp", "-a", folder, copy], check=True)
     return copy

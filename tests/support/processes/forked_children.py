@@ -1,6 +1,6 @@
-"""The children of a supervisor as forks of it, which has imported what they need; see `preloaded.py`.
+"""A supervisor's children as forks of it, with its imports; see `preloaded.py`.
 
-All else is as the supervisor does it: the descriptors, the environment, the process group, the end with the parent.
+Everything else is as in the supervisor: descriptors, environment, process group, and the end with the parent.
 """
 
 import os
@@ -15,12 +15,12 @@ from service.processes import supervisor
 from service.processes.private_servers.guardian import die_with_parent
 from tests.support.preloaded import ended, leave
 
-#: Until a fork has signal handlers of its own, none may run in it, and none of its parent's ever.
+#: Blocked until a fork has its own signal handlers; it must never run its parent's.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 class Fork:
-    """What a supervisor uses of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that a supervisor uses."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> None:
         self._status: int | None = None
@@ -28,7 +28,7 @@ class Fork:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.pid = os.fork()
         if self.pid == 0:
-            # Nothing of the parent's is taken apart here: its objects would close descriptors that are others by then.
+            # The parent's objects are not destroyed here: they would close descriptors that are others by then.
             try:
                 os.setpgid(0, 0)
                 assert end_with_parent is not None
@@ -62,7 +62,7 @@ class Fork:
 
 
 def kill_supervisor() -> NoReturn:
-    """In one of its children: end it, and with it this process, which goes not a step further."""
+    """From one of its children: kill the supervisor, and with it this process, which stops here."""
     os.kill(os.getppid(), signal.SIGKILL)
     while True:
         threading.Event().wait()
@@ -78,5 +78,5 @@ def _inherit(descriptors: Sequence[int]) -> None:
 
 
 def install() -> None:
-    """From now on, in this process and its forks."""
+    """Use forks in this process and its forks from now on."""
     supervisor.launch = Fork  # type: ignore[assignment]  # it has what a supervisor uses of a Popen

@@ -1,4 +1,4 @@
-"""What an interpreter has in memory after an import."""
+"""The modules in an interpreter's memory after an import."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 
 def imported_with(modules: list[str]) -> set[str]:
-    """The packages that a fresh interpreter has in memory once it has imported `modules`."""
+    """Return the packages in a fresh interpreter's memory after importing `modules`."""
     command = [sys.executable, "-P", "-c", _IMPORT, json.dumps(modules)]
     found = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
     return set(json.loads(found.stdout))

@@ -1,4 +1,4 @@
-"""A real `lethe serve` process, started, asked over HTTP, stopped and killed as an operator would."""
+"""A real `lethe serve` process, started, called over HTTP, stopped and killed as by an operator."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from tests.support.preloaded import ROOT, Process, Start
 
 KEY = "the-first-key"
 _READY = "Lethe is ready."
-#: Longest wait for a request to be completed, also across a restart (seconds).
+#: Longest wait for a request to be completed, even across a restart (seconds).
 _PATIENCE_S = 120.0
 
 
@@ -41,19 +41,19 @@ class LetheProcess:
     """One LETHE_HOME and the process that serves it; `start` may be called again after an end.
 
     `lethe` starts Lethe's command line. `settings` are those of the service, by field name. Without `database_url` and
-    `redis_url` the process brings up servers of its own. Unless asked for, nothing is repaired: most tests compare
-    with the projection.
+    `redis_url`, the process starts its own servers. By default nothing is repaired, since most tests compare with the
+    projection.
     """
 
     def __init__(self, lethe: Start, home: Path, *, role: str | None = None, part: str = "", **settings: Any) -> None:
-        """With a `role` that part alone; `part` tells several of one home apart."""
+        """With a `role`, run that part alone; `part` distinguishes several in one home."""
         self.home = home
         self._is_part = role is not None
         self._command = ["serve"] if role is None else ["serve", "--role", role]
         self._ready = f"The {role} is ready." if role in ("unlearner", "worker") else "  Docs"
         self._lethe = lethe
         self.model = Path(str(settings.get("model", home / "model")))
-        #: What it predicts from is searched with the rest of the home, and goes with it.
+        #: The publication lies in the home, so that it is searched and removed with it.
         self.share = home / "share"
         self._log = home.with_name(f"{home.name}{part}.log")
         own = {
@@ -71,19 +71,19 @@ class LetheProcess:
         self.url = ""
 
     def start(self) -> Self:
-        """Return once it says that it is ready; AssertionError with its output when it ends instead."""
+        """Return once it reports ready. Raises AssertionError with its output if it ends instead."""
         ended = self.try_to_start()
         if ended is None:
             return self
         raise AssertionError(f"lethe serve ended with status {ended.status} before it was ready:\n{ended.stderr}")
 
     def try_to_start(self) -> Ended | None:
-        """Return None once it says that it is ready, or how it ended instead."""
+        """Return None once it reports ready, or how it ended instead."""
         self.launch()
         return self.until_ready()
 
     def until_ready(self) -> Ended | None:
-        """Of one that was launched: return None once it says that it is ready, or how it ended instead."""
+        """After `launch`: return None once it reports ready, or how it ended instead."""
         assert self._process is not None
         for line in self._process.stdout:
             self._stdout.append(line)
@@ -94,7 +94,7 @@ class LetheProcess:
         return self.ended()
 
     def launch(self) -> IO[str]:
-        """Start the process without waiting for anything; returns its standard output."""
+        """Start the process without waiting. Returns its standard output."""
         assert self._process is None, "it runs already"
         self._stdout = []
         self._log.write_text("")
@@ -102,9 +102,9 @@ class LetheProcess:
         return self._process.stdout
 
     def ended(self) -> Ended:
-        """Wait for the end of the process and of those it started, and return how it ended.
+        """Wait for the end of the process and of its children, and return how it ended.
 
-        Private servers included, but where a part alone has ended: others may use those that it has started.
+        Private servers are included, unless a part alone has ended: others may use the servers that it started.
         """
         assert self._process is not None
         children = self._children()
@@ -116,12 +116,12 @@ class LetheProcess:
         return Ended(status, "".join(self._stdout), self._log.read_text())
 
     def stop(self) -> Ended:
-        """SIGTERM, and wait for the end."""
+        """Send SIGTERM and wait for the end."""
         self._signal(signal.SIGTERM)
         return self.ended()
 
     def kill(self, *, with_servers: bool = False) -> None:
-        """SIGKILL, also of the private servers and their guardian when asked; returns when all have ended."""
+        """Send SIGKILL, also to the private servers and their guardian if asked. Returns when all have ended."""
         children = self._children()
         self._signal(signal.SIGKILL)
         for child in children if with_servers else ():
@@ -131,7 +131,7 @@ class LetheProcess:
         _wait_for(children)
 
     def close(self) -> None:
-        """End the process if it runs; AssertionError with its log when it has ended by itself."""
+        """End the process if it runs. Raises AssertionError with its log if it ended by itself."""
         if self._process is not None:
             try:
                 self.assert_runs()
@@ -145,49 +145,49 @@ class LetheProcess:
         return self._process.pid
 
     def pid_of(self, name: str) -> int:
-        """Process id of one that it has started: `unlearner`, `api-0`."""
+        """Return the process id of one of its children: `unlearner`, `api-0`."""
         pids: dict[str, int] = json.loads((self.home / "run" / "server.json").read_text())["pids"]
         return pids[name]
 
     @property
     def printed(self) -> str:
-        """What the process has printed up to being ready."""
+        """Its output up to being ready."""
         return "".join(self._stdout)
 
     def log(self) -> str:
-        """Its standard error."""
+        """Return its standard error."""
         return self._log.read_text()
 
     def http(self) -> httpx2.Client:
-        """A plain client with all scopes."""
+        """Return a plain client with all scopes."""
         return httpx2.Client(base_url=self.url, headers=authorization(), timeout=120.0)
 
     def client(self, key: str = KEY) -> LetheClient:
-        """The typed client, with all scopes; it stops waiting when the process has ended."""
+        """Return the typed client, with all scopes; it stops waiting when the process has ended."""
         return LetheClient(self.url, key, timeout_s=30.0, sleep=self._sleep)
 
     def delete(self, nodes: Iterable[str], reference: str | None = None) -> Deletion:
-        """One request for `nodes`, waited for until it is completed."""
+        """Delete `nodes` in one request, and wait until it is completed."""
         with self.client() as client:
             accepted = client.request_deletion(list(nodes), reference=reference)
             return client.wait(accepted.id, timeout_s=_PATIENCE_S)
 
     def predict(self, nodes: Iterable[str]) -> Predictions:
-        """One answer for all `nodes`."""
+        """Return one answer for all `nodes`."""
         with self.client() as client:
             return client.predict_many(list(nodes))
 
     def weights(self) -> NDArray[np.float64]:
-        """W (blocks, d, C) of the committed version, from its file."""
+        """Return W (blocks, d, C) of the committed version, from its file."""
         return weights_on_disk(self.model)
 
     def _sleep(self, seconds: float) -> None:
-        """What the client does between two looks."""
+        """Called by the client between two looks."""
         self.assert_runs()
         time.sleep(min(seconds, 0.02))
 
     def assert_runs(self) -> None:
-        """AssertionError with the log when the process has ended."""
+        """Raise AssertionError with the log if the process has ended."""
         assert self._process is not None, "it was not started"
         status = self._process.poll()
         assert status is None, f"lethe serve ended by itself with status {status}:\n{self.log()}"
@@ -222,7 +222,7 @@ def _session_of(process: psutil.Process) -> int | None:
 
 
 def _wait_for(processes: Iterable[psutil.Process]) -> None:
-    """Return when all have ended; those that nobody has asked for their status yet have, too."""
+    """Return when all have ended; zombies count as ended."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
@@ -230,37 +230,37 @@ def _wait_for(processes: Iterable[psutil.Process]) -> None:
 
 
 def authorization() -> dict[str, str]:
-    """The header that presents the first key."""
+    """Return the header with the first key."""
     return {"Authorization": f"Bearer {KEY}"}
 
 
 def version_of(deletion: Deletion) -> int:
-    """The model version that a request was applied in."""
+    """Return the model version that applied a request."""
     assert deletion.audit is not None
     return deletion.audit.model_version_after
 
 
 def weights_on_disk(model: Path) -> NDArray[np.float64]:
-    """W (blocks, d, C) of the version that CURRENT names, read without Lethe's own code."""
+    """Return W (blocks, d, C) of the version in CURRENT, read without Lethe's own code."""
     folder = (model / "CURRENT").read_text().split()[0]
     weights: NDArray[np.float64] = load_file(model / "versions" / folder / "state.safetensors")["features.weights"]
     return weights
 
 
 def figures_of(model: Path) -> dict[str, Any]:
-    """The manifest of a model folder, as it stands there."""
+    """Return the manifest of a model folder, unparsed by Lethe."""
     figures: dict[str, Any] = json.loads((model / "manifest.json").read_text())
     return figures
 
 
 def copied(model: Path, folder: Path) -> Path:
-    """A copy of a trained model at `folder`."""
+    """Copy a trained model to `folder`."""
     shutil.copytree(model, folder)
     return folder
 
 
 def _environment(settings: Mapping[str, object]) -> dict[str, str]:
-    """This process's environment without any setting of Lethe's but these."""
+    """Return this process' environment with exactly these settings of Lethe."""
     own = ("LETHE_", "DATABASE_URL", "REDIS_URL")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     environment["PYTHONPATH"] = str(ROOT)

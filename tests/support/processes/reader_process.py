@@ -1,7 +1,7 @@
-"""A process that reads and does nothing else: asks itself again and again, and says whenever the answer changes.
+"""A process that only reads: it asks itself continually, and reports every change of the answer.
 
-Arguments: home, node. Each line: the version that answers now ("none" while none does), and the boottime at which what
-answered before was asked for the last time. Version v must answer with v/1000.
+Arguments: home, node. Each line: the version that answers now ("none" without an answer), and the boottime of the last
+question that the previous version answered. Version v must answer with v/1000.
 """
 
 import sys
@@ -15,7 +15,7 @@ from tests.support.service.publications import admitted, predicted
 
 
 def answered(reader: Reader, node: str) -> str:
-    """What answers now."""
+    """Return the version that answers now."""
     try:
         prediction = predicted(reader, node)
     except Unavailable:
@@ -26,7 +26,7 @@ def answered(reader: Reader, node: str) -> str:
 
 
 def ask(reader: Reader, node: str) -> None:
-    """Ask for good."""
+    """Ask forever."""
     now, last_asked = "", 0.0
     while True:
         asked = boottime()

@@ -1,15 +1,15 @@
-"""A child of a supervisor that does nothing but tell what happens to it: `stub_child.py NAME DESCRIPTOR`.
+"""A supervisor's child that only reports events: `stub_child.py NAME DESCRIPTOR`.
 
-What it does is in what it is told on its channel, under `does`:
+The member `does` of the message on its channel sets its behaviour:
 
-    serve       says that it is ready, and ends with status 0 at SIGTERM
-    wait        the same, without saying that it is ready
-    stay        says that it is ready, and takes no notice of SIGTERM
+    serve       reports ready, and ends with status 0 at SIGTERM
+    wait        the same, without reporting ready
+    stay        reports ready, and ignores SIGTERM
     refuse      ends with status 2 before it is ready
-    fail        ends with the status of what may pass before it is ready
+    fail        ends with the status of a temporary failure before it is ready
     hang up     closes its channel, and then does as `wait` does
     do          ends with status 0
-    show        writes what it can see of secrets and descriptors, then does as `serve` does
+    show        writes the secrets and descriptors that it can see, then does as `serve` does
 """
 
 import json
@@ -23,19 +23,19 @@ SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def tell(event: str) -> None:
-    """One line on standard output, in one piece."""
+    """Write one line to standard output in a single call."""
     os.write(1, f"{sys.argv[1]} {event}\n".encode())
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open beyond its standard streams."""
+    """Return this process' open descriptors beyond its standard streams."""
     found = {}
     for link in Path("/proc/self/fd").iterdir():
         if int(link.name) > 2:
             try:
                 found[link.name] = str(link.readlink())
             except FileNotFoundError:
-                continue  # that of the listing itself
+                continue  # the listing's own descriptor
     return found
 
 

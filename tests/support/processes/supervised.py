@@ -1,8 +1,8 @@
 """A supervisor of stubs, as a program: `supervised.py PLAN HOME`.
 
-PLAN is JSON: `{"stages": [[seconds of grace, {name: what it does}], …]}` or `{"once": what it does, "grace": seconds}`.
-It writes `pids {…}` whenever a child was started, `all are ready`, and `done` after the end of one for one thing.
-While there is a file HOME/full, the ids cannot be written, as on a full disk.
+PLAN is JSON: `{"stages": [[seconds of grace, {name: behaviour}], …]}` or `{"once": behaviour, "grace": seconds}`. It
+writes `pids {…}` after each start of a child, `all are ready`, and `done` after the end of a single task. While the
+file HOME/full exists, the ids cannot be written, as on a full disk.
 """
 
 import errno
@@ -21,13 +21,13 @@ STUB = Path(__file__).with_name("stub_child.py")
 
 
 def stub(name: str, does: str, listener: socket.socket | None = None) -> Child:
-    """A stub that is told a secret and has nothing of this process in its environment."""
+    """Return a stub that receives a secret, and nothing of this process' environment."""
     told = {"does": does, "secret": "tell nobody"}
     return Child(name, (sys.executable, "-I", "-S", str(STUB), name), {"PATH": os.defpath}, told, listener)
 
 
 def tell(event: str) -> None:
-    """One line on standard output, in one piece."""
+    """Write one line to standard output in a single call."""
     os.write(1, f"{event}\n".encode())
 
 

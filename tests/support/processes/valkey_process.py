@@ -1,4 +1,4 @@
-"""A Valkey server of a test's own, to be killed, restarted and stopped at will."""
+"""A test's own Valkey server, to be killed, restarted and stopped at will."""
 
 import signal
 import subprocess
@@ -27,7 +27,7 @@ class ValkeyProcess:
         raise AssertionError("valkey-server ended without accepting connections")
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
+        """Send SIGKILL and wait for its end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -36,11 +36,11 @@ class ValkeyProcess:
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Send SIGSTOP: connections stay open and nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)

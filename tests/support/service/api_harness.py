@@ -1,6 +1,6 @@
-"""The HTTP application over a real database, without an unlearner: what is asked for stays queued.
+"""The HTTP application over a real database, without an unlearner: requests stay queued.
 
-As a program, `api_harness.py DATABASE_URL HOME`, it serves that on a port of its own until SIGTERM.
+As a program, `api_harness.py DATABASE_URL HOME`, it serves on its own port until SIGTERM.
 """
 
 import asyncio
@@ -69,10 +69,10 @@ from tests.support.service.publications import admitted, load, published_model, 
 
 MODEL = "tiny"
 CLASSES = ("a", "b", "c")
-#: External ids 0 … 39, one with a slash and one that is no ASCII.
+#: External ids 0 … 39, one with a slash and one that is not ASCII.
 NODES = (*(str(number) for number in range(38)), "user/38", "ålesund 39")
 
-#: Where nothing listens.
+#: An address where nothing listens.
 NO_REDIS = "redis://127.0.0.1:1"
 
 INFO = ModelInfo(
@@ -114,20 +114,20 @@ class Api:
     app: FastAPI
     services: Services
     engine: Engine
-    #: The snapshot that is served; `forget` replaces it.
+    #: The served snapshot; `forget` replaces it.
     snapshot: Snapshot
     #: External ids in the order of the rows: `NODES`, then canaries.
     nodes: tuple[str, ...]
     publisher: Publisher
     #: The access log.
     lines: io.StringIO
-    #: What /readyz finds.
+    #: Results of /readyz.
     checks: list[Check] = field(default_factory=list)
     _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
     _batches: int = 0
 
     async def key(self, *scopes: Scope) -> tuple[UUID, str]:
-        """The id and the text of a new key with these scopes."""
+        """Return the id and the text of a new key with these scopes."""
         made = new_api_key()
         async with transaction(self.engine) as connection:
             await ApiKeyRepository(connection).create(
@@ -136,14 +136,14 @@ class Api:
         return made.id, made.text
 
     async def client(self, *scopes: Scope) -> httpx2.AsyncClient:
-        """A client with a new key of these scopes."""
+        """Return a client with a new key of these scopes."""
         _, text = await self.key(*scopes)
         return await self.client_with(text)
 
     async def client_with(
         self, key: str | None, address: tuple[str, int] = ("127.0.0.1", 4711), /, **headers: str
     ) -> httpx2.AsyncClient:
-        """A client that presents `key` and comes from `address`."""
+        """Return a client that presents `key` and connects from `address`."""
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         transport = httpx2.ASGITransport(self.app, client=address)
@@ -153,7 +153,7 @@ class Api:
     async def forget(
         self, subjects: Collection[Target], request_id: UUID, kind: RequestKind = RequestKind.NODE
     ) -> None:
-        """Lay the tombstones of `subjects`, and take nodes out of what is predicted and edges out of the graph."""
+        """Write the tombstones of `subjects`, and remove nodes from predictions and edges from the graph."""
         keyring = self.services.keyring
         tombstones: list[Tombstone] = []
         for subject in subjects:
@@ -173,7 +173,7 @@ class Api:
         publish(self.services.reader, self.publisher, self.snapshot)
 
     async def complete(self, request_id: UUID | str, norms: RequestNorms = NORMS) -> None:
-        """Take a queued request to `completed`, in a batch of its own, as the unlearner does."""
+        """Take a queued request to `completed` in its own batch, as the unlearner does."""
         self._batches += 1
         record, one = made(1 + self._batches), UUID(str(request_id))
         async with transaction(self.engine) as connection:
@@ -186,16 +186,16 @@ class Api:
 
     @property
     def request_keys(self) -> RequestKeys:
-        """Those of all processes."""
+        """The request keys of all processes."""
         return RequestKeys(self.services.settings.home / "keys" / "requests")
 
     @property
     def unneeded_keys(self) -> UnneededKeys:
-        """What the unlearner does with them."""
+        """The unlearner's handling of request keys."""
         return UnneededKeys(self.engine, self.request_keys)
 
     async def complete_without_work(self, accepted: dict[str, Any], by: UUID | str) -> None:
-        """Take a queued request, of which all was deleted `by` another, to `completed`, as the unlearner does."""
+        """Complete a queued request whose targets were all deleted `by` another, as the unlearner does."""
         async with transaction(self.engine) as connection:
             await RequestMoves(connection).mark_completed_without_work(
                 UUID(accepted["id"]),
@@ -205,7 +205,7 @@ class Api:
         await self.unneeded_keys.destroy_dropped()
 
     async def replace_model(self) -> None:
-        """An import of a newly trained model, as the database has it once it is completed."""
+        """Record a completed import of a newly trained model in the database."""
         self._batches += 1
         version = made(1 + self._batches, cause=Cause.IMPORT, deleted_nodes=0, span_residual=0.0)
         async with transaction(self.engine) as connection:
@@ -214,7 +214,7 @@ class Api:
             await ImportRepository(connection).complete(version.id)
 
     async def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Count the rows of a table."""
         async with transaction(self.engine) as connection:
             return int((await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one())
 
@@ -229,7 +229,7 @@ async def serving(
     redis_url: str = NO_REDIS,
     **settings: Any,
 ) -> AsyncIterator[Api]:
-    """The application over the migrated database at `database_url`."""
+    """Serve the application over the migrated database at `database_url`."""
     async with AsyncExitStack() as stack:
         engine = create_engine(database_url)
         stack.push_async_callback(engine.dispose)
@@ -296,21 +296,21 @@ async def serving(
 
 
 def publish(reader: Reader, publisher: Publisher, snapshot: Snapshot) -> None:
-    """Have the next version of what a reader answers from be `snapshot`."""
+    """Publish `snapshot` as the reader's next version."""
     before, now = VersionRef(snapshot.version - 1, 1), VersionRef(snapshot.version, 1)
     publisher.write(now, snapshot, version_facts(snapshot), before)
     assert publisher.show(now, 1)
 
 
 def first_snapshot(count: int) -> Snapshot:
-    """Random predictions of `count` nodes."""
+    """Return random predictions of `count` nodes."""
     probabilities = np.random.default_rng(0).dirichlet(np.ones(len(CLASSES)), size=count)
     live = np.ones(count, dtype=np.bool_)
     return Snapshot(1, probabilities, live, Edges(ring(count), live))
 
 
 def ring(count: int) -> sp.csr_array:
-    """Each node is joined to the next, and the last to the first."""
+    """Return a ring: each node is joined to the next, and the last to the first."""
     forward = np.roll(np.eye(count), 1, axis=1)
     return sp.csr_array(forward + forward.T)
 
@@ -326,7 +326,7 @@ async def _unset() -> list[Check]:
 async def _serve(database_url: str, home: Path) -> None:
     """Print the address and a key with all scopes, then serve until SIGTERM."""
     async with serving(database_url, home) as api:
-        # As the unlearner does at its start: there is a checkpoint from then on.
+        # As at the unlearner's start, so that a checkpoint exists.
         await LogSigner(api.engine, LogKeys.open(home / "keys"), UnlearningMetrics(CollectorRegistry())).sign_pending()
         bound = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off"))

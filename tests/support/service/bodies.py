@@ -1,4 +1,4 @@
-"""Bodies of requests for a deletion, and what refuses them."""
+"""Bodies of deletion requests, and checks of refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A certificate of a test's own, and its key."""
+"""A test's own certificate and its key."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,14 +15,14 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True)
 class Certificate:
-    """Two files in PEM format; the certificate, of 127.0.0.1, is its own authority."""
+    """Two files in PEM format; the certificate, for 127.0.0.1, is self-signed."""
 
     certificate: Path
     key: Path
 
     @classmethod
     def make(cls, folder: Path) -> Self:
-        """Make both in `folder`."""
+        """Create both in `folder`."""
         key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "t")])
         now, public = datetime.now(UTC), key.public_key()
         made = (

@@ -46,7 +46,7 @@ DETAILS = BatchDetails(
 
 @dataclass
 class Database:
-    """An engine on a migrated database, with the key folder that belongs to it."""
+    """An engine on a migrated database, with its key folder."""
 
     url: str
     engine: Engine
@@ -57,27 +57,27 @@ class Database:
 
     @property
     def keys(self) -> RequestKeys:
-        """Those of all processes."""
+        """The request keys of all processes."""
         return RequestKeys(self.slots.folder)
 
     def kept(self) -> dict[UUID, KeySlot]:
-        """The requests that have keys, and where."""
+        """Return the requests that have keys, and their slots."""
         return {request_id: slot for page in self.keys.held() for request_id, slot in page.items()}
 
     async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
-        """Run one statement and return what it answers."""
+        """Run one statement and return its rows."""
         async with self.engine.begin() as conn:
             result = await conn.execute(text(statement), values)
             return [dict(row) for row in result.mappings()] if result.returns_rows else []
 
     async def value(self, statement: str, **values: object) -> Any:
-        """The one value that a statement answers."""
+        """Return the single value of a statement."""
         [row] = await self.rows(statement, **values)
         [found] = row.values()
         return found
 
     def new(self, *nodes: str, key: str | None = None, digest: bytes = bytes(32), model: str = MODEL) -> NewRequest:
-        """A node request, with salts that are recognisable."""
+        """Return a node request with recognisable salts."""
         salts = {node: node.encode("utf-8", "surrogatepass").hex() for node in nodes}
         targets = Targets(nodes=nodes, node_salts=salts, reference_salt="5a17")
         return NewRequest(
@@ -91,18 +91,18 @@ class Database:
         )
 
     async def accept(self, *nodes: str) -> UUID:
-        """The id of a new queued request for `nodes`."""
+        """Queue a request for `nodes` and return its id."""
         return (await self.intake.accept(self.new(*(nodes or ("1",))))).request.id
 
     async def batch(self, ids: Collection[UUID], version: int = 1) -> UUID:
-        """The id of a batch that took `ids`."""
+        """Record a batch of `ids` and return its id."""
         record = made(version, requests=len(ids), deleted_nodes=len(ids))
         async with transaction(self.engine) as conn:
             await committed(conn, record, dict.fromkeys(ids, NORMS))
         return record.id
 
     async def applied(self, ids: Sequence[UUID], version: int = 1) -> UUID:
-        """The id of a batch in which `ids` were applied."""
+        """Record a batch in which `ids` were applied, and return its id."""
         batch_id = await self.batch(ids, version)
         async with transaction(self.engine) as conn:
             await RequestMoves(conn).mark_applied(batch_id, [outcome(request_id) for request_id in ids])
@@ -111,7 +111,7 @@ class Database:
 
 @asynccontextmanager
 async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None = None) -> AsyncIterator[Database]:
-    """Put a model and an API key into the migrated database at `url`, which has no row."""
+    """Put a model and an API key into the migrated, empty database at `url`."""
     async with AsyncExitStack() as stack:
         engine = create_engine(url)
         stack.push_async_callback(engine.dispose)
@@ -127,7 +127,7 @@ async def open_database(url: str, folder: Path, *, max_queued_nodes: int | None 
 
 
 def made(number: int = 1, **changes: Any) -> Version:
-    """What a batch that made version `number` measured; with `changes`, what another cause did."""
+    """Return the record of a batch that made version `number`; `changes` set the fields of another cause."""
     version = Version(
         id=uuid4(),
         model=MODEL,
@@ -152,13 +152,13 @@ def made(number: int = 1, **changes: Any) -> Version:
 
 
 async def committed(conn: Connection, version: Version, norms: Mapping[UUID, RequestNorms]) -> None:
-    """Record a batch of the requests that `norms` are of, as the commit of its version does."""
+    """Record a batch of the requests in `norms`, as the commit of its version does."""
     await VersionRepository(conn).insert(version)
     await BatchRepository(conn).insert(version, DETAILS, norms)
 
 
 async def imported(conn: Connection, version: Version) -> None:
-    """Record that an import was asked for, and became `version`."""
+    """Record an import that became `version`."""
     await ImportRepository(conn).ask(version.id, version.model, exclude_deleted=True)
     await VersionRepository(conn).insert(version)
     await ImportRepository(conn).commit(version.id)
@@ -166,7 +166,7 @@ async def imported(conn: Connection, version: Version) -> None:
 
 
 class Said:
-    """The content of an event that says just this."""
+    """Event content with these members."""
 
     def __init__(self, **members: object) -> None:
         self._members = members
@@ -176,18 +176,18 @@ class Said:
 
 
 def outcome(request_id: UUID) -> AppliedOutcome:
-    """A request applied with the paper's guarantee."""
+    """Return the outcome of a request applied with the paper's guarantee."""
     return AppliedOutcome(request_id, Guarantee.SPAN, RepairStatus.NONE, "One direction was removed.", Said(n=1))
 
 
 def next_pointer(pointer: Pointer, fencing: int) -> Pointer:
-    """The pointer one version further."""
+    """Return the pointer of the next version."""
     version = pointer.version + 1
     return replace(pointer, version=version, fencing=fencing, folder=f"{version}-{fencing}")
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return when `condition` holds, asking again and again, ever less often: asking is work for what is waited for."""
+    """Poll until `condition` holds, ever less often, since polling slows the awaited work."""
     pause_s = 0.005
     async with asyncio.timeout(120):
         while not await condition():
@@ -206,9 +206,9 @@ async def is_waiting(database: Database, for_what: str = "Lock") -> bool:
 
 
 class Proxy:
-    """Stands between a client and Postgres; on demand it loses the connection around the next COMMIT.
+    """A proxy between a client and Postgres that loses the connection at the next COMMIT, on demand.
 
-    Or around another statement, when `statement` is set.
+    `statement` selects another statement.
     """
 
     def __init__(self, url: str) -> None:
@@ -217,7 +217,7 @@ class Proxy:
         self._parsed = parsed
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        #: What to do at the next COMMIT: `lose` it, or `deliver` it and lose the answer, or `delay` it until released.
+        #: Action at the next COMMIT: `lose` it, `deliver` it and lose the answer, or `delay` it until released.
         self.at_commit: str | None = None
         self.statement = b"COMMIT"
         self.release = asyncio.Event()
@@ -287,5 +287,5 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def accepted_ids(answers: Collection[Accepted]) -> set[UUID]:
-    """The ids of accepted requests."""
+    """Return the ids of accepted requests."""
     return {answer.request.id for answer in answers}

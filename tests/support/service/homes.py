@@ -1,4 +1,4 @@
-"""What a LETHE_HOME and its database hold, to compare."""
+"""The content of a LETHE_HOME and its database, for comparison."""
 
 import hashlib
 from pathlib import Path
@@ -11,13 +11,13 @@ from tests.support.processes.lethe_process import LetheProcess
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below `folder`."""
+    """Return the SHA-256 of every file below `folder`."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def private_database(lethe: LetheProcess) -> str:
-    """Where the private Postgres of a running Lethe is."""
+    """Return the URL of a running Lethe's private Postgres."""
     servers = running_servers(lethe.home)
     assert servers is not None
     assert servers.database_url is not None
@@ -25,7 +25,7 @@ def private_database(lethe: LetheProcess) -> str:
 
 
 async def facts(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
-    """What the database says of requests, events and batches."""
+    """Return the database's facts on requests, events and batches."""
     connection = await asyncpg.connect(database_url)
     try:
         statements = {

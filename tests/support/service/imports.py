@@ -1,4 +1,4 @@
-"""A model that takes the served one's place: asked for, waited for, and its record."""
+"""A model that replaces the served one: requested, awaited, and recorded."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -85,7 +85,7 @@ async def ended(settings: Settings, import_id: UUID) -> ModelImport:
 
 
 def beside(settings: Settings) -> list[str]:
-    """What imports have left beside the model."""
+    """Return what imports have left beside the model."""
     names = (path.name for path in settings.home.iterdir() if path.name.startswith(".model."))
     return sorted(name for name in names if name != ".model.importing")
 

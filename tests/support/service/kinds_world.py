@@ -1,7 +1,6 @@
-"""A small model for requests of all kinds, what it must predict after them, and a service that dies at an erasure.
+"""A small model for requests of all kinds, its expected predictions, and a service that dies at an erasure.
 
-As a program, `kinds_world.py serve`, it is `lethe serve`, killed when it is about to erase what its first batch
-deleted.
+As a program, `kinds_world.py serve`, it is `lethe serve`, killed just before erasing what its first batch deleted.
 """
 
 import sys
@@ -24,12 +23,12 @@ from projector.network.spec import ModelSpec, PropagationKind
 from tests.support.processes.forked_children import kill_supervisor
 
 NODES = 160
-#: The node with a column of its own, so that its features support a direction that no other's do.
+#: The node with a column of its own: its features support a direction that no other node's do.
 CHANNEL = "8"
 
 
 def make_model(folder: Path) -> None:
-    """A trained model in `folder`."""
+    """Train a model in `folder`."""
     graph = inject_channel(
         load_dataset(f"synthetic:n={NODES},d=12,classes=3,seed=3", data_dirs=[]), [CHANNEL], extra_class=False
     )
@@ -41,7 +40,7 @@ def make_model(folder: Path) -> None:
 
 @dataclass
 class World:
-    """The model before anything was deleted, and what was deleted since."""
+    """The model before any deletion, and the deletions since."""
 
     folder: Path
     nodes: set[str] = field(default_factory=set)
@@ -50,11 +49,11 @@ class World:
 
     @property
     def graph(self) -> Graph:
-        """The graph it was trained on."""
+        """The graph that it was trained on."""
         return Store.open(self.folder).load_base().graph
 
     def neighbours(self, node: str) -> list[str]:
-        """The nodes joined to `node` at first, by id."""
+        """Return the initial neighbours of `node`, by id."""
         graph = self.graph
         row = graph.node_ids.index(node)
         return [
@@ -62,7 +61,7 @@ class World:
         ]
 
     def edge(self, *without: str) -> tuple[str, str]:
-        """An edge between two nodes that are not in `without`, nor neighbours of these."""
+        """Return an edge between two nodes outside `without` and its neighbours."""
         graph = self.graph
         near = {*without, *(other for node in without for other in self.neighbours(node))}
         rows, columns = graph.adjacency.nonzero()
@@ -70,7 +69,9 @@ class World:
         return next((min(pair), max(pair)) for pair in pairs if near.isdisjoint(pair))
 
     def predictions(self) -> dict[str, NDArray[np.float64]]:
-        """The class probabilities of every live node from scratch: projection by an SVD, on the graph left."""
+        """Compute the class probabilities of every live node from scratch: projection by an SVD, on the remaining
+        graph.
+        """
         store = Store.open(self.folder)
         graph, manifest = store.load_base().graph, store.manifest
         place = {node: row for row, node in enumerate(graph.node_ids)}
@@ -96,7 +97,7 @@ class World:
         return dict(zip([node for node in graph.node_ids if node not in self.nodes], rows, strict=True))
 
     def left_on_disk(self, folder: Path) -> set[str]:
-        """Which kinds of what was deleted are still in the files of the model in `folder`."""
+        """Return the kinds of deleted data that are still in the files of the model in `folder`."""
         graph = Store.open(folder).load_base().graph
         X = feature_rows(graph.features, np.arange(graph.nodes))
         place = {node: row for row, node in enumerate(self.graph.node_ids)}
@@ -111,7 +112,7 @@ class World:
 
 
 def dies_at_the_erasure(self: Store, erasure: Erasure, *, fencing: int, keep: VersionRef | None = None) -> None:
-    """In the place of `Store.erase`."""
+    """Replaces `Store.erase`."""
     if self.current().version > 0:
         kill_supervisor()
     erase(self, erasure, fencing=fencing, keep=keep)
@@ -120,7 +121,7 @@ def dies_at_the_erasure(self: Store, erasure: Erasure, *, fencing: int, keep: Ve
 def closest(
     found: dict[str, dict[str, float]], expected: dict[str, NDArray[np.float64]], nodes: Collection[str]
 ) -> float:
-    """The largest difference between two sets of predictions of `nodes`."""
+    """Return the largest difference between two sets of predictions of `nodes`."""
     return max(float(np.abs(np.array(list(found[node].values())) - expected[node]).max()) for node in nodes)
 
 

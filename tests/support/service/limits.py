@@ -1,4 +1,4 @@
-"""Limits of attempts, and failing until they refuse."""
+"""Limits of attempts, and failures until they refuse."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ FAILURES = GUESSES.item.amount
 
 
 class Wrong(Exception):
-    """What is counted."""
+    """A counted failure."""
 
 
 @asynccontextmanager

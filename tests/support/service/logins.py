@@ -1,4 +1,4 @@
-"""Logins of Postgres, as an operator makes them for one process or tool."""
+"""Logins of Postgres, as an operator creates them for one process or tool."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from tests.support.service.db_harness import Database
 
 @asynccontextmanager
 async def logged_in(db: Database, role: str) -> AsyncIterator[Engine]:
-    """An engine with a login of its own that has the rights of `role` and no others."""
+    """Yield an engine with a new login that has exactly the rights of `role`."""
     parsed = make_url(db.url)
     login = f"{parsed.database}_{role}"
     await db.rows(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {role}")
@@ -28,7 +28,7 @@ async def logged_in(db: Database, role: str) -> AsyncIterator[Engine]:
 
 
 async def may(conn: AsyncConnection, statement: str) -> bool:
-    """Whether a statement, which is undone, is refused for anything but the lack of a right, or not at all."""
+    """Whether a statement is permitted: it succeeds, or fails for another reason than a missing right. It is undone."""
     try:
         await conn.execute(text(statement))
     except DBAPIError as error:

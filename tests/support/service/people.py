@@ -1,4 +1,4 @@
-"""A graph of people, and what is left of them on the disk."""
+"""A graph of people, and their traces on the disk."""
 
 import secrets
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ NODES, FEATURES, CLASSES = 300, 24, 3
 
 
 def private_graph(path: Path) -> Path:
-    """A graph of people: random ids of 32 characters, and real-valued features that no two of them share."""
+    """Write a graph of people: random ids of 32 characters, and real-valued features that no two of them share."""
     rng = np.random.default_rng(0)
     ids = np.array([secrets.token_hex(16) for _ in range(NODES)])
     labels = rng.integers(CLASSES, size=NODES)
     left, right = rng.integers(NODES, size=(2, 3 * NODES))
     pairs = np.unique(np.sort(np.stack([left, right])[:, left != right], axis=0), axis=1)
     features = rng.standard_normal((NODES, FEATURES)).astype(np.float32)
-    # A feature that one node alone has, so that a direction is lost.
+    # A feature of a single node, so that a direction is lost.
     features[:, -1] = 0.0
     features[7, -1] = rng.standard_normal()
     np.savez(path, edge_index=np.hstack([pairs, pairs[::-1]]).astype(np.int32), y=labels, x=features, node_ids=ids)
@@ -27,7 +27,7 @@ def private_graph(path: Path) -> Path:
 
 
 def traces(graph: Graph, node: str) -> Mapping[str, bytes]:
-    """Byte strings that only this node's data can have left, by what they are."""
+    """Return byte strings that only this node's data can have left, by kind."""
     row = graph.node_ids.index(node)
     assert isinstance(graph.features, np.ndarray)
     features = graph.features[row]

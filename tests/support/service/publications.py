@@ -1,4 +1,4 @@
-"""Publications for tests: small models written where a test keeps its files, and readers of them."""
+"""Publications for tests: small models in a test's folder, and their readers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +64,7 @@ def published_model(
 def snapshot(
     version: int, probabilities: NDArray[np.float64], edges: Sequence[tuple[int, int]] = (), dead: Sequence[int] = ()
 ) -> Snapshot:
-    """One of n nodes, (n, C) probabilities; those of `dead` rows are zeroed."""
+    """Return a snapshot of n nodes with (n, C) probabilities; those of `dead` rows are zeroed."""
     nodes = len(probabilities)
     live = np.ones(nodes, dtype=np.bool_)
     live[list(dead)] = False
@@ -79,48 +79,48 @@ def load(publisher: Publisher, ref: VersionRef, model: PublishedModel, shown: Sn
 
 
 def admitted(home: Path) -> Reader:
-    """A reader that answers from whatever is shown, without a database that says so."""
+    """Return a reader that answers from any shown version, without confirmation by a database."""
     reader = Reader(home)
     reader.admit(0)
     return reader
 
 
 def folder_of(publisher: Publisher, ref: VersionRef) -> Path:
-    """Where a version is published."""
+    """Return the folder of a published version."""
     return publisher._versions[ref.folder].path
 
 
 def layout_of(publisher: Publisher) -> Layout:
-    """The publication that was written to last."""
+    """Return the layout of the latest publication."""
     return list(publisher._versions.values())[-1].layout
 
 
 def view_of(publisher: Publisher, ref: VersionRef) -> View:
-    """A published version, as a reader maps it, whether it is shown or not."""
+    """Return a published version as mapped by a reader, whether shown or not."""
     return open_view(Head(ref.fencing, ref.version, 0), folder_of(publisher, ref))
 
 
 def knows(reader: Reader, node: str) -> bool:
-    """Whether a reader finds a node to be live."""
+    """Whether a reader knows a live node."""
     return node in reader.live([node])
 
 
 def is_public(reader: Reader, node: str) -> bool:
-    """Whether a reader finds a node to be public."""
+    """Whether a reader knows a node as public."""
     found = reader.look_up([node])
     assert found is not None
     return node in found.public
 
 
 def have_edges(reader: Reader, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-    """Which edges a reader finds."""
+    """Return which edges a reader knows."""
     found = reader.look_up([], pairs)
     assert found is not None
     return list(found.edges)
 
 
 def predicted(reader: Reader, node: str) -> Prediction | None:
-    """The class probabilities that a reader has of one node; None for one that it does not know."""
+    """Return a reader's class probabilities of one node; None if unknown."""
     found = next(iter(reader.predict_many([node])[1]), None)
     assert not isinstance(found, Scores)
     return found

@@ -1,4 +1,4 @@
-"""What others see of weights that are published with noise, and what must hold of it."""
+"""The visible effects of weights published with noise, and their required properties."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ from tests.support.service.running import Lethe, running
 
 
 class Kept:
-    """What is on the disk of a model."""
+    """A model's content on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store.open(folder)
@@ -50,12 +50,12 @@ class Kept:
 
 
 async def predicted(lethe: Lethe, nodes: int = 160) -> np.ndarray:
-    """The probabilities of nodes 0, 1, …; a row of zeros for one that is deleted."""
+    """Return the probabilities of nodes 0, 1, …, with a row of zeros for a deleted one."""
     rows = []
     for node in range(nodes):
         answer = await lethe.client.get(f"/predict/{node}")
         while answer.status_code == 503:
-            # A reader that was held up answers nothing until it has looked at the pointer again.
+            # A delayed reader answers only after it has looked at the pointer again.
             await asyncio.sleep(0.01)
             answer = await lethe.client.get(f"/predict/{node}")
         assert answer.status_code in (200, 410), answer.text
@@ -70,7 +70,7 @@ async def assert_a_restart_draws_nothing_anew(settings: Settings) -> None:
         await lethe.completed(await lethe.delete("12"))
         before, model = await predicted(lethe, 40), await model_of(lethe)
     secret = Kept(settings.model_dir).version.publication
-    # Another folder for what readers answer from: it is written again, from what is kept of the draw.
+    # Another publication folder, written again from the stored draw.
     again = settings.model_copy(update={"share": settings.home / "other"})
     async with running(again) as lethe:
         await until(lethe.is_ready)
@@ -96,7 +96,7 @@ def numbers_in(text: str) -> set[float]:
     return {float(found) for found in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", text)}
 
 
-#: Every address that is read with GET, and what an address of it is asked as.
+#: Every address with GET, and the paths to request for it.
 WALKED = {
     "/model": ["/model"],
     "/deletions": ["/deletions", "/deletions?limit=200"],
@@ -120,7 +120,7 @@ WALKED = {
 
 
 async def everything(reader: Lethe, accepted: list[dict[str, Any]]) -> str:
-    """All that a key gets to read, but predictions, which have a test of their own."""
+    """Return everything that a key can read, except predictions, which have their own test."""
     paths = [
         path.format(self=each["links"]["self"])
         for asked in WALKED.values()
@@ -135,7 +135,7 @@ async def everything(reader: Lethe, accepted: list[dict[str, Any]]) -> str:
 
 
 async def exact_values(lethe: Lethe) -> tuple[set[float], set[float], set[str]]:
-    """Figures, durations and digests of the weights as they are, from the database and the disk."""
+    """Return figures, durations and digests of the exact weights, from the database and the disk."""
     figures, durations = set[float](), set[float]()
     for table in ("versions", "batches", "request_audits"):
         for row in await query(lethe.settings.database_url, f"SELECT to_jsonb(t) FROM {table} t"):
@@ -152,7 +152,7 @@ async def exact_values(lethe: Lethe) -> tuple[set[float], set[float], set[str]]:
 
 
 def shows(text: str, value: float, *, to: float = 5e-4) -> bool:
-    """Whether a number that is `value`, to three digits by default, stands in a text."""
+    """Whether a text contains a number equal to `value`, to three digits by default."""
     return any(math.isclose(value, found, rel_tol=to) for found in numbers_in(text))
 
 
@@ -171,7 +171,7 @@ async def assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_ar
     assert not [value for value in figures if shows(told, value)]
     assert not [value for value in durations if shows(told, value, to=1e-9)]
     assert not [digest for digest in digests if digest in told]
-    # The same walk finds them where they are told.
+    # The same walk finds them where they are reported.
     assert sum(shows(audited, value) for value in figures) >= 8
     assert (await reader.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"] == []
     assert len((await lethe.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"]) == 2
@@ -208,7 +208,7 @@ def _far(repaired: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 async def with_key(lethe: Lethe, *scopes: Scope) -> Lethe:
-    """The same service, asked with a new key of these scopes."""
+    """Return the same service, called with a new key of these scopes."""
     made = new_api_key()
     owner = create_engine(lethe.settings.servers[0], pool_size=1)
     async with transaction(owner) as connection:

@@ -1,4 +1,4 @@
-"""A database with a model, through which tests put deletion requests into the queue."""
+"""A database with a model, for queueing deletion requests."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,14 +25,14 @@ MODEL = "cora"
 
 @dataclass(frozen=True)
 class QueueWorld:
-    """What the tests of the queue share."""
+    """Shared objects of the queue's tests."""
 
     engine: Engine
     intake: Intake
     api_key_id: UUID
 
     async def accept(self, count: int) -> list[UUID]:
-        """Ids of so many requests that have just been accepted, each for one node."""
+        """Accept `count` requests for one node each, and return their ids."""
         made: list[UUID] = []
         for number in range(count):
             targets = Targets(nodes=(str(number),), node_salts={str(number): "00"})
@@ -41,7 +41,7 @@ class QueueWorld:
         return made
 
     async def waiting(self) -> int:
-        """How many requests the outbox holds."""
+        """Count the requests in the outbox."""
         async with transaction(self.engine) as connection:
             return int(
                 await connection.scalar(text("SELECT count(*) FROM outbox WHERE model = :model"), {"model": MODEL}) or 0
@@ -50,7 +50,7 @@ class QueueWorld:
 
 @asynccontextmanager
 async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWorld]:
-    """A migrated database, a model's pointer, a key, and an intake."""
+    """Yield a migrated database with a model's pointer, a key, and an intake."""
     engine = create_engine(database_url)
     api_key_id = uuid4()
     try:
@@ -66,7 +66,7 @@ async def queue_world(database_url: str, folder: Path) -> AsyncIterator[QueueWor
 
 
 async def claim_all(stream: DeletionStream, wanted: int, consumer: str = "test") -> list[UUID]:
-    """The ids of the first `wanted` different requests that arrive, in order."""
+    """Return the ids of the first `wanted` different requests that arrive, in order."""
     found: dict[UUID, None] = {}
     while len(found) < wanted:
         for entry in await stream.claim(consumer, count=1000, block_ms=200):

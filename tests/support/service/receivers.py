@@ -1,11 +1,11 @@
-"""Receivers of webhooks on this machine, which do what a test has them do."""
+"""Webhook receivers on this machine, with the behaviour that a test chooses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-#: What is done with a connection once its request was read.
+#: Handles a connection after its request was read.
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -18,19 +18,19 @@ class Received:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its fields, by names in small letters."""
+        """Its header fields, by lower-case name."""
         fields = (line.partition(":") for line in self.head.splitlines()[1:])
         return {name.strip().lower(): value.strip() for name, _, value in fields}
 
     @property
     def id(self) -> str:
-        """The one that is the same at every attempt."""
+        """The id that is the same at every attempt."""
         return self.headers["webhook-id"]
 
 
 @dataclass
 class Receiver:
-    """A server of its own."""
+    """A running receiver."""
 
     port: int
     behave: Behaviour
@@ -38,17 +38,17 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its address."""
         return f"http://127.0.0.1:{self.port}/hook"
 
     @property
     def ids(self) -> list[str]:
-        """What it was sent, in that order."""
+        """The ids that it received, in order."""
         return [one.id for one in self.received]
 
 
 def answering(head: str, body: str = "") -> Behaviour:
-    """Answers a status line, with fields if it has any."""
+    """Answer with a status line, and with header fields if given."""
 
     async def behave(writer: asyncio.StreamWriter) -> None:
         writer.write(f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -58,16 +58,16 @@ def answering(head: str, body: str = "") -> Behaviour:
 
 
 async def hanging(writer: asyncio.StreamWriter) -> None:
-    """Never answers."""
+    """Never answer."""
     await asyncio.Event().wait()
 
 
 async def closing(writer: asyncio.StreamWriter) -> None:
-    """Ends the connection without an answer."""
+    """Close the connection without an answer."""
 
 
 async def dripping(writer: asyncio.StreamWriter) -> None:
-    """Begins an answer, and sends more of its head again and again without ever ending it."""
+    """Start an answer, and send more of its head forever."""
     writer.write(b"HTTP/1.1 200 OK\r\n")
     while True:
         writer.write(b"X-More: 1\r\n")
@@ -76,14 +76,14 @@ async def dripping(writer: asyncio.StreamWriter) -> None:
 
 
 async def flooding(writer: asyncio.StreamWriter) -> None:
-    """Sends answers that are none, without end, as fast as it can."""
+    """Send interim answers without end, as fast as possible."""
     while True:
         writer.write(b"HTTP/1.1 102 Processing\r\n\r\n" * 1000)
         await writer.drain()
 
 
 async def endless(writer: asyncio.StreamWriter) -> None:
-    """Takes what it was sent, with an answer whose body does not end."""
+    """Accept the request, with an endless response body."""
     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:
         writer.write(b"400\r\n" + bytes(1024) + b"\r\n")
@@ -92,7 +92,7 @@ async def endless(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def receiver(behave: Behaviour | None = None) -> AsyncIterator[Receiver]:
-    """A receiver for the time of the block; by default it takes whatever it is sent."""
+    """Yield a receiver for the block; by default it accepts everything."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A small model that is repaired: what retraining gives, and what the records say."""
+"""A small model with repairs: the result of retraining, and the records."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from service.db.transactions import transaction
 def without(
     graph: Graph, nodes: Collection[str] = (), features: Collection[str] = (), edges: Collection[tuple[str, str]] = ()
 ) -> Graph:
-    """`graph` with the nodes left in place but without edge, feature and label, so that they take part in nothing."""
+    """Return `graph` with the nodes in place but without edges, features and label, so that they have no effect."""
     place = {node: row for row, node in enumerate(graph.node_ids)}
     gone = [place[node] for node in nodes]
     A = graph.adjacency.tolil(copy=True)
@@ -38,7 +38,7 @@ def without(
 
 
 def retrained(model: Path, **deleted: Any) -> NDArray[np.float64]:
-    """W (blocks, d, C) of the model in a folder that was never deleted from, trained without what is `deleted`."""
+    """Return W (blocks, d, C) of an untouched model's folder, retrained without what is `deleted`."""
     store = Store.open(model)
     graph = without(store.load_base().graph, **deleted)
     return build_model(graph, store.manifest.spec, name="again", dataset="again", split="full").weights
@@ -46,7 +46,7 @@ def retrained(model: Path, **deleted: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Served:
-    """What the store of a service holds now."""
+    """The current content of a service's store."""
 
     model: Path
 
@@ -56,17 +56,17 @@ class Served:
         return store.read_version(store.current()).features.weights
 
     def distance(self, weights: NDArray[np.float64]) -> float:
-        """How far the committed weights are from `weights`, relative to these."""
+        """Return the relative distance of the committed weights from `weights`."""
         return float(np.linalg.norm(self.weights - weights) / np.linalg.norm(weights))
 
     def is_tidy(self) -> bool:
-        """Whether there is one version, and the coefficients are those that go with it."""
+        """Whether there is exactly one version, with its own coefficients."""
         store = Store.open(self.model)
         return store.versions() == [store.current()] and not store.stale_coefficients(store.current())
 
 
 async def query(url: str | None, statement: str) -> list[tuple[Any, ...]]:
-    """The rows that a statement answers; Unavailable when Postgres goes meanwhile."""
+    """Return the rows of a statement. Raises Unavailable if Postgres stops meanwhile."""
     assert url is not None
     engine = create_engine(url, pool_size=1)
     try:
@@ -77,7 +77,7 @@ async def query(url: str | None, statement: str) -> list[tuple[Any, ...]]:
 
 
 async def events(url: str | None) -> dict[str, list[str]]:
-    """The types of the events of each request, in their order."""
+    """Return the event types of each request, in order."""
     found: dict[str, list[str]] = {}
     for request, kind in await query(url, "SELECT request_id, type FROM events ORDER BY id"):
         found.setdefault(str(request), []).append(kind)

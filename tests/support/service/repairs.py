@@ -1,4 +1,4 @@
-"""A service that repairs, held up where a test wants it."""
+"""A repairing service that a test can block."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.service.db_harness import until
 from tests.support.service.repair_world import query
 from tests.support.service.running import Lethe, settings_of
 
-#: What `repaired` weights may be away from an independent retraining.
+#: Largest distance of `repaired` weights from an independent retraining.
 TOLERANCE = 1e-6
 UNFINISHED = "SELECT 1 FROM versions WHERE cause = 'repair' AND finished_at IS NULL"
 
@@ -24,12 +24,12 @@ def repairing_settings(small_model: Path, tmp_path: Path, database_url: str, red
 
 @pytest.fixture
 def deferring(repairing_settings: Settings) -> Settings:
-    """No batch is repaired before it is served."""
+    """Settings under which no batch is repaired before it is served."""
     return repairing_settings.model_copy(update={"repair_budget": 0.0})
 
 
 class Gate:
-    """Holds up what is done in idle time until it is opened."""
+    """Blocks idle-time work until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_open = False
@@ -48,7 +48,7 @@ async def model_of(lethe: Lethe) -> dict[str, Any]:
 
 
 async def repaired(lethe: Lethe, accepted: dict[str, Any], status: str = "converged") -> dict[str, Any]:
-    """The state of a request once its repair has this status, and nothing older is left on the disk."""
+    """Wait until a request's repair has this status and nothing older is on the disk. Returns the request's state."""
 
     async def has_ended() -> bool:
         unfinished = await query(lethe.settings.database_url, UNFINISHED)
@@ -60,7 +60,7 @@ async def repaired(lethe: Lethe, accepted: dict[str, Any], status: str = "conver
 
 
 def assert_retrained(state: dict[str, Any], *, version: int) -> None:
-    """The record of a request says what a converged repair did, in figures and in words."""
+    """Check that a request's record describes a converged repair, in figures and in words."""
     audit = state["audit"]
     assert (state["status"], state["guarantee"], state["repair"]) == ("completed", "retrained", "converged")
     assert audit["distance_bound_after_relative"] <= 1e-8 < audit["distance_bound_before_relative"]

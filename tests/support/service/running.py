@@ -1,4 +1,4 @@
-"""The whole service in one process, over a small model, and how it is asked."""
+"""The whole service in one process, over a small model, with its client."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,19 +27,19 @@ NODES = 160
 
 @dataclass(frozen=True)
 class Lethe:
-    """A service that runs, and a client with all scopes."""
+    """A running service, and a client with all scopes."""
 
     client: httpx2.AsyncClient
     settings: Settings
     services: Services
-    #: What `on_failure` was told.
+    #: Errors passed to `on_failure`.
     failures: list[BaseException]
 
     async def is_ready(self) -> bool:
         return (await self.client.get("/readyz")).status_code == 200
 
     async def metrics(self) -> str:
-        """Those of all processes."""
+        """Return the metrics of all processes."""
         return (await self.client.get("/metrics")).text
 
     async def delete(self, *nodes: str, **headers: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Lethe:
         return await self.state(accepted)
 
     async def receipt(self, accepted: dict[str, Any]) -> dict[str, Any]:
-        """Once what it tells of is signed."""
+        """Wait until its subject is signed, and return the receipt."""
         path = f"{accepted['links']['self']}/receipt"
 
         async def is_signed() -> bool:
@@ -82,7 +82,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, repair: str = "never") -> Settings:
-    """What serves a copy of `model` in `home`."""
+    """Return settings that serve a copy of `model` in `home`."""
     copied(model, home / "model")
     return Settings(
         home=home,
@@ -92,22 +92,22 @@ def settings_of(model: Path, home: Path, database_url: str, redis_url: str, *, r
         device="cpu",
         repair=repair,
         share=home / "share",
-        # Of a machine that is busy with other tests nothing is to be told.
+        # Readiness must not fail because other tests keep the machine busy.
         readiness_timeout_s=20.0,
     )
 
 
 @asynccontextmanager
 async def running(settings: Settings, name: str = "api-0", unlearner: str = "unlearner") -> AsyncIterator[Lethe]:
-    """The service over a database that is prepared first, from its start to its end.
+    """Run the service over a database that is prepared first.
 
-    `name` and `unlearner` are what its two processes are called.
+    `name` and `unlearner` are the names of its two processes.
     """
     await prepare(settings)
     failures: list[BaseException] = []
     app = create_app(settings, name, on_failure=failures.append)
     async with AsyncExitStack() as stack:
-        # Both processes in one, each with what is its own.
+        # Both processes in one, each with its own objects.
         await stack.enter_async_context(unlearning(settings, unlearner, on_failure=failures.append))
         await stack.enter_async_context(app.router.lifespan_context(app))
         client = await stack.enter_async_context(
@@ -127,7 +127,7 @@ def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: st
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes the next batch wait until it has so many requests."""
+    """Return a function that makes the next batch wait for that many requests."""
     least = 0
 
     def gate(waiting: Sequence[QueuedWork], limits: BatchLimits, now: float) -> Take | Wait:

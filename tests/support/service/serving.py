@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run Lethe as a process."""
+"""Fixtures for tests that run Lethe as a process."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def serve(
     tmp_path: Path, lethe_start: Start, database_url: str, redis_url: str
 ) -> Iterator[Callable[..., LetheProcess]]:
-    """Serve a copy of a trained model on the session's servers, with any settings; ready on return."""
+    """Return a function that serves a copy of a trained model on the session's servers, and waits until it is ready."""
     running: list[LetheProcess] = []
 
     def start(model: Path, **settings: Any) -> LetheProcess:

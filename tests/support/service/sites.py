@@ -59,7 +59,7 @@ class Site:
         return self.settings.database_url.rpartition("/")[2]
 
     def serve(self, work: Callable[[Lethe], Awaitable[None]]) -> None:
-        """Do `work` with a service that is ready, and stop it."""
+        """Run `work` with a ready service, then stop it."""
 
         async def serving() -> None:
             async with running(self.settings) as lethe:
@@ -75,7 +75,7 @@ class Site:
         asyncio.run(serving())
 
     def delete(self, *bodies: Mapping[str, Any]) -> None:
-        """Have all of it deleted, and note it in `world`."""
+        """Delete all of it, and record it in `world`."""
 
         async def work(lethe: Lethe) -> None:
             for body in bodies:
@@ -87,7 +87,7 @@ class Site:
             (self.world.nodes if body["kind"] == "node" else self.world.features).update(body.get("nodes", ()))
 
     def moment(self) -> int:
-        """Copy store and database as they are now."""
+        """Copy the current store and database."""
         self.copies += 1
         shutil.copytree(self.model, self.model.with_name(f"copy-{self.copies}"))
         self._execute(f'CREATE DATABASE "{self.database}_{self.copies}" TEMPLATE "{self.database}"')
@@ -106,7 +106,7 @@ class Site:
             self._execute(f'DROP DATABASE "{self.database}_{number}" WITH (FORCE)')
 
     def refused(self, reason: str, error: type[Exception] = StateMismatch) -> None:
-        """A start ends with the reason and changes nothing, neither in the store nor among the keys."""
+        """Check that a start fails with the reason and changes neither the store nor the keys."""
         before = self.files()
         with pytest.raises(error, match=reason) as refusal:
             self.serve(only_a_start)
@@ -114,23 +114,23 @@ class Site:
         assert self.files() == before
 
     def files(self) -> dict[str, str]:
-        """SHA-256 of every file of the store and of the keys."""
+        """Return the SHA-256 of every file of the store and of the keys."""
         files = [*self.model.rglob("*"), *(self.settings.home / "keys").rglob("*")]
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
     def tombstones(self) -> list[Path]:
-        """The files of the store's own tombstones."""
+        """Return the files of the store's own tombstones."""
         return sorted(self.model.glob("tombstones-*"))
 
     def damage_tombstones(self) -> None:
-        """A bit of every record flips."""
+        """Flip a bit of every record."""
         for path in self.tombstones():
             damaged = bytearray(path.read_bytes())
             damaged[64::64] = bytes(byte ^ 1 for byte in damaged[64::64])
             path.write_bytes(damaged)
 
     def recovered_by_the_log(self) -> list[dict[str, Any]]:
-        """What the leaves of recoveries say, newest first."""
+        """Return the details in the leaves of recoveries, newest first."""
 
         async def read() -> list[dict[str, Any]]:
             engine = create_engine(str(self.settings.database_url), pool_size=1)
@@ -142,7 +142,7 @@ class Site:
         return asyncio.run(read())
 
     def verified_leaves(self) -> list[dict[str, Any]]:
-        """All leaves, once `lethe audit verify` has found nothing wrong with an export."""
+        """Return all leaves, after `lethe audit verify` has accepted an export."""
         exported = self.settings.home / "log.ndjson"
         assert self.command("audit", "export", "--out", exported).status == 0
         verified = self.command("audit", "verify", exported, "--key", self.command("audit", "key").stdout.strip())
@@ -161,7 +161,7 @@ class Site:
         return asyncio.run(read())
 
     def assert_forgotten(self) -> None:
-        """Nothing in `world` is served or on the disk, and all else is predicted as if it had never been."""
+        """Check that nothing in `world` is served or on the disk, and that all other predictions ignore it."""
 
         async def work(lethe: Lethe) -> None:
             names = self.world.graph.node_ids
@@ -185,7 +185,7 @@ class Site:
 
 
 async def only_a_start(lethe: Lethe) -> None:
-    """Only a start."""
+    """Do nothing beyond the start."""
 
 
 @pytest.fixture
@@ -212,12 +212,12 @@ def site(
 
 
 def deleted(recovery: Recovery) -> tuple[int, int, int]:
-    """How much of what the database knew it deleted again."""
+    """Return the numbers of nodes, features and edges that a recovery deleted again."""
     version = recovery.version
     return version.deleted_nodes, version.deleted_features, version.deleted_edges
 
 
 def everything(world: World) -> list[dict[str, Any]]:
-    """A deletion of each kind; the node's features support a direction that no other's do."""
+    """Return a deletion of each kind; the node's features support a direction that no other's do."""
     edge = world.edge(CHANNEL, "20", "3")
     return [node_body(CHANNEL, "21"), features_body("20"), edge_body(edge)]

@@ -1,4 +1,4 @@
-"""A database with requests and endpoints, and what sends to them."""
+"""A database with requests and endpoints, and the webhooks' sender."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -16,23 +16,23 @@ from service.webhooks.posting import Poster
 from service.webhooks.sending import Webhooks, WebhookSender
 from tests.support.service.db_harness import Database, Said
 
-#: So soon a delivery that failed is due again.
+#: Retries a failed delivery almost immediately.
 QUICK = Backoff(base_s=0.001, cap_s=0.002)
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 DEADLINE = timedelta(days=30)
 
 
 class WebhookWorld:
-    """What the unlearner has of webhooks, over a database."""
+    """The unlearner's webhooks over a database."""
 
     def __init__(self, db: Database, home: Path) -> None:
         self.db = db
         self.keys = home / "keys"
-        #: By endpoint, as its receiver was given it.
+        #: Secrets by endpoint, as given to its receiver.
         self.secrets: dict[UUID, str] = {}
 
     async def endpoint(self, url: str) -> Endpoint:
-        """A new endpoint."""
+        """Create an endpoint."""
         endpoint_id = uuid4()
         secret, encrypted = WebhookSecrets(self.keys).make(endpoint_id, first=not self.secrets)
         self.secrets[endpoint_id] = secret
@@ -43,7 +43,7 @@ class WebhookWorld:
         return found
 
     def webhooks(self, *, attempt_s: float = 15.0, allowed: Any = LOOPBACK, **arguments: Any) -> Webhooks:
-        """What tells and sends; an attempt that failed is repeated at once."""
+        """Return the webhooks; a failed attempt is retried immediately."""
         sender = WebhookSender(self.keys, allowed, Poster(attempt_s=attempt_s))
         return Webhooks(self.db.engine, sender, **({"attempts": QUICK} | arguments))
 
@@ -55,12 +55,12 @@ class WebhookWorld:
             await RequestMoves(connection).mark_completed({one: Said() for one in ids})
 
     async def feed(self, after: UUID | None = None, limit: int = 200) -> Sequence[FeedEvent]:
-        """What is told."""
+        """Return a page of the feed."""
         async with transaction(self.db.engine) as connection:
             return await FeedRepository(connection).page(after, None, limit)
 
     async def states(self) -> dict[str, int]:
-        """How many deliveries are in each state."""
+        """Count the deliveries in each state."""
         rows = await self.db.rows(
             "SELECT CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' "
             "ELSE 'waiting' END AS state, count(*) FROM webhook_deliveries GROUP BY 1"
@@ -68,5 +68,5 @@ class WebhookWorld:
         return {row["state"]: row["count"] for row in rows}
 
     async def answers(self) -> set[str]:
-        """What is told of the last attempts."""
+        """Return the recorded answers of the last attempts."""
         return {row["answer"] for row in await self.db.rows("SELECT answer FROM webhook_deliveries")}

@@ -1,4 +1,4 @@
-"""Small networks train faster on one thread than on threads that wait for each other."""
+"""One thread for the benchmarks' tests: small networks train faster without threads that wait for each other."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Deletions that change no weight are counted by the rule that deletes."""
+"""Deletions that change no weight are counted by the rule of deletion."""
 
 from collections.abc import Callable
 

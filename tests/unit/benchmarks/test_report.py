@@ -1,4 +1,4 @@
-"""The report says what the results say, names what is missing, and loads nothing."""
+"""The report agrees with the results, names what is missing, and loads nothing."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def at_lambdas(method: str, *after: tuple[str, float, float]) -> dict[str, Any]:
     return unit("regularization", method, {"1e-06": {}, **cases})
 
 
-#: (claim, results in which it holds, the same with figures in which it does not)
+#: (claim, results that support it, the same with figures that do not)
 FLIPS = [
     (
         "The projection takes the injected channel away",
@@ -114,7 +114,7 @@ def test_a_verdict_is_what_the_figures_say(name: str, holding: list[Any], failin
     assert measured(name).verdict is Verdict.UNMEASURED
     assert measured(name, *holding).verdict is Verdict.REPRODUCED
     assert measured(name, *failing).verdict is Verdict.REFUTED
-    # One case in which it fails is enough, and is the one that is told.
+    # One failing case is enough, and is the one reported.
     others = [{**record, "dataset": "pubmed"} for record in holding]
     both = measured(name, *others, *failing)
     assert both.verdict is Verdict.REFUTED

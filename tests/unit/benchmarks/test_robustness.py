@@ -1,6 +1,6 @@
-"""What is left after deletions: accuracies by share and degree, membership inference, requests in a row, SVMs.
+"""Results after deletions: accuracies by share and degree, membership inference, consecutive requests, SVMs.
 
-For each claim that measurements refute, the smallest example of which that follows without any.
+For each claim that measurements refute, the smallest example that needs no measurement.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind, SolverKind
 from tests.support.mathematics.baselines import OVR, small_graph
 
-#: Of four nodes.
+#: All pairs of four nodes.
 PAIRS = np.array([[i, j] for i in range(4) for j in range(i)])
 Matrix = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def without_split(graph: Graph) -> Graph:
 
 
 def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
-    """The smallest example: every remaining feature is there twice, so the deleted nodes alone support none."""
+    """The smallest example: every remaining feature occurs twice, so the deleted nodes alone support none."""
     graph = without_split(small_graph(nodes=8, features=2))
     graph = replace(graph, features=np.tile(np.eye(2), (4, 1)), train_mask=np.ones(8, dtype=np.bool_))
     fitted = Lethe(OVR, repair=False).fit(graph)
@@ -43,7 +43,7 @@ def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
     assert projected.report.directions_removed == 0
     np.testing.assert_allclose(projected.weights, fitted.weights, atol=1e-12)
     retrained = build("retraining", OVR, 0, OVR.regularization).fit(graph).unlearn(gone)
-    # Any classifier of answers sees of the deleted what it saw before; of a model trained anew it does not.
+    # To a classifier of answers, the deleted look as before; with a retrained model they do not.
     before, after, anew = (
         probabilities(logits(graph, OVR, W), OVR.loss)[gone]
         for W in (fitted.weights, projected.weights, retrained.weights)
@@ -55,10 +55,10 @@ def test_where_no_direction_is_lost_the_projection_hides_nobody() -> None:
 
 @pytest.mark.parametrize("diffusion", ["", ", with diffusion"])
 def test_the_projection_can_be_worse_than_retraining(diffusion: str) -> None:
-    """The smallest example: three nodes alike, two of which are deleted and taught the other class."""
+    """The smallest example: three identical nodes, two of which were taught the other class and are deleted."""
     node = np.arange(5)
     graph = from_arrays(np.empty((2, 0), dtype=np.int64), np.ones((5, 1)), [0, 1, 1, 0, 0])
-    # Diffusion is judged by a validation node.
+    # A validation node judges the diffusion.
     graph = replace(graph, train_mask=node < 3, val_mask=node == 3, test_mask=node == 4)
     right = {
         name: accuracy(

@@ -1,6 +1,7 @@
-"""The smallest examples of the paper's claims that measurements refute, where no other test has one.
+"""The smallest examples against claims of the paper that measurements refute, unless another test has one.
 
-A handful of nodes each, with features, labels and edges made by hand. `benchmarks/report` names them beside its claims.
+They have a handful of nodes each, with features, labels and edges made by hand. `benchmarks/report` names them beside
+its claims.
 """
 
 from collections.abc import Collection, Sequence
@@ -54,7 +55,7 @@ def made(
     validation: Collection[int] = (),
     test: Collection[int] = (),
 ) -> Graph:
-    """A graph of these nodes, linked as `edges` say, with the loops that every model adds."""
+    """Return a graph of these nodes, linked by `edges`, with the loops that every model adds."""
     ends = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
     split: dict[str, Any] = {
         name: np.isin(np.arange(len(labels)), list(nodes))
@@ -75,11 +76,11 @@ def apart(one: Any, other: Any) -> float:
     return float(np.linalg.norm(one - other))
 
 
-#: Each class has a feature of its own, so that whoever saw both classes tells them apart.
+#: Each class has its own feature, so that seeing both classes suffices to distinguish them.
 PLAIN = made(np.tile(np.eye(2), (10, 1)), [0, 1] * 10, training=range(16), validation=(16, 17), test=(18, 19))
 #: Two features, each with three nodes of one class and one of the other.
 MIXED = made(np.tile(np.eye(2), (4, 1)), [0, 1, 0, 1, 0, 1, 1, 0], training=range(8))
-#: A training node of class 1 that drowns the features of the validation and test nodes around it, of class 0.
+#: A training node of class 1 that drowns out the features of the validation and test nodes around it, of class 0.
 HUB = made(
     [[0, 9], [1, 0], [1, 0], [0, 1], [1, 0], [1, 0]],
     [1, 0, 0, 1, 0, 0],
@@ -99,7 +100,7 @@ def test_a_newton_step_without_noise_takes_the_channel_away_though_it_approximat
     assert after.weights is not None
     assert np.abs(before.weights[0, 2]).max() > 1
     assert np.abs(after.weights[0, 2]).max() < GONE
-    # Approximate it is: it does not end where retraining does.
+    # It is approximate: it does not end where retraining does.
     assert apart(after.weights, anew.weights) > 0.01
 
 
@@ -114,7 +115,7 @@ def test_on_a_path_two_more_rows_change_with_each_layer() -> None:
 
 
 def test_a_newton_step_can_end_farther_off_for_updating_neighbours() -> None:
-    """Node 1's row grows to what the node has alone, and one Newton step by the new row ends farther off than none."""
+    """Node 1's row becomes the node's own part, and one Newton step by the new row ends farther away than none."""
     graph = made([[1], [3], [0]], [0, 0, 1], ((0, 1),), training=range(3))
     before = build(RETRAINED, OVR, 0, 1e-4).fit(graph)
     anew = before.unlearn(of(0)).weights
@@ -127,7 +128,7 @@ def test_a_newton_step_can_end_farther_off_for_updating_neighbours() -> None:
 
 
 class Handled(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """How many numbers torch's operations read and write."""
+    """Counts the numbers that torch's operations read and write."""
 
     numbers = 0
 
@@ -140,7 +141,7 @@ class Handled(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.mark.parametrize("projection", [LETHE, "projector, option 1 as printed"])
 def test_a_projection_handles_more_numbers_than_training_anew_where_features_are_many(projection: str) -> None:
-    """What is counted stands for the time: d x d matrices, beside rows of few nodes in every step of training."""
+    """The count stands for the time: d x d matrices, against rows of few nodes in every training step."""
     features = np.eye(4, 500)
     features[2:, :2] = 1
     graph, handled = made(features, [0, 1, 0, 1], training=range(4)), {}
@@ -153,13 +154,13 @@ def test_a_projection_handles_more_numbers_than_training_anew_where_features_are
 
 
 def test_certified_removal_trains_anew_each_time_where_nodes_are_few() -> None:
-    """As published, (1, 1e-4) with lambda 1e-2: a removal is a step *and* a training, so it is not the faster."""
+    """As published, (1, 1e-4) with lambda 1e-2: a removal is a step *and* a training, so it is not faster."""
     fitted = CertifiedRemoval(OVR).fit(standardised(MIXED))
     assert [fitted.unlearn(np.arange(count)).retrainings for count in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_certified_removal_costs_what_its_noise_costs() -> None:
-    """Four test nodes that lean but little to their class."""
+    """Four test nodes with a weak tendency to their class."""
     leaning = [[0.6, 0.5], [0.5, 0.6], [0.55, 0.5], [0.5, 0.55]]
     features, spec = np.vstack([np.tile(np.eye(2), (8, 1)), leaning]), spec_of("made", "certified removal")
     graph = made(features, [0, 1] * 10, training=range(16), test=range(16, 20))
@@ -184,7 +185,7 @@ def test_an_eraser_does_not_hurt_a_network_where_classes_have_features_of_their_
 
 @pytest.mark.parametrize("method", APPROXIMATE)
 def test_noise_costs_no_accuracy_where_classes_have_features_of_their_own(method: str) -> None:
-    """Neither at the lambda of all nor at the paper's nor at that which validation nodes choose."""
+    """Neither at the common lambda, nor at the paper's, nor at the one chosen by validation nodes."""
 
     def found(name: str, regularization: float) -> tuple[float, float, float]:
         before = build(name, OVR, 0, regularization).fit(PLAIN)
@@ -194,13 +195,13 @@ def test_noise_costs_no_accuracy_where_classes_have_features_of_their_own(method
 
     for each in (method, RETRAINED):
         assert found(each, 1e-4)[-1] == found(each, 1e-6)[-1] == 1
-        # Of equals here the smallest lambda, which is where noise is largest.
+        # Ties go to the smallest lambda here, where noise is largest.
         assert max((found(each, one) for one in LAMBDAS), key=lambda one: (one[0], -one[1]))[-1] == 1
 
 
 @pytest.mark.parametrize("method", ["fisher+, without noise", *APPROXIMATE])
 def test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_nothing(method: str) -> None:
-    """In the weights, and in what it answers of the deleted node and of those that remain."""
+    """In the weights, and in the answers about the deleted node and the remaining ones."""
     projected, stepped, anew = (
         build(each, OVR, 0, 1e-2).fit(MIXED).unlearn(of(7)) for each in (LETHE, method, RETRAINED)
     )
@@ -212,7 +213,7 @@ def test_a_newton_step_is_closer_to_retraining_where_the_projection_changes_noth
 
 
 def test_more_deletions_can_end_closer_to_retraining() -> None:
-    """Without one node of class 0 the classes are out of balance; without one of class 1 too, they are as before."""
+    """Without one node of class 0 the classes are unbalanced; without one of class 1 too, they are balanced again."""
     graph = made(np.ones((6, 1)), [0, 1] * 3, training=range(6))
     away = []
     for nodes in (of(0), of(0, 1)):
@@ -223,7 +224,7 @@ def test_more_deletions_can_end_closer_to_retraining() -> None:
 
 
 def test_adaptive_diffusion_sees_no_degrees() -> None:
-    """Two stars with centres of class 1. P X has degrees in it; means of ones are ones, however they are weighted."""
+    """Two stars with centres of class 1. P X contains degrees; means of ones are ones, whatever their weights."""
     stars = ((0, 1), (0, 2), (0, 3), (4, 5), (4, 6), (4, 7))
     graph = made(np.ones((8, 1)), [1, 0, 0, 0] * 2, stars, training=range(4), test=range(4, 8))
     assert variant_accuracy(graph, VARIANTS["linear"], 0, graph.features) == 1
@@ -241,7 +242,7 @@ def test_adaptive_diffusion_has_the_eigenvalue_1_of_every_component() -> None:
 
 
 def test_the_sigmas_that_stay_after_a_deletion_differ_by_what_was_deleted() -> None:
-    """One node, which is deleted later, has one feature or another; what remains is the same."""
+    """One node, deleted later, has one feature or another; the remaining graph is the same."""
     sigmas = []
     for feature in (0.0, 3.0):
         features = [[feature, 1], [1, 0], [2, 1], [1, 1], [0, 2], [1, 3]]
@@ -252,27 +253,27 @@ def test_the_sigmas_that_stay_after_a_deletion_differ_by_what_was_deleted() -> N
 
 
 def test_an_mlp_forgets_the_words_that_no_public_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words 0 and 1 are public; word 2 says class 1, and the test node has it beside a little of word 0."""
+    """Words 0 and 1 are public; word 2 implies class 1, and the test node has it beside a little of word 0."""
     monkeypatch.setattr("projector.training.mlp._EPOCHS", 120)
     features = np.eye(400)[[*[0, 1] * 4, 2, 2, 2]]
     features[-1, 0] = 0.1
     graph = made(features, [*[0, 1] * 4, 1, 1, 1], training=range(10), test=(10,))
     extracted = extract(graph, replace(VARIANTS["+ MLP, 50 % public"].spec, mlp_width=32), np.arange(11) < 8).graph
-    # No gradient comes to the weights of word 2, and weight decay takes them away.
+    # The weights of word 2 get no gradient, and weight decay removes them.
     assert np.abs(extracted.features[8]).max() < 0.01 * np.abs(extracted.features[0]).max()
     plain = VARIANTS["linear"].spec
     assert [int(train(plain, each).logits[10].argmax()) for each in (graph, extracted)] == [1, 0]
 
 
 def test_an_mlp_need_not_make_accuracy_vary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any half of the training nodes that has both classes, it learns both features."""
+    """From any half of the training nodes that has both classes, it learns both features."""
     monkeypatch.setattr("projector.training.mlp._EPOCHS", 120)
     with_mlp = {variant_accuracy(PLAIN, VARIANTS["+ MLP, 50 % public"], seed, PLAIN.features) for seed in range(5)}
     assert with_mlp == {variant_accuracy(PLAIN, VARIANTS["linear"], 0, PLAIN.features)} == {1}
 
 
 def test_the_projections_accuracy_can_change_where_a_networks_stays_as_it_is() -> None:
-    """The test node has no features but its neighbour's. A network's bias knows the class of such nodes, W x cannot."""
+    """The test node has only its neighbour's features. A network's bias knows the class of such nodes; W x cannot."""
     features = [[0, 0], [0, 1], [1, 0], [1, 0], [0, 0], [0, 0], [0, 1]]
     graph = made(features, [1, 1, 0, 0, 1, 1, 1], ((0, 1),), training=range(1, 6), test=(0,))
     curves = []
@@ -301,7 +302,7 @@ def test_training_and_validation_accuracy_need_not_drop() -> None:
 
 
 class Sure(Attack):
-    """Takes those for members of whose class the model is sure."""
+    """Predicts membership if the model is sure of the class."""
 
     def members(self, answers: NDArray[np.float64]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = answers.max(axis=1) > 0.75
@@ -309,7 +310,7 @@ class Sure(Attack):
 
 
 def test_an_attack_can_say_another_thing_of_a_node_that_was_never_trained_on() -> None:
-    """Its only features are those of its neighbour, who alone had them: with that direction the answer is gone."""
+    """Its only features come from its neighbour, which alone had them: without that direction the answer is gone."""
     graph = made(np.eye(3)[[0, 1, 2, 2]] * [[1], [1], [1], [0]], [0, 1, 1, 1], ((2, 3),), training=range(3))
     split = Split(graph, of(2), Sure(torch.nn.Sequential()))
     fitted = build(LETHE, OVR, 0, 1e-2).fit(graph)

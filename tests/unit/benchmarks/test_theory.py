@@ -1,4 +1,4 @@
-"""What the paper's theorems say, beside computations from scratch, and a small example for each that fails."""
+"""The statements of the paper's theorems against computations from scratch, with an example for each that fails."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_delta_is_what_leaving_one_out_gives(kind: str) -> None:
         expected.append(np.linalg.norm(row - fitted))
     for form in (X, sp.csr_array(X)):
         np.testing.assert_allclose(own_parts(form), expected, rtol=1e-7, atol=1e-7)
-    # Proposition 2's condition has more than B_x on its right side, so that it cannot fail.
+    # Proposition 2's condition has more than B_x on its right side, so it cannot fail.
     assert max(expected) <= np.linalg.norm(X, axis=1).max() * (1 + 1e-12)
 
 
@@ -137,7 +137,7 @@ def test_the_bound_and_the_distance_are_those_of_descent_written_out() -> None:
         if str(taken) in found:
             G = np.linalg.norm(gradient(after, training, w_u) - gradient(after, kept, w_u), axis=0).max()
             factor = (1 + eta * (lam + (B_x * P_s) ** 2)) ** np.arange(taken)
-            # Every direction has others that support it: delta is 0 and w_p is w.
+            # Every direction has other support: delta is 0 and w_p is w.
             expected = eta * ((1 + B_x * largest * P_s) * B_x * P_d + G) * factor.sum()
             assert found[str(taken)]["delta"] == 0
             assert found[str(taken)]["bound"] == pytest.approx(expected, rel=1e-9)
@@ -148,9 +148,9 @@ def test_the_bound_and_the_distance_are_those_of_descent_written_out() -> None:
 
 
 def bipartite(centres: int, leaves: int) -> Graph:
-    """Every centre (features 0) linked to every leaf, the first half of which has the feature 1, the others -1.
+    """Link every centre (features 0) to every leaf; half of the leaves have the feature 1, the others -1.
 
-    Centres are of class 0 and train, and so do the leaves of feature 1, of class 1.
+    Centres are of class 0 and train, as do the leaves of feature 1, of class 1.
     """
     ends = np.array([(c, centres + leaf) for c in range(centres) for leaf in range(leaves)]).T
     feature = np.concatenate([np.zeros(centres), np.ones(leaves // 2), -np.ones(leaves // 2)])
@@ -164,7 +164,7 @@ def test_theorem_1_fails_where_many_deleted_neighbours_have_the_same_features() 
     one: dict[str, Any] = dict(bounded(graph, spec, deleted))["1"]
     assert one["delta"] == 0
     assert one["largest_change"] > 2 * one["B_x"] * one["P_d"]
-    # g and its mean over those who remain differ, for any w, by the deleted's share of that mean at most.
+    # For any w, g and its mean over the remaining nodes differ by at most the deleted nodes' share of that mean.
     left = remaining(graph, deleted)
     rows = representation(left, spec, np.flatnonzero(left.train_mask))
     G = deleted.size / graph.train_mask.sum() * np.linalg.norm(rows, axis=1).mean()
@@ -198,7 +198,7 @@ def linked(nodes: int, *pairs: tuple[int, int], features: Any = None) -> Graph:
 
 STAR = ((0, 1), (0, 2), (0, 3))
 PATH = ((0, 1), (1, 2))
-#: (graph, eigenvalues that repeat with self-loops by what is proven, dimensions missed)
+#: (graph, proven eigenvalues that repeat with self-loops, dimensions missed)
 GRAPHS = {
     "a path's two leaves are one eigenvector": (linked(3, *PATH), 0, 0),
     "three leaves are two": (linked(4, *STAR), 1, 0),

@@ -1,4 +1,4 @@
-"""Units of the paper's experiments: what they measure, and that none is measured twice."""
+"""Units of the paper's experiments: their measurements, and that none is measured twice."""
 
 import json
 import multiprocessing
@@ -28,7 +28,7 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
         and not (method in CERTIFIED and dataset != "cora")
         and not (method in networks and dataset == ARXIV)
     }
-    # A network that is retrained is as close to itself as can be.
+    # A retrained network is its own reference.
     far = {name for name in networks if "metis, mean" not in name or "graphsaint" in name}
     assert left_out == {("closeness", name) for name in far}
 

@@ -1,4 +1,4 @@
-"""The HTTP clients: what they send, what they repeat, what they raise; each test is run with both."""
+"""The HTTP clients: what they send, what they retry, what they raise; each test runs with both."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def deletion(status: str, **fields: object) -> dict[str, object]:
 
 
 class Blocking:
-    """A client of asyncio whose calls are each run to their end."""
+    """An asyncio client whose calls each run to their end."""
 
     def __init__(self, client: AsyncLetheClient) -> None:
         self._client = client
@@ -65,14 +65,14 @@ class Blocking:
 
 @pytest.fixture(params=[LetheClient, AsyncLetheClient], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[LetheClient | AsyncLetheClient]:
-    """The client that a test is run with."""
+    """The client of a test run."""
     monkeypatch.setattr(Server, "kind", request.param)
     chosen: type[LetheClient | AsyncLetheClient] = request.param
     return chosen
 
 
 class Server:
-    """Answers from a script, keeps what it was asked, and a clock that only sleeping moves."""
+    """Answers from a script and records requests, with a clock that only sleeping advances."""
 
     kind: type[LetheClient | AsyncLetheClient] = LetheClient
 
@@ -89,7 +89,7 @@ class Server:
         return step if isinstance(step, httpx2.Response) else httpx2.Response(200, json=step)
 
     def client(self, **options: Any) -> Any:
-        """One of the kind that the test is run with."""
+        """Return a client of the tested kind."""
         options |= {"clock": lambda: sum(self.slept), "rng": random.Random(0), "transport": httpx2.MockTransport(self)}
         if self.kind is LetheClient:
             return LetheClient("http://lethe.test", "lethe_key", sleep=self.slept.append, **options)

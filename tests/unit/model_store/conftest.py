@@ -16,7 +16,7 @@ __all__ = ["cora"]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Callable[..., Path]:
-    """Saves a small dataset as `graph.npz`, with the given arrays changed or, for None, left out."""
+    """Return a function that saves a small dataset as `graph.npz`, with arrays changed or, for None, left out."""
 
     def saved(**changes: Any) -> Path:
         np.savez(tmp_path / "graph.npz", **arrays(**changes))
@@ -27,5 +27,5 @@ def save(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for the platter: what is durable is up to `FailingDisk`."""
+    """Skip real syncs; `FailingDisk` decides what is durable."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

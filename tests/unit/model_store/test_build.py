@@ -1,4 +1,4 @@
-"""A built model holds what its graph and its arrays say."""
+"""A built model matches its graph and arrays."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""A folder of format 3 that was kept: it is read, and what was read is written as the very same bytes.
+"""A stored folder of format 3 is read, and writing it gives identical bytes.
 
-`format-3.zip` holds a model of 23 nodes with a version 1-2, its Gram checkpoint, and an erasure that was interrupted.
+`format-3.zip` holds a model of 23 nodes with a version 1-2, its Gram checkpoint, and an interrupted erasure.
 """
 
 import shutil
@@ -61,7 +61,7 @@ def test_its_versions_are_written_as_the_same_bytes(kept: Path, tmp_path: Path) 
 
 
 def gram_written(folder: Path, kept: bytes, digest: str) -> dict[str, bytes]:
-    """The checkpoint `kept` of that version, read and written anew."""
+    """Read the checkpoint `kept` of that version and write it again."""
     (folder / gram_checkpoint.FILE).write_bytes(kept)
     gram = gram_checkpoint.read(folder, version_digest=digest, device=DEVICE)
     assert gram is not None

@@ -1,4 +1,4 @@
-"""Checkpoints of the Gram factors: used for the very version they were written for, ignored by name otherwise."""
+"""Checkpoints of the Gram factors: used for exactly the version they were written for, otherwise ignored by name."""
 
 import asyncio
 import errno
@@ -91,7 +91,7 @@ def test_factors_that_do_not_fit_the_rows_are_computed_anew(trained: Path) -> No
     in_span = computed.committed.state.features.in_span.copy()
     in_span[7] = False
     older = factorise(computed.committed.features.rows, in_span, sigma_ref_squared=gram.sigma_ref_squared)
-    # One row less, and the same rank: only the rows themselves tell.
+    # One row less with the same rank: only the rows reveal it.
     assert older.rank == gram.rank
     resident = loaded(store, older)
     assert not resident.committed.from_checkpoint
@@ -99,7 +99,7 @@ def test_factors_that_do_not_fit_the_rows_are_computed_anew(trained: Path) -> No
 
 
 class Writer:
-    """As much of a `VersionWriter` as a checkpointer needs."""
+    """The parts of a `VersionWriter` that a checkpointer needs."""
 
     def __init__(self, resident: Resident, steps: Callable[[], Any]) -> None:
         self.resident = resident
@@ -107,7 +107,7 @@ class Writer:
 
 
 class Here:
-    """As much of a `Context`: what blocks is done at once."""
+    """The parts of a `Context`: blocking work runs immediately."""
 
     async def run(self, work: Callable[[], Any]) -> Any:
         return work()
@@ -172,7 +172,7 @@ def test_a_checkpoint_leaves_the_disk_with_its_version(trained: Path, tmp_path: 
     resident = loaded(store)
     first = store.current()
     file = written(store.folder_of(first), resident.committed.state.features.gram, store.version_digest(first))
-    # A start that died while writing has left this.
+    # Left by a start that died while writing.
     (store.folder_of(first) / ".gram").write_bytes(b"half")
     assert Store.open(store.path).read_version(first).rank == resident.committed.state.features.gram.rank
     resident.commit(resident.prepare([Removal(nodes=np.array([7]))]))

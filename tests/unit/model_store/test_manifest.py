@@ -1,4 +1,4 @@
-"""What the manifest of a model promises its readers."""
+"""The manifest's promises to its readers."""
 
 import json
 from collections.abc import Callable
@@ -48,7 +48,7 @@ MANIFEST = Manifest(
 
 
 def document_of(manifest: Manifest) -> dict[str, Any]:
-    """The members of a manifest as they are written, all but those that every document has."""
+    """Return the members of a manifest as written, except those that every document has."""
     document: dict[str, Any] = json.loads(checksummed(manifest))
     return {name: value for name, value in document.items() if name not in ("format", "sha256")}
 
@@ -112,7 +112,7 @@ def test_a_missing_field_is_refused_by_name(read: Read, path: tuple[str, ...]) -
 
 
 def wrong_values(path: tuple[str, ...]) -> list[Any]:
-    """Values of another type than the one the member has, and a list of what no list may hold."""
+    """Return values of another type than the member's, and a list of forbidden content."""
     before = inside(document_of(MANIFEST), path)[path[-1]]
     accepted = float if before is None else type(before)
     return [value for value in (True, -1.5, "x", {"x": 1}) if type(value) is not accepted] + [[None]]

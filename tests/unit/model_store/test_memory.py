@@ -1,4 +1,4 @@
-"""What work needs in memory, what there is, and the refusal in between."""
+"""The memory that work needs, the memory available, and the refusal in between."""
 
 import re
 from dataclasses import replace

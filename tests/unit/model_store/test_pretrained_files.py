@@ -31,7 +31,7 @@ SPEC = ModelSpec(combine=Combine.CONCAT, hops=1, regularization=1e-2)
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    """60 nodes; 12 features, of which the last is never used, so that the span is not everything."""
+    """60 nodes and 12 features, the last one unused, so that the span is not everything."""
     graph = load_dataset("synthetic:n=60,d=12,classes=3,seed=1", data_dirs=[])
     features = feature_rows(graph.features, np.arange(graph.nodes))
     features[:, 11] = 0.0

@@ -1,4 +1,4 @@
-"""Putting a new model in the place of the served one, by a process that another has overtaken amid it."""
+"""Replacing the served model with a new one, by a process that is overtaken midway."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ IMPORT = "00000000-0000-0000-0000-000000000005"
 
 @pytest.fixture
 def staged(tmp_path: Path) -> Replacement:
-    """A model that is served, and a new one staged beside it."""
+    """A served model, and a new one staged beside it."""
     small_model().create(tmp_path / "m")
     replacement = Replacement(tmp_path / "m", IMPORT)
     replacement.stage(lambda folder: small_model().create(folder))
@@ -35,7 +35,7 @@ def staged(tmp_path: Path) -> Replacement:
 
 
 def overtake(patch: pytest.MonkeyPatch, replacement: Replacement, target: Path, *then: Callable[[], None]) -> None:
-    """Have a successor install and finish the import just before the next rename to `target`; then do `then`."""
+    """Let a successor install and finish the import just before the next rename to `target`; then do `then`."""
 
     def late(source: Path, name: Path) -> None:
         if name == target:

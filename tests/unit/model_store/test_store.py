@@ -1,4 +1,4 @@
-"""What the store of a model promises: what is written is read back, and nothing else is taken for a store."""
+"""The store's promises: written data is read back, and nothing else is accepted as a store."""
 
 import hashlib
 import shutil

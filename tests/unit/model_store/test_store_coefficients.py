@@ -1,4 +1,4 @@
-"""Coefficients of a store: read in chunks, replaced as one, never those of another version."""
+"""A store's coefficients: read in chunks, replaced as a whole, never those of another version."""
 
 from dataclasses import replace
 from pathlib import Path

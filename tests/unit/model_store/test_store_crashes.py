@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallModel, Path]:
-    """A store with an uncommitted and an abandoned version; not to be changed."""
+    """A store with an uncommitted and an abandoned version; do not change it."""
     path = tmp_path_factory.mktemp("before") / "m"
     model = small_model(nodes=9, edges=10)
     store = model.create(path)
@@ -38,7 +38,7 @@ def commit(model: SmallModel, path: Path) -> None:
 def rewrite_beta(model: SmallModel, path: Path) -> None:
     store = Store.open(path)
     store.write_beta(model.beta + 1, model.label_beta + 1, version=1, fencing=1)
-    # It takes those before off the disk.
+    # It removes earlier ones from the disk.
     store.erase(Erasure(), fencing=1)
 
 

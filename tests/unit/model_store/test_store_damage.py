@@ -1,4 +1,4 @@
-"""Damage to a store is refused by the name of the file."""
+"""Damage to a store is refused with the name of the file."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ REFUSED = (StoreDamaged, NotAStore)
 
 @pytest.fixture(scope="module", params=["dense", "csr"])
 def intact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that has seen a version and an erasure; not to be changed."""
+    """A store that has seen a version and an erasure; do not change it."""
     path = tmp_path_factory.mktemp("intact") / "m"
     model = small_model(request.param)
     store = model.create(path)
@@ -36,7 +36,7 @@ def intact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def needed_files(path: Path) -> list[Path]:
-    """Every file of a store but those of versions that CURRENT does not name."""
+    """Return every file of a store except those of versions that CURRENT does not name."""
     return sorted(file for file in path.rglob("*") if file.is_file() and "0-0" not in file.parts)
 
 
@@ -161,7 +161,7 @@ def test_a_version_in_the_place_of_another_is_refused(intact: Path, tmp_path: Pa
 
 
 def test_other_weights_than_the_log_was_told_of_are_refused(intact: Path, tmp_path: Path) -> None:
-    """Whoever changes them can write the digests of files anew, but not that of the weights, which was signed."""
+    """An attacker can recompute the digests of files, but not that of the weights, which was signed."""
     path = copied(intact, tmp_path)
     version = path / "versions" / "1-2"
     tensors = load((version / "state.safetensors").read_bytes())

@@ -1,4 +1,4 @@
-"""Versions of a store: written once, committed in order, removed by nobody who was overtaken."""
+"""Versions of a store: written once, committed in order, and never removed by an overtaken process."""
 
 import shutil
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_nothing_is_removed_when_current_names_another_version(tmp_path: Path) -
 def test_a_writer_that_was_overtaken_while_it_set_current_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught_at: str
 ) -> None:
-    """It stands still just before it writes, or renames, what is to become CURRENT; its successor goes on."""
+    """It pauses just before it writes, or renames, the next CURRENT; its successor continues."""
     model = small_model()
     slow = model.create(tmp_path / "m")
     slow.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
@@ -109,7 +109,7 @@ def test_a_writer_that_was_overtaken_while_it_set_current_changes_nothing(
 def test_current_stays_when_one_that_was_overtaken_sets_it_in_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has looked at CURRENT before its successor wrote it, and renames its own right after."""
+    """It looked at CURRENT before its successor wrote it, and renames its own right after."""
     model = small_model()
     store = model.create(tmp_path / "m")
     for version in (1, 2):

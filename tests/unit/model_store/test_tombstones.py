@@ -1,4 +1,4 @@
-"""The model's own record of what was deleted: kept through crashes and beside other writers, and damage is seen."""
+"""The model's own record of deletions: kept across crashes and beside other writers, with damage detected."""
 
 import os
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_writers_add_to_files_of_their_own_and_all_of_it_counts(tmp_path: Path) 
     tombstones.replace(tmp_path, [ONE, TWO], fencing=11)
     assert [path.name for path in tmp_path.iterdir()] == ["tombstones-11"]
     assert tombstones.read(tmp_path) == TombstoneRecord((ONE, TWO))
-    # One that was overtaken before it had begun leaves nothing: its successor has taken all over from the database.
+    # If overtaken before it began, it leaves nothing: its successor has copied everything from the database.
     tombstones.append(tmp_path, [THREE], fencing=3)
     tombstones.replace(tmp_path, [ONE], fencing=4)
     assert [path.name for path in tmp_path.iterdir()] == ["tombstones-11"]
@@ -134,7 +134,7 @@ def test_a_model_that_takes_the_place_of_another_takes_its_record_along(tmp_path
     tombstones.append(target, [THREE], fencing=5)
     tombstones.carry(source, target)
     assert tombstones.read(target) == TombstoneRecord((ONE, TWO), is_tidy=False)
-    # Where it was served before, something else was deleted, and by other keys.
+    # The former service deleted something else, with other keys.
     for path in source.iterdir():
         path.unlink()
     tombstones.carry(source, target)

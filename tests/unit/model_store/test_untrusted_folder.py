@@ -1,4 +1,4 @@
-"""Folders that somebody else has made: nothing outside of them is read, copied or overwritten by an import."""
+"""Folders made by someone else: an import reads, copies and overwrites nothing outside them."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def resealed(model: Path, change: Callable[[Index], Index]) -> None:
-    """The index of a model changed, with a digest that fits."""
+    """Change a model's index, with a matching digest."""
     path = model / "base" / Index.latest(model / "base").file_name
     path.write_bytes(change(Index.read(path)).to_bytes())
 
@@ -62,7 +62,7 @@ def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(model: Path
 
 
 def test_ids_that_lie_across_chunks_of_rows_are_refused(tmp_path: Path) -> None:
-    """Erasing goes by the chunks: it would overwrite the end of one id and the beginning of another."""
+    """Erasing works by chunks: it would overwrite the end of one id and the beginning of another."""
     model = tmp_path / "long"
     small_model(nodes=20, node_ids=random_ids(np.random.default_rng(0), 20)).create(model, chunk_rows=5)
 
@@ -108,7 +108,7 @@ def _pipe(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    # A path of a socket may be 107 bytes long, and that of a test is longer.
+    # A socket's path may have 107 bytes, and a test's path is longer.
     here = os.open(path.parent, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as server:
@@ -145,7 +145,7 @@ def test_a_folder_that_may_not_be_read_is_refused_by_name(model: Path, monkeypat
 
     def refusing(path: Path) -> Iterator[Path]:
         if path.name == "base":
-            # The tests may run as root, to whom nothing is forbidden.
+            # The tests may run as root, which may do everything.
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return iterdir(path)
 

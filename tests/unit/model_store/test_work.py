@@ -1,4 +1,4 @@
-"""How far long work has come: a share and an estimate where the amount is known, else how long a step has taken."""
+"""Progress of long work: a share and an estimate if the amount is known, else the time of the current step."""
 
 from pathlib import Path
 

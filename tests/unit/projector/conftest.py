@@ -1,4 +1,4 @@
-"""A model of a citation graph for tests on real input."""
+"""A model of a citation graph, for tests on real input."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many threads torch gets for a piece of work, and where large arrays are."""
+"""The number of torch threads for a piece of work, and the place of large arrays."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The face of the library, held against retraining and against the service's own path."""
+"""The library's public interface, against retraining and against the service's own path."""
 
 import contextlib
 import subprocess
@@ -23,7 +23,7 @@ from projector.network.spec import Combine, LossKind, SolverKind
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import dense
 
-#: What an api process must not have to load, nor who uses the library alone to install.
+#: Packages that an api process must not load, and that the library alone must not require.
 NOT_NEEDED = ("fastapi", "sqlalchemy", "redis", "pydantic", "structlog", "torch_geometric", "model_store", "service")
 
 
@@ -38,7 +38,7 @@ def model(small: Graph) -> Model:
 
 
 def retrained(small: Graph, spec: ModelSpec, nodes: list[int], features: list[int]) -> np.ndarray:
-    """W of the remaining graph by another solver, (d, C)."""
+    """Return W of the remaining graph by another solver, (d, C)."""
     X = dense(small.features)
     live = np.ones(small.nodes, dtype=bool)
     live[nodes] = False
@@ -67,7 +67,7 @@ def test_what_is_left_is_the_model_of_retraining(small: Graph, loss: LossKind) -
     assert (report.repair, report.nodes, report.edges, report.features) == (RepairStatus.CONVERGED, 2, 0, 1)
     assert (report.injected_norm_before or 0) > 0.0 == report.injected_norm_after
     assert after.certificate is not None
-    # Taken by other products, whose rounding is another: sums over rows round several times as much as the rows.
+    # Computed by other products with other rounding: sums over rows round several times as much as the rows.
     most = 10.0 if loss is LossKind.SQUARED else 1.5
     assert after.certificate.bound / 1.5 <= report.bound_after.bound <= most * after.certificate.bound
     assert np.array_equal(before.weights, kept)
@@ -184,7 +184,7 @@ def test_what_was_forgotten_cannot_be_asked_for_again(small: Graph, model: Model
 @pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
 @pytest.mark.parametrize("seed", range(4))
 def test_where_no_training_node_with_features_remains_the_weights_go(loss: LossKind, seed: int) -> None:
-    """Other nodes have features along every direction, so that the projection takes nothing."""
+    """Other nodes have features along every direction, so the projection removes nothing."""
     rng = np.random.default_rng(seed)
     features, training = rng.standard_normal((40, 5)), np.arange(40) < 20
     features[10:20] = 0.0
@@ -225,7 +225,7 @@ def test_where_as_many_of_each_class_see_the_same_the_weights_go(loss: LossKind,
 @pytest.mark.parametrize("nodes", [30, 300, 3000])
 @pytest.mark.parametrize("value", [0.1, 0.3])
 def test_weights_of_zero_are_trained_where_a_column_says_nothing(nodes: int, value: float) -> None:
-    """0.1 and 0.3 have no sums without rounding, which one third of each class only cancels up to."""
+    """Sums of 0.1 and 0.3 round, and with one third in each class they only cancel up to that."""
     X, labels = np.full((nodes, 1), value), np.repeat([0, 1, 2], nodes // 3)
     model = fit(from_arrays(np.empty((2, 0), dtype=np.int64), X, labels), ModelSpec(hops=1))
     assert model.certificate is not None
@@ -235,7 +235,7 @@ def test_weights_of_zero_are_trained_where_a_column_says_nothing(nodes: int, val
 
 @pytest.mark.parametrize("nodes", [10, 200])
 def test_zero_is_not_the_optimum_where_rounding_hides_another(nodes: int) -> None:
-    """A column of 1e15 hides the gradient along one of 0.4, by which alone the classes differ."""
+    """A column of 1e15 hides the gradient along one of 0.4, the only difference between the classes."""
     labels = np.arange(nodes) % 2
     features = np.stack([np.full(nodes, 1e15), np.where(labels == 0, 0.4, -0.4)], axis=1)
     graph = from_arrays(np.empty((2, 0), dtype=np.int64), features, labels)

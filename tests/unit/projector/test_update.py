@@ -1,4 +1,4 @@
-"""Graphs that live: what joins, is corrected or withdrawn, and the traps on the way; each trap has its mutant."""
+"""Changing graphs: additions, corrections and withdrawals, and their traps; each trap has its mutant."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ SPEC = ModelSpec(hops=2, regularization=1e-3)
 
 
 def small(n: int = 40, d: int = 6, *, seed: int = 0, dtype: type = np.float64) -> tuple[Graph, np.ndarray]:
-    """Three classes, a random graph, and features of which the last column is node 7's alone."""
+    """Return three classes on a random graph; only node 7 has the last feature column."""
     rng = np.random.default_rng(seed)
     X: np.ndarray = rng.standard_normal((n, d)).astype(dtype)
     X[:, -1] = 0.0
@@ -125,7 +125,7 @@ def test_adding_and_deleting_the_same_nodes_returns_the_model(gone: list[int]) -
 
 
 def test_a_later_carrier_of_a_column_inherits_nothing_of_one_that_leaves() -> None:
-    """Leave first, join second: the other way round the column would keep its weight."""
+    """Remove first, add second: in the other order the column would keep its weight."""
     graph, X = small()
     model = fit(graph, SPEC)
     assert np.linalg.norm(model.weights[0, -1]) > 1e-2
@@ -159,7 +159,7 @@ def test_a_correction_counts_as_a_deletion_of_what_was_there(repair: bool) -> No
     assert report.lost_direction_norm_after is not None
     assert report.lost_direction_norm_after <= 1e-12
     assert (report.features, report.features_joined) == (1, 1)
-    # Of a node without features the joining half alone is done.
+    # A node without features needs the adding half alone.
     without, _ = after.forget(features=[7], repair=repair)
     back, report = without.update(set_features={7: X[7]}, repair=repair)
     assert report.injected_norm_before is None
@@ -211,7 +211,7 @@ def test_rows_much_longer_than_those_of_the_import_are_refused_by_name() -> None
 
 
 def test_the_scale_rises_with_rows_that_are_much_longer() -> None:
-    """So that a direction counts that one node alone supports, and its deletion is told."""
+    """A direction that one node alone supports must count, and its deletion be reported."""
     graph, X = small()
     model = fit(graph, SPEC)
     reference = gram_of(model).sigma_ref_squared
@@ -338,7 +338,7 @@ def test_predictions_of_a_node_that_is_not_there_are_those_with_it() -> None:
 
 
 def test_a_model_on_an_mlp_takes_its_outputs_of_new_nodes() -> None:
-    """New nodes, public or not, do not train the MLP again."""
+    """New nodes, public or not, do not retrain the MLP."""
     graph, X = small(60)
     mlp = train_mlp(X, graph.labels, np.flatnonzero(graph.train_mask)[:30], 3, replace(SPEC, mlp_width=8))
     living = Living(SPEC, mlp.outputs(X), graph.adjacency.toarray(), np.where(graph.train_mask, graph.labels, -1), 3)
@@ -417,7 +417,7 @@ def test_the_plain_hinge_grows_without_repair() -> None:
 
 
 def regression(targets: int, n: int = 40) -> tuple[Graph, np.ndarray, np.ndarray]:
-    """`small` with real-valued targets (n, targets), of which those of the last three nodes are missing."""
+    """Return `small` with real-valued targets (n, targets); those of the last three nodes are missing."""
     graph, X = small(n)
     values = X[:, :targets] * 3.0 + np.random.default_rng(5).standard_normal((n, targets))
     values[-3:] = np.nan
@@ -427,7 +427,7 @@ def regression(targets: int, n: int = 40) -> tuple[Graph, np.ndarray, np.ndarray
 @pytest.mark.parametrize("targets", [1, 2])
 @pytest.mark.parametrize("hops", [1, 5], ids=["normal equations", "kernel"])
 def test_a_regression_follows_every_change_of_its_graph(hops: int, targets: int) -> None:
-    """One kind of change after the other, then all at once; each ends at the least squares of the graph as it is."""
+    """One kind of change after another, then all together; each ends at the least squares of the current graph."""
     graph, X, values = regression(targets, 34 if hops == 5 else 40)
     n, rng = graph.nodes, np.random.default_rng(2)
     spec = replace(SPEC, loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=hops)

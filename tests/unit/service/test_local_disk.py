@@ -8,7 +8,7 @@ from service import home_id
 from service.errors import ConfigurationError
 from service.home_id import require_local
 
-#: As Linux writes it; a space in a mount point is an octal escape.
+#: In Linux' format; a space in a mount point is an octal escape.
 MOUNTS = r"""
 21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 22 21 0:20 / /dev/shm rw,nosuid - tmpfs tmpfs rw

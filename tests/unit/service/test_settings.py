@@ -1,4 +1,4 @@
-"""Settings come from flags and the environment, and a bad one is named with what was wrong."""
+"""Settings come from flags and the environment; an invalid one is named with the reason."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Text that people read is what it looks like."""
+"""Text for people is what it looks like."""
 
 import json
 import re

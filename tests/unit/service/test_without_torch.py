@@ -1,9 +1,9 @@
-"""What a process of the api is made of does not wait for torch, nor keep it in memory."""
+"""The modules of an api process neither wait for torch nor keep it in memory."""
 
 from tests.support.preloaded import ROOT
 from tests.support.processes.imported import imported_with
 
-#: Packages of which every module may be imported by a process without a model.
+#: Packages whose modules may all be imported by a process without a model.
 PACKAGES = (
     "access",
     "db",
@@ -17,19 +17,19 @@ PACKAGES = (
     "web",
     "webhooks",
 )
-#: And of packages in which others have torch.
+#: And modules of packages in which others use torch.
 MODULES = [
     "service.processes.gauges",
     "service.processes.readiness",
     "service.unlearner.causes",
     "service.unlearner.pending_repairs",
 ]
-#: What the unlearner is made of.
+#: Packages of the unlearner.
 OF_THE_UNLEARNER = ("predictions", "requests", "unlearner")
 
 
 def modules_of(package: str) -> list[str]:
-    """Every module of a package of the service, by name."""
+    """Return every module of a package of the service, by name."""
     files = (ROOT / "service" / package).rglob("*.py")
     names = [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
     return sorted(names)

@@ -1,4 +1,4 @@
-"""Deleted edges: the scores by hand, and what they find."""
+"""Deleted edges: the scores by hand, and their results."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def test_the_scores_by_hand_on_a_path_of_four_nodes_of_which_one_has_no_edge_lef
     before, after = recorded(sure(0.9, 0.8, 0.7, 0.9)), recorded(sure(0.9, 0.6, 0.8, 0.5))
     pairs = np.array([[0, 1], [1, 2], [2, 3]])
     np.testing.assert_allclose(by_change(before, after, pairs), [0, 0.1, 0.1])
-    # Against their neighbours: 0.6 - 0.9, 0.85 - 0.6, 0.6 - 0.8, and none of the last.
+    # Against their neighbours: 0.6 - 0.9, 0.85 - 0.6, 0.6 - 0.8, and none for the last.
     np.testing.assert_allclose(by_trend(after, adjacency, pairs), [-0.3 + 0.25, 0.25 - 0.2, -0.2])
     length = np.hypot
     cosines = [(0.9 * 0.6 + 0.1 * 0.4) / length(0.9, 0.1) / length(0.6, 0.4)]
@@ -41,7 +41,7 @@ def test_the_scores_by_hand_on_a_path_of_four_nodes_of_which_one_has_no_edge_lef
 def test_deleted_edges_are_found_as_are_answers_that_still_use_them_and_weights_that_leak_are_not(
     loss: LossKind,
 ) -> None:
-    # So large a lambda that weights hardly move.
+    # A lambda so large that weights hardly move.
     spec = replace(SPECS[loss], regularization=1e-1)
     graph, _ = attacked(spec, nodes=400, features=12)
     deleted, kept, never = drawn_pairs(graph, 0)
@@ -56,7 +56,7 @@ def test_deleted_edges_are_found_as_are_answers_that_still_use_them_and_weights_
         return auc(found, there), auc(found, nowhere)
 
     assert min(area(model.predict(), anew.predict())) > 0.85
-    # A service that forgot the edges in training and answers as if they were there.
+    # A service that forgot the edges in training but answers as if they existed.
     assert min(area(anew.predict_on(graph), anew.predict())) > 0.85
     assert area(anew.predict(), anew.predict()) == (0.5, 0.5)
     # Not claimed: a column of the weights that stayed moves answers everywhere.

@@ -1,4 +1,4 @@
-"""Who was deleted: the filters against every candidate's effect evaluated by itself, and what they find."""
+"""Identifying deleted nodes: the filters against every candidate's own effect, and their results."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_the_filter_is_the_cosine_to_what_each_deletion_would_do(loss: LossKind,
 
 
 def only(known: Known, answers: Matrix) -> BlackBox:
-    """A model that may be asked about public nodes alone."""
+    """Return a model that answers only about public nodes."""
 
     def asked(nodes: Nodes) -> Matrix:
         assert not np.isin(nodes, known.candidates).any()

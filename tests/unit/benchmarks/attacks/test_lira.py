@@ -1,4 +1,4 @@
-"""U-LiRA: its likelihood ratio, its figures and intervals, and that it finds a leak and nothing where there is none."""
+"""U-LiRA: its likelihood ratio, its figures and intervals, and that it finds a leak only if there is one."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 
-#: As many features as nodes: what is trained on is remembered.
+#: As many features as nodes, so that training data is memorised.
 SMALL = "synthetic:n=120,d=150,classes=2,seed=1"
 
 
@@ -59,7 +59,7 @@ def brute_force(scores: Array, unlearned: np.ndarray, weights: Array) -> list[fl
 
 @dataclass(frozen=True)
 class KeepsAColumn:
-    """Lethe with repair, but that one class' weights are those of before."""
+    """Lethe with repair that keeps the old weights of one class."""
 
     spec: ModelSpec
 

@@ -1,4 +1,4 @@
-"""A deleted node's features from two versions: exact where the method is, and what it finds elsewhere."""
+"""A deleted node's features from two versions: exact if the method is, and the results elsewhere."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_the_hessian_is_that_of_the_objective(loss: LossKind, case: str) -> None
 
 
 def test_a_row_taken_out_of_a_ridge_regression_is_found_exactly() -> None:
-    """The paper's case: squares, the Hessian of what remains, and one output or several."""
+    """The paper's case: squares, the Hessian on the remaining nodes, and one output or several."""
     random, lam = np.random.default_rng(0), 1e-2
     for outputs in (1, 3):
         H, Y = random.normal(size=(30, 6)) + 1.0, random.normal(size=(30, outputs))
@@ -66,7 +66,7 @@ def test_regression_gives_the_change_of_the_weights_from_exact_answers(loss: Los
     _, known = attacked(spec)
     dW = np.random.default_rng(3).normal(size=known.W.shape) * 1e-6
     before, after = (told(known.H @ W, spec) for W in (known.W, known.W + dW))
-    # A deleted node's neighbour, whose row is another.
+    # A deleted node's neighbour, with another row.
     after[known.asked[0]] = told(np.ones((1, 3)) * np.arange(3), spec)[0]
     found = change_of_weights(recorded(before), recorded(after), known)
     shared = dW.mean(axis=1, keepdims=True) if loss is LossKind.SOFTMAX else 0.0

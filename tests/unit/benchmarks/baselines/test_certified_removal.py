@@ -26,7 +26,7 @@ def dense_rows(graph: Graph) -> NDArray[np.float64]:
 
 
 def removed(model: CertifiedModel, kind: str) -> tuple[CertifiedModel, Graph]:
-    """The model and the graph after one request."""
+    """Return the model and the graph after one request."""
     graph = model.graph
     node = int(np.flatnonzero(graph.train_mask)[0])
     if kind == "node":

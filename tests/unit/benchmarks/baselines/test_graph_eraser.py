@@ -1,4 +1,4 @@
-"""Shards cut as by hand, importance as by trying every mixture, and retraining of the shards concerned alone."""
+"""Shards as cut by hand, importance as by trying every mixture, and retraining of the affected shards alone."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def test_labels_move_where_most_neighbours_are_while_there_is_room() -> None:
     np.testing.assert_array_equal(propagate_labels(path(4), start, 2, capacity=3, rounds=1), [1, 0, 1, 0])
     # Both shards are full: nothing moves.
     np.testing.assert_array_equal(propagate_labels(path(4), start, 2, capacity=2, rounds=9), start)
-    # A node with most neighbours at home stays, though others are elsewhere.
+    # A node with most neighbours in its own shard stays, although others are elsewhere.
     at_home = np.array([0, 0, 0, 1])
     np.testing.assert_array_equal(propagate_labels(path(4), at_home, 2, capacity=3, rounds=1), [0, 0, 0, 1])
 

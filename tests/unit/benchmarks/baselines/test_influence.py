@@ -55,10 +55,10 @@ def test_influence_plus_is_the_appendix_equation_with_its_sign_put_right() -> No
         hessian -= sum_hessian(old[affected], signs(graph, affected)[:, c], W[:, c], LAM)
         hessian += sum_hessian(new[given_back], signs(graph, given_back)[:, c], W[:, c], LAM)
         np.testing.assert_allclose(w, W[:, c] - np.linalg.solve(hessian, v), atol=1e-10)
-        # As printed it goes away from retraining.
+        # As printed, it moves away from retraining.
         printed, anew = W[:, c] + np.linalg.solve(hessian, v), stacked(retrained.weights)[:, c]
         assert np.linalg.norm(w - anew) < np.linalg.norm(W[:, c] - anew) < np.linalg.norm(printed - anew)
-        # v is the gradient on the remaining graph, where training found the optimum: the step is Newton's.
+        # v is the gradient on the remaining graph, where training found the optimum, so the step is Newton's.
         whole = sum_gradient(new[kept], signs(graph, kept)[:, c], W[:, c], LAM)
         np.testing.assert_allclose(v, whole, atol=1e-10)
 

@@ -1,4 +1,4 @@
-"""Lethe, alone and with adaptive diffusion, beside training anew."""
+"""Lethe, alone and with adaptive diffusion, compared with retraining."""
 
 from dataclasses import replace
 

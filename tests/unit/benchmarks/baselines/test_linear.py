@@ -1,4 +1,4 @@
-"""What baselines compute of the linear model from outside is what the library computes inside."""
+"""The baselines' external view of the linear model equals the library's internal one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Gradients, Hessians and their powers against sums over rows and eigendecompositions of what is formed densely."""
+"""Gradients, Hessians and their powers against sums over rows and eigendecompositions of dense matrices."""
 
 import numpy as np
 import pytest

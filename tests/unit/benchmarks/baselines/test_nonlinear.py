@@ -1,4 +1,4 @@
-"""The networks against the formulas of their papers, evaluated densely with the weights they have."""
+"""The networks against the formulas of their papers, evaluated densely with their own weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -94,7 +94,7 @@ def test_training_learns_is_repeatable_and_leaves_no_trace_of_the_deleted(kind: 
     fitted = network.fit(graph)
     assert accuracy(fitted.predict(), graph, graph.train_mask) > 0.5
     left = fitted.unlearn(nodes)
-    # The same as from a graph on which the deleted nodes had other features, labels and edges.
+    # Equal to a graph on which the deleted nodes had other features, labels and edges.
     X, y = np.array(graph.features), graph.labels.copy()
     X[nodes], y[nodes] = 50.0, (y[nodes] + 1) % 3
     other = network.fit(replace(graph, features=X, labels=y)).unlearn(nodes)

@@ -18,7 +18,7 @@ LOST = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
 
 
 def with_lost_direction() -> tuple[Graph, NDArray[np.int64]]:
-    """A graph whose first column only the two nodes have that are to be deleted."""
+    """Return a graph whose first column only the two nodes to be deleted have."""
     graph = small_graph()
     nodes = np.flatnonzero(graph.train_mask)[:2]
     X = np.array(graph.features)
@@ -66,7 +66,7 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
     expected = (X.T @ X - D.T @ D) @ (M_pinv + M_pinv @ S @ M_pinv) @ fitted.weights
     once = fitted.unlearn(nodes)
     np.testing.assert_allclose(once.weights, expected, atol=1e-11)
-    # The next deletion starts from what this one made of M and M^+.
+    # The next deletion starts from this one's M and M^+.
     third = np.flatnonzero(graph.train_mask)[2:3]
     E = X[third]
     M, M_pinv = X.T @ X - D.T @ D, M_pinv + M_pinv @ S @ M_pinv
@@ -75,7 +75,7 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
     np.testing.assert_allclose(
         again.weights, (M - E.T @ E) @ (M_pinv + M_pinv @ S @ M_pinv) @ once.weights, rtol=1e-9, atol=1e-9
     )
-    # It is far from the projection even where no direction is lost.
+    # It is far from the projection even if no direction is lost.
     plain = small_graph()
     before = PrintedProjector(OVR, Printed.OPTION_2).fit(plain)
     changed = before.unlearn(nodes).weights
@@ -85,7 +85,7 @@ def test_option_2_is_the_printed_formula_and_no_projection() -> None:
 
 def test_woodbury_has_nothing_to_invert_where_a_direction_is_lost() -> None:
     def updated(X_r: NDArray[Any], X_D: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The identity's middle, before it is inverted, and what it gives with a pseudo-inverse there."""
+        """Return the identity's middle before its inversion, and the result with a pseudo-inverse there."""
         M_pinv = np.linalg.pinv(X_r.T @ X_r + X_D.T @ X_D)
         middle = np.eye(len(X_D)) - X_D @ M_pinv @ X_D.T
         return middle, M_pinv + M_pinv @ X_D.T @ np.linalg.pinv(middle) @ X_D @ M_pinv

@@ -23,7 +23,7 @@ def deleted_from(graph: Graph) -> NDArray[np.int64]:
 
 
 def solved(graph: Graph, spec: ModelSpec, ridge: float, targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The ridge solution as a least-squares problem of H with rows of sqrt(ridge) I below."""
+    """Return the ridge solution as a least-squares problem of H above rows of sqrt(ridge) I."""
     P = dense_propagation(graph, row=spec.propagation is PropagationKind.ROW)
     images = [graph.features, P @ graph.features, P @ P @ graph.features]
     H = np.hstack([images[hop] for hop in spec.block_hops])[graph.train_mask]
@@ -76,7 +76,7 @@ def test_fine_tuning_is_five_hundred_steps_of_adam_on_the_cross_entropy_of_what_
     after = remaining(graph, nodes)
     P = dense_propagation(after)
     H, labels = (P @ P @ after.features)[after.train_mask], after.labels[after.train_mask]
-    # Adam as its paper writes it.
+    # Adam as in its paper.
     W, m, v = stacked(closed.unlearn(nodes).weights), 0.0, 0.0
     for step in range(1, 501):
         p = np.exp(H @ W - (H @ W).max(axis=1, keepdims=True))

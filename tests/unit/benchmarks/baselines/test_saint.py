@@ -1,4 +1,4 @@
-"""GraphSAINT's sums over drawn nodes are those of the whole graph on average, over every draw there can be."""
+"""GraphSAINT's sums over drawn nodes average to those of the whole graph, over every possible draw."""
 
 from dataclasses import replace
 from itertools import product
@@ -28,14 +28,14 @@ def test_the_normalised_sums_are_unbiased_over_every_draw(nodes: int, draws: int
         drawn += chance * inside
         sums += chance * inside[:, None] * ((M * inside) @ X)
     assert total == pytest.approx(1)
-    # L_v / (m p_v) for each v drawn is L_v / m on average; the aggregator is that given that v is drawn.
+    # L_v / (m p_v) for each drawn v averages to L_v / m; the aggregator does so given that v is drawn.
     np.testing.assert_allclose(drawn / sampler.included, 1, rtol=1e-12)
     np.testing.assert_allclose(sums / drawn[:, None], P @ X, rtol=1e-11)
 
 
 def test_a_sample_of_everyone_gives_the_networks_own_logits() -> None:
     graph = small_graph()
-    # So many draws that nobody is missed: p = alpha = 1.
+    # So many draws that no node is missed: p = alpha = 1.
     sampler = NodeSampler.of(graph, 100_000)
     np.testing.assert_array_equal(sampler.draw(np.random.default_rng(0)), np.arange(graph.nodes))
     with torch.random.fork_rng():

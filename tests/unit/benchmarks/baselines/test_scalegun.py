@@ -24,7 +24,7 @@ def blocks(graph: Graph) -> NDArray[np.float64]:
 
 
 def without_two(graph: Graph, lazy: LazyRows) -> tuple[Graph, LazyRows]:
-    """A node deleted and then an edge, each mended on its own."""
+    """Delete a node and then an edge, updating after each."""
     graph = remaining(graph, np.array([3]))
     lazy = lazy.on(graph)
     first = int(np.argmax(degrees(graph)))
@@ -51,7 +51,7 @@ def test_the_two_equations_hold_and_the_error_is_within_its_bounds(residue: floa
     sizes = np.linalg.norm(missing, axis=(1, 2))
     assert (sizes <= lazy.errors + 1e-12).all()
     assert np.linalg.norm(missing) <= lazy.error + 1e-12
-    # The paper's bound of a column after L hops.
+    # The paper's bound on a column after L hops.
     assert np.linalg.norm(missing[2], axis=0).max() <= np.sqrt(graph.nodes) * 2 * residue + 1e-12
     if residue:
         assert sizes.min() > 0

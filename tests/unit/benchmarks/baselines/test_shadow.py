@@ -1,4 +1,4 @@
-"""Sampled rows are those of networks on each node's own graph."""
+"""Sampled rows equal those of networks on each node's own graph."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ EVERY = np.arange(GRAPH.nodes)
 def test_a_scope_that_holds_the_whole_graph_gives_the_rows_of_the_whole_graph() -> None:
     far = GRAPH.nodes
     P = dense_propagation(GRAPH)
-    # A node sees its component alone, in which the degrees are those of the graph.
+    # A node sees only its component, with the degrees of the graph.
     for hop, found in enumerate(sampled_hops(GRAPH, EVERY, 3, seed=0, depth=far, neighbours=far)):
         np.testing.assert_allclose(found.toarray(), np.linalg.matrix_power(P, hop), atol=1e-14)
 

@@ -1,4 +1,4 @@
-"""What erasing promises: all of it goes, and nothing else does."""
+"""The promise of erasure: all of the data is removed, and nothing else."""
 
 import shutil
 import struct
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 LAYOUTS = pytest.mark.parametrize("layout", ["dense", "csr"])
 
 
-# What goes and what stays.
+# What is erased and what stays.
 
 
 @LAYOUTS
@@ -215,7 +215,7 @@ def test_no_trace_of_an_erased_edge_is_left_beside_the_arrays(tmp_path: Path) ->
     assert len([path for path in (tmp_path / "m" / "base").iterdir() if path.name.startswith("index")]) == 1
 
 
-# What it costs.
+# Cost.
 
 
 @LAYOUTS

@@ -1,4 +1,4 @@
-"""No crash, no second writer and no reader beside an erasure changes what it promises."""
+"""No crash, second writer or concurrent reader changes the promise of an erasure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture(scope="module", params=everyday(["dense", "csr"], "csr"))
 def half_erased(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Base, Path]:
-    """A store from which a node and an edge have been erased already; not to be changed."""
+    """A store from which a node and an edge have already been erased; do not change it."""
     path = tmp_path_factory.mktemp("half") / "m"
     model = small_model(request.param, nodes=11, features=3, edges=12, seed=3)
     store = model.create(path, chunk_rows=4)
@@ -46,9 +46,9 @@ def erases(path: Path, erasure: Erasure = SECOND, fencing: int = 2) -> Callable[
 def all_stops(
     action: Callable[[Path], Callable[[], None]], original: Path, tmp_path: Path, loss: Loss
 ) -> Iterator[tuple[Path, FailingDisk]]:
-    """For each change that `action` makes to files: a copy of the store on which it was stopped there.
+    """Yield, for each file change of `action`, a copy of the store on which it was stopped there.
 
-    On the last one it was not stopped, and what was not synced by then is lost.
+    On the last one it was not stopped, and unsynced changes are lost.
     """
     random = np.random.default_rng(0)
     for stop_at in range(1000):
@@ -110,7 +110,7 @@ def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
 
 
 def interrupted_store(original: Path, tmp_path: Path) -> Path:
-    """A store in the middle of overwriting what `SECOND` names."""
+    """Return a store in the middle of overwriting the targets of `SECOND`."""
     path = copied(original, tmp_path)
     whole = FailingDisk()
     uninterrupted = erases(copied(original, tmp_path / "whole"))
@@ -122,7 +122,7 @@ def interrupted_store(original: Path, tmp_path: Path) -> Path:
 
 
 def refused(action: Callable[[], object]) -> str | None:
-    """Why the store refuses to be read, or None when it does not."""
+    """Return why the store refuses to be read, or None if it does not."""
     try:
         action()
     except (StoreDamaged, NotAStore) as error:
@@ -131,7 +131,7 @@ def refused(action: Callable[[], object]) -> str | None:
 
 
 def resumed(path: Path, tmp_path: Path) -> Base:
-    """The base of a copy of the store after its interrupted erasure was finished."""
+    """Return the base of a copy of the store after its interrupted erasure was finished."""
     store = Store.open(copied(path, tmp_path / "copy"))
     store.erase(SECOND, fencing=2)
     return store.load_base()

@@ -108,7 +108,7 @@ def test_sparse_parts_that_do_not_fit_together_are_refused(save: Callable[..., P
     }
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **parts))
-    # The last pointer says that it is empty, and scipy then looks at no other.
+    # The last pointer declares it empty, and scipy then checks no other.
     with pytest.raises(GraphError, match="do not fit together"):
         load(save(x=None, **{**parts, "x_indptr": np.array([0, 10**9, 0, 0, 0, 0, 0])}))
     parts = {**parts, "x_indptr": np.array([0, 1, 1, 1, 1, 1, 1]), "x_indices": np.array([2])}
@@ -117,7 +117,7 @@ def test_sparse_parts_that_do_not_fit_together_are_refused(save: Callable[..., P
 
 
 class Trap:
-    """Unpickling one creates a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -244,7 +244,7 @@ def test_a_tensor_that_is_the_negative_of_what_is_stored_is_refused(saved_data: 
 
 @pytest.mark.parametrize("key", ["a dictionary", "a set"])
 def test_a_key_of_many_levels_is_refused_before_it_is_hashed(key: str, tmp_path: Path) -> None:
-    """Python hashes a tuple level by level, on a stack that this many overflow."""
+    """Python hashes a tuple level by level, on a stack that this many levels overflow."""
     nested = pickle.EMPTY_TUPLE + 300_000 * pickle.TUPLE1
     objects = {
         "a dictionary": pickle.EMPTY_DICT + nested + pickle.NONE + pickle.SETITEM,
@@ -272,7 +272,7 @@ def test_a_data_with_the_caches_of_its_own_library_is_read(saved_data: Callable[
 
 
 class _Old:
-    """A `Data` as torch-geometric before 2.0 had it: its attributes are the graph's."""
+    """A `Data` from before torch-geometric 2.0: its attributes are the graph's."""
 
 
 _Old.__module__, _Old.__qualname__ = "torch_geometric.data.data", "Data"
@@ -305,7 +305,7 @@ def test_a_tensor_has_no_more_values_than_the_file(
     data = torch.load(path, weights_only=False)
     torch.save(data, path, _use_new_zipfile_serialization=zipped)
     load(path)
-    # The shape (6, 2), its strides (2, 1) and a storage of 12 values, as the pickle has them.
+    # The shape (6, 2), its strides (2, 1) and a storage of 12 values, as in the pickle.
     for held, claimed in ((b"K\x06K\x02\x86", b"J\xff\xff\xff\x7fK\x02\x86"), (b"K\x0c", b"J\xff\xff\xff\x7f")):
         changed = tmp_path / "changed.pt"
         if zipped:
@@ -322,7 +322,7 @@ def test_a_tensor_has_no_more_values_than_the_file(
 
 
 def test_a_pickle_that_asks_for_memory_is_refused(tmp_path: Path) -> None:
-    """200 GB of a byte array and of a memo that the file only declares."""
+    """200 GB for a byte array and a memo that the file only declares."""
     for asking in (b"\x80\x05\x96" + struct.pack("<Q", 200 << 30), b"\x80\x02]r\xff\xff\xff\xff."):
         (tmp_path / "a.pt").write_bytes(asking)
         with pytest.raises(GraphError, match=r"a\.pt"):

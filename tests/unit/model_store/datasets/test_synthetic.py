@@ -1,4 +1,4 @@
-"""Synthetic graphs: their parameters, and what they look like."""
+"""Synthetic graphs: their parameters and their structure."""
 
 import numpy as np
 import pytest

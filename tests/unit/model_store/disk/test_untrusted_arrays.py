@@ -18,7 +18,7 @@ from projector.training.pretrained import WeightsError
 
 
 def declaring(shape: tuple[int, ...], body: bytes, dtype: str = "<f8") -> bytes:
-    """An `.npy` that declares an array of this shape and holds `body`."""
+    """Return an `.npy` that declares an array of this shape and holds `body`."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     return file.getvalue() + body
@@ -81,7 +81,7 @@ def test_an_archive_is_read_only_where_unpacking_it_is_bounded(method: int, tmp_
     with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "a.pt", "w", method) as file:
         for name in plain.namelist():
             file.writestr(name, plain.read(name))
-    # torch itself unpacks no other: of the plain one it is said that it holds a dict.
+    # torch itself unpacks no other; the plain one is reported to hold a dict.
     with pytest.raises(GraphError, match=r"a\.pt cannot be read"):
         load_dataset(str(tmp_path / "a.pt"), data_dirs=[])
 

@@ -44,7 +44,7 @@ def test_delta_is_that_of_the_formula(epsilon: float, mu: float) -> None:
 @given(epsilon=EPSILONS, delta=DELTAS)
 @settings(deadline=None)
 def test_no_promise_is_understated(epsilon: float, delta: float) -> None:
-    """The mu found keeps delta, and a hair more noise would not be needed."""
+    """The computed mu keeps delta, and slightly less noise would not."""
     mu = largest_mu(epsilon, delta)
     assert precise_delta(epsilon, mu) <= delta * (1 + 1e-9)
     assert precise_delta(epsilon, mu * (1 + 1e-8)) > delta * (1 - 1e-9)
@@ -58,7 +58,7 @@ def test_an_observer_of_what_is_promised_is_right_in_little_more_than_half_of_th
 @given(mu=MUS, alpha=st.floats(1e-6, 1 - 1e-6))
 @settings(deadline=None)
 def test_no_rule_is_right_more_often(mu: float, alpha: float) -> None:
-    """On the curve of errors that mu allows, and by the total variation, which is delta at epsilon 0."""
+    """On the error curve of mu, and by the total variation, which is delta at epsilon 0."""
     with mpmath.workdps(30):
         beta = mpmath.ncdf(-mu - math.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(alpha) - 1))
     assert 1 - (alpha + float(beta)) / 2 <= success(mu) * (1 + 1e-12)

@@ -1,4 +1,4 @@
-"""The ledger says no less than what publications have told, and stops the one that would tell too much."""
+"""The ledger never understates what publications have revealed, and stops the one that would reveal too much."""
 
 import math
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_a_refused_publication_is_not_counted() -> None:
 
 
 def test_more_publications_planned_in_time_leave_more_to_come() -> None:
-    """After 90 of 100, those of a plan of 400 take a quarter each: 40 follow instead of 10."""
+    """After 90 of 100, publications of a plan of 400 use a quarter each: 40 follow instead of 10."""
     ledger, first, second = Ledger(), planned(100), planned(400)
     for version in range(1, 91):
         ledger.add(version, first, oldest_deletion=1)

@@ -1,4 +1,4 @@
-"""What is published: weights within the cap, on the grid, with noise that what was promised asks for."""
+"""Published data: weights within the cap, on the grid, with the noise that the promise requires."""
 
 import math
 from dataclasses import replace
@@ -75,7 +75,7 @@ def test_the_radius_of_real_valued_targets_needs_a_declared_bound() -> None:
 def test_all_publications_together_keep_the_promise(
     epsilon: float, delta: float, publications: int, weights: int, tolerance: float, R: float
 ) -> None:
-    """With the noise as it is drawn, and no more noise than a thousandth above the least."""
+    """With the drawn noise, and at most a thousandth more than the minimum."""
     promise = Promise(epsilon, delta, publications)
     drawn = (1 + math.exp(epsilon)) * publications * weights * ERROR
     assume(drawn < delta)

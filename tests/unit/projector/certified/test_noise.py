@@ -1,4 +1,4 @@
-"""The noise has the law of a rounded normal distribution, and is the same for the same secret."""
+"""The noise has the distribution of a rounded normal, and is the same for the same secret."""
 
 import hashlib
 import math
@@ -14,7 +14,7 @@ from projector.certified.noise import LARGEST_BITS, rounded_normal
 from projector.certified.publication import SECRET_BYTES
 
 SECRET = bytes(range(SECRET_BYTES))
-#: Chance leaves what is drawn here once and for all within five standard deviations.
+#: The fixed draws here lie within this many standard deviations.
 DEVIATIONS = 5.0
 
 
@@ -44,7 +44,7 @@ def test_values_are_independent_within_and_between_versions() -> None:
 
 
 def test_the_same_secret_gives_the_same_noise_on_every_machine() -> None:
-    """Integers alone decide, so a digest can be written down; another is another publication of what was published."""
+    """It depends on integers alone, so a digest can be stored. Another digest would publish the same data again."""
     values = rounded_normal(SECRET, 3, 5_000, 31)
     assert np.array_equal(values, rounded_normal(SECRET, 3, 5_000, 31))
     assert hashlib.sha256(values.astype("<i8").tobytes()).hexdigest() == (

@@ -1,4 +1,4 @@
-"""Models that are trained once for all tests here; tests write to copies on disk, never to these."""
+"""Models trained once for all tests here; tests write to copies on disk, never to these."""
 
 import numpy as np
 import pytest

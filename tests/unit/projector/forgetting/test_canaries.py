@@ -1,4 +1,4 @@
-"""What the cohorts of canaries are called."""
+"""Names of the cohorts of canaries."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Deleting cohorts of canaries: their columns' rows of W fall to nothing, and all else is as without them."""
+"""Deleting cohorts of canaries: their columns' rows of W become zero, and everything else is as without them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from projector.training.fit import train
 from service.domain.states import RepairPolicy
 from tests.support.models.stored import SMALL, Oracle, Outcome, StoredModel, built
 
-#: What is left of a column's norm is rounding.
+#: A column's norm below this is rounding.
 GONE = 1e-12
 
 
@@ -42,7 +42,7 @@ def assert_fallen(norms: Norms, model: BuiltModel, *cohorts: int) -> None:
 
 
 def assert_exact(model: StoredModel, oracle: Oracle, outcome: Outcome) -> None:
-    """Weights, rank and predictions are those of the same deletions from scratch, in float64."""
+    """Check weights, rank and predictions against the same deletions from scratch, in float64."""
     W = model.store.read_version(model.ref).features.weights
     assert np.linalg.norm(W - oracle.W) <= 1e-9 * np.linalg.norm(oracle.W)
     assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
@@ -113,7 +113,7 @@ def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:
         outcome = model.delete(cohort_rows(small, cohort).tolist())
         assert_fallen(outcome.prepared.projection.norms[0], small, cohort)
         assert outcome.span_residual <= 1e-8
-        # No other row of W had anything to do with the cohort's direction.
+        # No other row of W depends on the cohort's direction.
         W = model.store.read_version(model.ref).features.weights
         left = np.delete(np.arange(W.shape[1]), [small.graph.num_features - 2, small.graph.num_features - 1][:cohort])
         assert np.linalg.norm((W - small.weights)[:, left]) <= GONE * np.linalg.norm(W)

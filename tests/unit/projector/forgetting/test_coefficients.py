@@ -69,7 +69,7 @@ def test_the_coefficients_of_a_channel_present_in_training_sum_to_its_row_of_w(
 def test_without_retraining_coefficients_give_the_weight_of_a_small_injected_channel(
     make: Callable[[], Graph],
 ) -> None:
-    """The limit of training with a channel of size s, over s, as s falls to 0; the error is of the order s^2."""
+    """The limit of training with a channel of size s, over s, as s falls to 0; the error is of order s^2."""
     size, rows, spec = 1e-4, np.array([2, 5, 30]), ModelSpec(combine=Combine.CONCAT, tolerance=1e-13)
     graph = make()
     beta = coefficients_of(train(spec, graph))
@@ -134,12 +134,12 @@ def test_weights_of_zero_are_explained_by_nothing_or_by_rounding() -> None:
     beta = np.array([[[0.3, 0.0], [-0.1, 0.0], [-0.2, 0.0]]])
     assert span_residual(zero, zero, [Rows(X, beta)]) <= 1e-9
     assert span_residual(zero, zero, [Rows(X, np.abs(beta))]) > 0.1
-    # Of many rows that cancel rounding is more.
+    # Many cancelling rows round more.
     third, value = 10_000, np.full((30_000, 1), 0.1)
     beta = (np.repeat(np.eye(3), third, axis=0) - 1 / 3)[None] / 30_000
     assert span_residual(np.zeros((1, 1, 3)), np.zeros((1, 1, 3)), [Rows(value, beta)]) <= 1e-8
     beta = np.array([[[0.3, 0.0], [-0.1, 0.0], [-0.2, 0.0]]])
-    # So are those that rounding and a solver's tolerance leave: their own size says nothing of what explains them.
+    # The same for the remains of rounding and of a solver's tolerance: their own size does not explain them.
     tiny = np.array([[[1e-14, 0.0], [0.0, 0.0]]])
     beta[0, 2, 0] += 1e-13
     assert 1e-6 < np.linalg.norm(X.T @ beta[0] - tiny[0]) / np.linalg.norm(tiny) < 1e-2

@@ -1,4 +1,4 @@
-"""Deleting from a stored model: what is left is what a recomputation without the deleted nodes finds.
+"""Deleting from a stored model: the result equals a recomputation without the deleted nodes.
 
 `tests/property/test_mutants.py` runs these tests on broken copies of the code and expects them to fail.
 """
@@ -63,7 +63,7 @@ def test_every_training_node_had_weight_and_has_none_afterwards(tmp_path: Path, 
 
 
 def _indptr(model: BuiltModel) -> np.ndarray:
-    """Row pointers of the CSR features; a node without features has no weight."""
+    """Return row pointers of the CSR features; a node without features has no weight."""
     assert isinstance(model.graph.features, sp.csr_array)
     return np.asarray(model.graph.features.indptr)
 

@@ -50,7 +50,7 @@ def test_factors_stay_exact_while_all_rows_are_deleted_in_random_batches(
 
 
 def assert_lost_directions(Q: Rows, gram: Gram, before: Rows, surviving: Rows) -> None:
-    """Q is orthonormal, lies in the old span, and no surviving row has a part along it."""
+    """Check that Q is orthonormal, lies in the old span, and that no surviving row has a part along it."""
     assert np.allclose(Q.T @ Q, np.eye(Q.shape[1]), atol=1e-10)
     if Q.shape[1]:
         cutoff = (gram.rank_tolerance * gram.sigma_ref_squared) ** 0.5
@@ -110,7 +110,7 @@ def test_a_direction_that_another_node_supports_faintly_is_kept() -> None:
 
 
 def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_rows() -> None:
-    """Two rows alone support the last direction, and the one that stays supports it faintly."""
+    """Only two rows support the last direction, and the remaining one does so faintly."""
     rng, weakened = np.random.default_rng(1), 0
     for _ in range(60):
         directions = np.linalg.qr(rng.normal(size=(4, 4)))[0]
@@ -130,7 +130,7 @@ def test_a_direction_that_sinks_to_the_cutoff_with_few_left_counts_as_from_the_r
 
 
 def test_rank_decisions_keep_the_scale_of_the_import() -> None:
-    """After nearly everything is deleted the largest eigenvalue is noise; against it noise would count as rank."""
+    """After deleting nearly everything, the largest eigenvalue is noise; relative to it, noise would count as rank."""
     rows = np.vstack([np.eye(4) * 1e4, 1e-3 * np.ones((1, 4))])
     features, live = FeatureMatrix(rows), np.ones(5, dtype=np.bool_)
     gram = factorise(features, live)

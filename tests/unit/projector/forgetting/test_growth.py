@@ -1,4 +1,4 @@
-"""Gram factors while rows join, against an SVD of the rows."""
+"""Gram factors as rows join, against an SVD of the rows."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from tests.support.models.structures import STRUCTURES, Rows, all_zero, full_ran
 
 
 def grown(rows: Rows, first: int, step: int) -> list[tuple[Gram, FactorMethod, int]]:
-    """The factors of the first rows, and after each batch that has joined, with how they came to be and the rows."""
+    """Return the factors of the first rows and after each joined batch, with their method and number of rows."""
     in_span = np.arange(len(rows)) < first
     matrix = FeatureMatrix(rows)
     gram = factorise(matrix, in_span)

@@ -1,4 +1,4 @@
-"""Columns that only chosen nodes carry, and nodes that are made up to carry them."""
+"""Columns that only chosen nodes carry, and synthetic nodes that carry them."""
 
 from collections.abc import Callable
 from dataclasses import replace

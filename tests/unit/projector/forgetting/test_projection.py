@@ -1,4 +1,4 @@
-"""Projection, coefficients and norms against explicit float64 recomputation, on every structure of features."""
+"""Projection, coefficients and norms against explicit float64 recomputation, for every structure of features."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ BLOCKS, CLASSES = 2, 3
 
 
 class Model:
-    """A model whose weights are X^T beta, and the same kept explicitly: one effective coefficient per node."""
+    """A model with weights X^T beta, and an explicit copy: one effective coefficient per node."""
 
     def __init__(self, X: Rows, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -40,13 +40,13 @@ class Model:
         self.scale = float(np.linalg.norm(self.W))
 
     def projected(self, requests: Sequence[NDArray[np.int64]], injected: Sequence[int] = ()) -> Projection:
-        """What deleting would do; nothing changes."""
+        """Return the result of a deletion without changing anything."""
         removals = [Removal(nodes=rows) for rows in requests]
         columns = carried_columns(self.X, injected)
         return project_batch(self.state, self.input, None, removals, columns)
 
     def delete(self, requests: Sequence[NDArray[np.int64]]) -> Projection:
-        """Deletes in both, and returns what the code under test measured."""
+        """Delete in both, and return the measurements of the code under test."""
         projection = self.projected(requests)
         rows = np.concatenate(requests)
         self.live[rows] = False
@@ -185,7 +185,8 @@ def test_a_channel_is_measured_by_what_deletes_the_last_of_its_carriers() -> Non
     parted = model.projected([np.array([30, 31])], injected=[5, 6])
     assert parted.norms[0].channel_before is None
     assert parted.norms[0].channel_after is None
-    # Two requests of one batch take the first column together, and each of them is told; the second is the last's own.
+    # Two requests of a batch remove the first column together, and each gets a record; the second is the last
+    # request's.
     batch = [np.array([30, 0]), np.array([31, 32]), np.array([33, 34]), np.array([1])]
     together = model.projected(batch, injected=[5, 6])
     before = [norms.channel_before for norms in together.norms]

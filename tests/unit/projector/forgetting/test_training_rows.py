@@ -1,4 +1,4 @@
-"""H on the training rows, kept while the graph shrinks, is H computed afresh."""
+"""H on the training rows, kept while the graph shrinks, equals H computed afresh."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_rows_that_are_kept_equal_rows_computed_afresh(spec: ModelSpec, dense: b
         prepared = resident.prepare(random_removals(resident, rng))
         later = kept.on(prepared.live_graph)
         if step % 2:
-            # Also when several batches have gone by since H was last asked for.
+            # Also after several batches since H was last used.
             before = later._H
             H, afresh = later.H(), prepared.live_graph.objective(1.0).representation.dense()
             assert (H - afresh).abs().max() <= 1e-12 * afresh.abs().max()
@@ -118,7 +118,7 @@ def test_the_rows_of_what_was_deleted_leave_the_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("width", "keeps"), [(24, True), (100, False)])
 def test_a_repair_by_the_whole_factor_uses_the_rows_where_they_are_narrow(width: int, keeps: bool) -> None:
-    # A product through the factors is dear next to one with H: few of many nodes are trained on.
+    # A product through the factors is expensive relative to one with H: few of many nodes are for training.
     random, nodes = np.random.default_rng(3), 6_000
     ends = random.integers(nodes, size=(2, 2 * nodes))
     ends = ends[:, ends[0] != ends[1]]

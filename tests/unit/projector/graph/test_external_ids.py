@@ -1,4 +1,4 @@
-"""External ids in arrays against a list and a dict of strings, also where hashes agree and while ids are forgotten."""
+"""External ids in arrays against a list and a dict of strings, also with equal hashes and while ids are forgotten."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
 
-#: Of no slot, of one, of one to the last byte, and of several; zeros at their ends and halves of surrogates as well.
+#: Zero slots, one, one to the last byte, and several; also with trailing zeros and halves of surrogates.
 NAMES = st.text(max_size=6) | st.text("ab\0", max_size=40) | st.sampled_from(["a" * 16, "a" * 32, "é" * 8, "\ud800"])
 LISTS = st.lists(NAMES, max_size=30)
 

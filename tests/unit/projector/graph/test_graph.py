@@ -1,4 +1,4 @@
-"""What a graph must be before a model is trained on it."""
+"""Requirements on a graph before a model is trained on it."""
 
 from collections.abc import Callable
 from dataclasses import replace

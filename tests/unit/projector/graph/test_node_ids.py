@@ -1,4 +1,4 @@
-"""The one rule for ids: what training accepts, a request can name."""
+"""The one rule for ids: every id that training accepts can be named in a request."""
 
 import pytest
 from pydantic import TypeAdapter

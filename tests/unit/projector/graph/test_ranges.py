@@ -1,4 +1,4 @@
-"""Rows of a CSR matrix, some at a time."""
+"""Rows of a CSR matrix, a few at a time."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Sparse features from parts that do not fit together: refused before compiled code follows them."""
+"""Sparse features with inconsistent parts are refused before compiled code uses them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from projector.graph.sparse_parts import from_compressed
 from projector.graph.tensors import from_torch_geometric
 from tests.support.everyday import every_case
 
-#: 4 x 6, of which every second block of 2 x 2 is empty.
+#: 4 x 6, with every second block of 2 x 2 empty.
 DENSE = torch.kron(torch.tensor([[1.0, 0, 2], [0, 3, 0]]), torch.tensor([[1.0, 2], [3, 4]]))
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "COO": torch.Tensor.to_sparse,
@@ -40,7 +40,7 @@ def test_features_of_every_layout_are_the_matrix_that_they_are(layout: str) -> N
     [
         lambda good: [0] + [10**9] * (len(good) - 1),
         lambda good: [0, 10**9, *good[2:]],
-        # scipy takes a matrix whose last pointer is 0, or negative, for empty, and looks no further.
+        # scipy treats a matrix whose last pointer is 0 or negative as empty, and checks no further.
         lambda good: [0, 10**9] + [0] * (len(good) - 2),
         lambda good: [0, 10**9] + [-1] * (len(good) - 2),
         lambda good: [-5, *good[1:]],

@@ -20,11 +20,11 @@ SIGMAS = Diffusion(sigma_h=0.4, sigma_z=0.7)
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A graph with features and labels, from which operators are built and by which they are judged."""
+    """A graph with features and labels, for building and checking operators."""
 
     adjacency: sp.csr_array
     features: Array
-    #: -1 for nodes that are not training nodes.
+    #: -1 for nodes outside training.
     labels: NDArray[np.int64]
     classes: int
 
@@ -71,7 +71,7 @@ class World:
 
 
 def oracle(world: World, hops: int, *, gamma: float = 1.0, sigmas: Diffusion = SIGMAS) -> list[Array]:
-    """G_0 … G_{hops-1} as the paper's formula reads, dense, node by node; nodes all of whose values are 0 included."""
+    """Return G_0 … G_{hops-1} by the paper's formula, dense, node by node, including nodes with all values 0."""
     H, Z = world.features, world.one_hot.toarray()
     operators = []
     for _ in range(hops):
@@ -89,7 +89,7 @@ def oracle(world: World, hops: int, *, gamma: float = 1.0, sigmas: Diffusion = S
 
 
 def products(operators: list[Array], hops: int) -> Array:
-    """G_{hops-1} … G_0."""
+    """Return G_{hops-1} … G_0."""
     result = np.eye(len(operators[0]))
     for G in operators[:hops]:
         result = G @ result
@@ -105,7 +105,7 @@ def world(nodes: int, density: float, seed: int, *, features: Array | None = Non
 
 
 def ring(nodes: int) -> World:
-    """Each node beside its neighbours of first and second degree: the graph is much larger than any ball."""
+    """Return a ring with neighbours of first and second degree: the graph is much larger than any ball."""
     step = np.abs(np.subtract.outer(np.arange(nodes), np.arange(nodes)))
     near = np.minimum(step, nodes - step)
     return replace(world(nodes, 0.0, 8), adjacency=sp.csr_array(((near == 1) | (near == 2)).astype(np.float64)))
@@ -159,7 +159,7 @@ def test_products_are_those_of_the_dense_operators(name: str, block_hops: tuple[
 
 
 def random_deletions(rng: np.random.Generator, given: World, steps: int) -> list[dict[str, NDArray[np.int64]]]:
-    """What each step deletes: some of nodes, edges (existing or not, in either direction) and features."""
+    """Return each step's deletions: some nodes, edges (existing or not, in either direction) and features."""
     upper = np.argwhere(given.adjacency.toarray() > 0)
     found = []
     for _ in range(steps):
@@ -204,7 +204,7 @@ def test_nothing_far_from_a_deletion_is_measured_again(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(FeatureMatrix, "dense_columns", spied)
     operators.without(nodes=np.array([150]))
-    # Hop 1: edges within 4 of the node, whose ends are averages of what is within 6 + 2; hop 2: within 6, 8 + 2.
+    # Hop 1: edges within 4 of the node, whose ends average over distance 6 + 2; hop 2: within 6, 8 + 2.
     assert 0 < max(measured) <= 24
 
 
@@ -216,7 +216,7 @@ def test_labels_do_not_decide_what_training_nodes_average_over() -> None:
     rows = [each.operators[0].to_dense().numpy() for each in (without_z, with_z)]
     assert np.array_equal(rows[0][training], rows[1][training])
     assert not np.array_equal(rows[0][~training], rows[1][~training])
-    # Before the first hop every label is as far from none as any other, so which one a node has matters after it.
+    # Before the first hop every label is equally far from none, so the choice of label matters only after it.
     other = replace(given, labels=np.where(training, (given.labels + given.labels % 2) % 3, -1)).build((2,))
     first, second = (each.to_dense().numpy() for each in other.operators)
     expected = [each.to_dense().numpy() for each in given.build((2,)).operators]

@@ -1,4 +1,4 @@
-"""A sweep over all hops gives the same some classes at a time, which takes less memory."""
+"""A sweep over all hops gives the same result a few classes at a time, which takes less memory."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The losses against automatic differentiation of their definitions and arithmetic of 700 digits."""
+"""The losses against automatic differentiation of their definitions and arithmetic with 700 digits."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ unbent = arrays(np.float64, (5, 4), elements=sizes | sizes.map(lambda size: -siz
 label_rows = arrays(np.int64, (5,), elements=st.integers(0, 3))
 every_loss = pytest.mark.parametrize("kind", list(LossKind))
 
-#: Each loss as its textbook writes it, summed over rows, for logits and labels.
+#: Each loss by its textbook definition, summed over rows, for logits and labels.
 DEFINITIONS: dict[LossKind, Callable[[Tensor, Tensor], Tensor]] = {
     LossKind.SOFTMAX: lambda z, y: cross_entropy(z, y, reduction="sum"),
     LossKind.OVR: lambda z, y: torch.log1p((-margins(z, y)).exp()).sum(),
@@ -40,7 +40,7 @@ def margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def derivatives(kind: LossKind, z: Tensor, y: Tensor, v: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Value, gradient and Hessian product of the definition, by automatic differentiation."""
+    """Return value, gradient and Hessian product of the definition, by automatic differentiation."""
     z = z.clone().requires_grad_()
     value = DEFINITIONS[kind](z, y)
     (gradient,) = torch.autograd.grad(value, z, create_graph=True)
@@ -98,7 +98,7 @@ def test_residuals_and_hessians_are_finite_differences(
 def test_every_loss_lies_above_its_tangents(
     kind: LossKind, first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> None:
-    """Convexity, and that residuals are subgradients at bends too."""
+    """Convexity, and that residuals are subgradients even at bends."""
     loss, z, w, y = loss_of(kind), torch.tensor(first), torch.tensor(second), torch.tensor(labels)
     tangent = loss.value(z, y) + float((loss.residual(z, y) * (w - z)).sum())
     assert loss.value(w, y) >= tangent - 1e-11 * (1 + abs(tangent))
@@ -106,7 +106,7 @@ def test_every_loss_lies_above_its_tangents(
 
 @pytest.mark.parametrize("margin", [20.0, 40.0, 200.0, 600.0])
 def test_confident_rows_of_the_softmax_keep_all_their_digits(margin: float) -> None:
-    """1 - p_y underflows against 1 from a margin of 37 on, and is still known to 1e-14."""
+    """1 - p_y underflows against 1 from a margin of 37 on, and is still accurate to 1e-14."""
     z = torch.tensor([[margin, 0.0, -1.0]], dtype=torch.float64)
     y = torch.tensor([0])
     v = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
@@ -208,6 +208,6 @@ def test_a_temperature_divides_the_scores_before_the_softmax() -> None:
 
 
 def test_one_vs_rest_answers_when_every_class_is_all_but_ruled_out() -> None:
-    """All sigmoids are 0 in float64; their quotients are not."""
+    """All sigmoids are 0 in float64; their ratios are not."""
     p = OneVsRest().probabilities(torch.tensor([[-1000.0, -1001.0]], dtype=torch.float64))
     assert p[0].tolist() == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))], rel=1e-12)

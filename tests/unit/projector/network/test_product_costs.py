@@ -1,4 +1,4 @@
-"""When products are taken with the representation itself."""
+"""When products use the representation itself."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_few_features_and_many_classes_go_through_h_itself(spec: ModelSpec) -> N
     assert keeps_dense(spec, ARXIV)
 
 
-# Milliseconds that `python -m benchmarks.performance.batches.products` measured on an AMD EPYC with 2 threads, on
+# Milliseconds measured by `python -m benchmarks.performance.batches.products` on an AMD EPYC with 2 threads, on
 # 2026-11-20.
 @pytest.mark.parametrize(
     ("sizes", "spec", "factors", "dense"),

@@ -68,7 +68,7 @@ def test_deleting_in_any_batches_equals_building_on_what_remains(
     assert np.array_equal(P[live][:, live], as_matrix(alone))
 
 
-#: Deletions in turn: nodes, or edges by their ends; many of them are gone already or never were.
+#: Consecutive deletions of nodes, or of edges by their ends; many are already deleted or never existed.
 DELETIONS = st.lists(
     st.one_of(
         st.lists(st.integers(0, 49), max_size=8),

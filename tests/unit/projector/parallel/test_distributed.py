@@ -1,4 +1,4 @@
-"""Two and four workers compute what one does."""
+"""Two and four workers compute the same as one."""
 
 import os
 import signal
@@ -31,20 +31,20 @@ SPECS = {
     "squared": replace(CONCAT, loss=LossKind.SQUARED, regularization=1e-3),
     "diffusion": ModelSpec(diffusion=True, loss=LossKind.OVR),
 }
-#: A graph, a specification, and whether products go by H itself.
+#: A graph, a specification, and whether products use H itself.
 Case = tuple[int, str, bool]
 CASES: list[Case] = [
     (number, spec, dense)
     for number, graph in enumerate(GRAPHS)
     for spec in SPECS
     for dense in (False, True)
-    # Adaptive diffusion needs a node that judges.
+    # Adaptive diffusion needs a validation node.
     if spec != "diffusion" or graph is not single_node
 ]
 
 
 def measured(case: Case, workers: Workers) -> dict[str, Any]:
-    """All that is computed by rows and columns, for one of the cases."""
+    """Return everything computed by rows and columns, for one case."""
     graph, spec = GRAPHS[case[0]](), SPECS[case[1]]
     problem = Problem.of(spec, graph, "cpu", lambda _: None, workers)
     objective, classes = problem.objective, graph.num_classes
@@ -71,13 +71,13 @@ def measured(case: Case, workers: Workers) -> dict[str, Any]:
 
 
 def trained(case: Case, workers: Workers) -> dict[str, Any]:
-    """What training comes to."""
+    """Return the result of training."""
     found = train(SPECS[case[1]], GRAPHS[case[0]](), workers=workers)
     return {"weights": found.weights, "label weights": found.label_weights, "dual": found.dual, "logits": found.logits}
 
 
 def by_all(workers: Workers, cases: list[Case]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each of the cases, at the first worker."""
+    """Run each case, at the first worker."""
     found = []
     for case in cases:
         spec, graph = SPECS[case[1]], GRAPHS[case[0]]()
@@ -105,7 +105,7 @@ def test_several_compute_what_one_does(count: int, cases: list[Case], tmp_path: 
     by_several = in_team(count, tmp_path, by_all, cases)
     for case, one, several in zip(cases, by_all(ALONE, cases), by_several, strict=True):
         for name, value in one[0].items():
-            # Preconditioners are in single precision where that suffices for them.
+            # Preconditioners use single precision where that suffices.
             error = 1e-12 if name not in PRECONDITIONERS else 1e-3 * float(np.abs(value).max())
             np.testing.assert_allclose(several[0][name], value, rtol=1e-12, atol=error, err_msg=f"{case}: {name}")
         for name, value in one[1].items():
@@ -113,26 +113,26 @@ def test_several_compute_what_one_does(count: int, cases: list[Case], tmp_path: 
 
 
 class Failing:
-    """What workers can fail in."""
+    """The failures of workers."""
 
     def __init__(self, workers: Distributed) -> None:
         self.workers = workers
 
     @together
     def overflow(self) -> None:
-        """In a sum, which all have."""
+        """Fail in a sum, in which all take part."""
         raise ArithmeticError(str(self.workers.sum(torch.full((1,), torch.inf))))
 
     @together
     def die(self) -> None:
-        """The second does."""
+        """Kill the second."""
         if self.workers.rank:
             os.kill(os.getpid(), signal.SIGKILL)
         self.workers.sum(torch.zeros(1))
 
 
 def lost(workers: Distributed) -> bool:
-    """Both fail alike and go on; then the second dies."""
+    """Both fail alike and continue; then the second dies."""
     failing = Failing(workers)
     workers.knows(failing)
     if workers.rank:
@@ -142,7 +142,7 @@ def lost(workers: Distributed) -> bool:
     workers.beat()
     with pytest.raises(WorkersLost, match="could not continue"):
         failing.die()
-    # Nobody is waited for once more.
+    # No worker is waited for again.
     with pytest.raises(WorkersLost, match="have lost one another"):
         workers.beat()
     return True

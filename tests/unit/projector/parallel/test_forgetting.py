@@ -1,4 +1,4 @@
-"""Two and four workers forget and learn what one does: records equal, weights as near as their bounds say."""
+"""Two and four workers forget and learn the same as one: records equal, weights within their bounds."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +25,12 @@ SPECS = {
     "squared": ModelSpec(loss=LossKind.SQUARED, hops=1, regularization=1e-3),
     "squared, fewer rows than columns": ModelSpec(loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5),
 }
-#: A specification, and whether products go by H itself.
+#: A specification, and whether products use H itself.
 CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]
 
 
 def made_up(nodes: int = 61) -> Graph:
-    """Seven classes, features of which some are one node's own, and two that are alike."""
+    """Return a graph with seven classes and features, some unique to a node and two alike."""
     random = np.random.default_rng(0)
     edges = {
         (int(min(pair)), int(max(pair))) for pair in random.integers(nodes, size=(3 * nodes, 2)) if pair[0] != pair[1]
@@ -43,7 +43,7 @@ def made_up(nodes: int = 61) -> Graph:
 
 
 def forgotten(model: Model) -> list[dict[str, Any]]:
-    """Two batches, one after the other, of nodes, an edge and features, and one in which all that can join joins."""
+    """Run two consecutive batches of nodes, an edge and features, and one in which everything possible joins."""
     found = []
     updates: list[dict[str, Any]] = [
         {"remove_nodes": [5, 9, 20], "remove_features": [11]},
@@ -81,7 +81,7 @@ def _edge(model: Model) -> list[int]:
 
 
 def shared(model: Model, workers: Workers) -> Model:
-    """The model with its graph divided among workers."""
+    """Return the model with its graph divided among workers."""
     live_graph = model._held.live_graph.shared_by(workers)
     if workers.rank:
         return model
@@ -90,7 +90,7 @@ def shared(model: Model, workers: Workers) -> Model:
 
 
 def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[str, Any]]]:
-    """Each of the cases, at the first worker."""
+    """Run each case, at the first worker."""
     found = []
     for spec, dense in cases:
         with patch("projector.forgetting.live_graph.keeps_dense", lambda *_, dense=dense: dense):
@@ -105,9 +105,9 @@ def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[st
 
 
 def emptied(workers: Workers) -> tuple[NDArray[np.float64], float]:
-    """The weights after a training node without neighbours has left, and what all still hold of its features.
+    """Return the weights after a training node without neighbours has left, and the workers' remains of its features.
 
-    Of two workers it is the second's, and no other row of H changes.
+    It belongs to the second of two workers, and no other row of H changes.
     """
     edges = [(node, node + 1) for node in range(6)]
     graph = graph_of(edges, np.random.default_rng(0).random((8, 3)) + 1.0, [0, 1] * 4)
@@ -118,7 +118,7 @@ def emptied(workers: Workers) -> tuple[NDArray[np.float64], float]:
         del model
         workers.follow()
     else:
-        # With H at hand, as it is from the first batch on.
+        # With H available, as from the first batch on.
         model._held.training_rows.objective(1.0)
         model, _ = model.forget(nodes=[7])
         model._held.live_graph.forget(np.array([7]), np.array([], dtype=np.int64))

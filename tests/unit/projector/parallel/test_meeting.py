@@ -1,4 +1,4 @@
-"""How workers find one another: who is ready in time takes part, and the first misses nobody for long."""
+"""How workers meet: those ready in time take part, and the first does not wait long for others."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def beside(work: Callable[[], Any]) -> Iterator[list[Any]]:
-    """What `work` returned, or raised, once the block has ended."""
+    """Yield a list that holds the result or exception of `work` once the block has ended."""
     found: list[Any] = []
 
     def note() -> None:

@@ -1,4 +1,4 @@
-"""The inverse Hessian class by class, and what it makes of slow training."""
+"""The inverse Hessian class by class, and its effect on slow training."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def wide_features() -> Graph:
 
 
 def hard_features() -> Graph:
-    """Nearly separable classes and columns of uneven size, which a small lambda leaves badly conditioned."""
+    """Return nearly separable classes and columns of uneven size, badly conditioned at a small lambda."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 4, 300)
     means = rng.standard_normal((4, 60))

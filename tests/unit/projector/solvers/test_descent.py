@@ -1,4 +1,4 @@
-"""Descent on minibatches: its weights, its dual variable, and what it takes of memory and disk."""
+"""Descent on minibatches: its weights, its dual variable, and its use of memory and disk."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def objective_of(graph: Graph, spec: ModelSpec) -> Objective:
 
 
 def ignore(epoch: int, point: Point) -> None:
-    """Nobody watches."""
+    """Observe nothing."""
 
 
 def descended(graph: Graph, spec: ModelSpec, on_epoch: Callable[[int, Point], None] = ignore) -> Descent:
@@ -52,7 +52,7 @@ def descended(graph: Graph, spec: ModelSpec, on_epoch: Callable[[int, Point], No
 
 
 def batches(count: int, spec: ModelSpec) -> list[np.ndarray]:
-    """The rows of every batch of a training run."""
+    """Return the rows of every batch of a training run."""
     generator = torch.Generator().manual_seed(spec.seed)
     order = [torch.randperm(count, generator=generator).numpy() for _ in range(spec.epochs)]
     return [rows[start : start + spec.batch_size] for rows in order for start in range(0, count, spec.batch_size)]
@@ -101,7 +101,7 @@ def test_the_plain_hinge_takes_the_steps_of_pegasos() -> None:
 
 
 def test_pegasos_comes_as_close_to_the_optimum_as_its_dual_variable_proves() -> None:
-    """The shares of steps in which margins were violated are feasible for the dual problem, whose value is a bound."""
+    """The shares of steps with violated margins are feasible for the dual problem, whose value is a bound."""
     graph = dense_features()
     spec = replace(PEGASOS, batch_size=0, epochs=1500)
     H, y = dense_representation(graph, spec), graph.labels[graph.train_mask]
@@ -188,7 +188,7 @@ def test_features_so_large_that_pegasos_leaves_the_numbers_are_refused() -> None
 
 @pytest.fixture
 def rows_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where even small ones are."""
+    """A folder for rows in files, which even small ones use."""
     monkeypatch.setattr("projector.device.SELDOM_BYTES", 1)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Newton's method where the smoothed hinge bends, and what it leaves behind."""
+"""Newton's method at the bends of the smoothed hinge, and the objects that it leaves."""
 
 import gc
 import weakref
@@ -31,7 +31,7 @@ from tests.support.mathematics.retraining import Problem
 def test_a_row_far_larger_than_the_others_does_not_keep_it_from_the_optimum(
     H: list[list[float]], labels: list[int], regularization: float
 ) -> None:
-    """Steps that were solved for to a quarter of the gradient went to and fro across that row's kink."""
+    """Steps solved to a quarter of the gradient oscillated across that row's kink."""
     rows, y = np.array(H, dtype=np.float64), np.array(labels)
     # Nodes without edges: their rows of H are their features.
     spec = ModelSpec(hops=1, combine=Combine.LAST, loss=LossKind.HINGE, regularization=regularization)
@@ -47,9 +47,9 @@ def test_a_row_far_larger_than_the_others_does_not_keep_it_from_the_optimum(
 
 
 def test_training_leaves_nothing_of_the_graph_behind_for_the_garbage_collector() -> None:
-    """A root finder's cycle kept H, and what was deleted since, until the collector next came."""
+    """A root finder's cycle kept H, including data deleted since, until the next garbage collection."""
     X = np.random.default_rng(0).normal(size=(30, 4))
-    # Classes that a plane divides: whole steps stop short, and the search goes on.
+    # Classes that a plane divides: whole steps stop short, and the search continues.
     features, labels = FeatureMatrix(X), (X[:, 0] > 0).astype(np.int64)
     spec = ModelSpec(loss=LossKind.OVR)
     propagator = Propagator.build(sp.csr_array((30, 30)), spec.propagation, spec.self_loops)

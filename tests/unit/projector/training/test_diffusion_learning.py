@@ -1,4 +1,4 @@
-"""Learning the sigmas: the gradient through the diffusion, where the path ends, and what cannot be learned from."""
+"""Learning the sigmas: the gradient through the diffusion, the end of the path, and unusable inputs."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ CLASSES = 3
 
 
 def clustered(nodes: int, seed: int, *, noisy_edges: float = 0.2, validation: float = 0.3) -> Graph:
-    """Nodes whose features hint at their class, joined mostly to others of their class."""
+    """Return nodes whose features hint at their class, joined mostly to others of their class."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, nodes)
     features = np.eye(CLASSES)[labels] @ rng.standard_normal((CLASSES, 8)) + rng.standard_normal((nodes, 8))
@@ -98,7 +98,7 @@ def test_the_gradient_is_that_of_the_bilevel_objective(
     _, slopes = bilevel.at(squares)
     step = 1e-4
     for which, slope in enumerate(slopes):
-        # One-sided to the second order where the square is 0 and cannot fall.
+        # One-sided to second order if the square is 0 and cannot fall.
         base = max(squares[which], step)
         ahead, here, behind = (
             bilevel.at(tuple(np.where(np.arange(2) == which, base + move, squares)))[0] for move in (step, 0.0, -step)
@@ -128,7 +128,7 @@ def test_learning_keeps_sigmas_that_leave_the_neighbours_their_say() -> None:
 
 @pytest.mark.parametrize("held_out", ["val_mask", "test_mask"])
 def test_labels_of_validation_and_test_nodes_are_no_input(held_out: str) -> None:
-    """Whatever they are, the same sigmas mean the same operators; test labels do not even move the sigmas."""
+    """For any labels, the same sigmas mean the same operators; test labels do not even move the sigmas."""
     graph = clustered(90, 3)
     shuffled = graph.labels.copy()
     mask = getattr(graph, held_out)
@@ -161,7 +161,7 @@ def test_a_graph_without_edges_has_nothing_to_learn_from() -> None:
 
 
 def test_a_sigma_that_diverges_is_refused() -> None:
-    """The class is written in a tiny feature, neighbours are strangers, and many of them look alike otherwise."""
+    """A tiny feature holds the class, neighbours are unrelated, and many nodes otherwise look alike."""
     rng = np.random.default_rng(7)
     nodes = 3_000
     labels = rng.integers(0, 2, nodes)

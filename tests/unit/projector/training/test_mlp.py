@@ -1,4 +1,4 @@
-"""What the MLP extension promises: it learns from public training nodes alone, and Z is what everything works on."""
+"""The MLP extension's promises: it learns from public training nodes alone, and everything else works on Z."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("projector.training.mlp._EPOCHS", 40)
 
 
-#: For what does not depend on how well it has learnt.
+#: For tests that do not depend on how well it has learnt.
 FEW_EPOCHS = pytest.mark.usefixtures("few_epochs")
 
 
@@ -129,7 +129,7 @@ def test_units_that_are_never_active_are_columns_of_zeros(graph: Graph) -> None:
 @pytest.mark.parametrize("seed", everyday(range(3), 0))
 def test_no_unit_is_active_for_a_handful_of_nodes_alone(graph: Graph, seed: int) -> None:
     spec = ModelSpec(mlp_width=200, seed=seed)
-    # One of these nodes is 5 % of them: what no public node activates is silent on all nodes.
+    # One of these nodes is 5 % of them: a unit that no public node activates is silent on all nodes.
     public = some_public(graph, 20)
     Z = trained(graph, public, spec).outputs(graph.features)
     silent = ~Z[public].any(axis=0)
@@ -208,4 +208,4 @@ def test_features_beyond_all_bounds_are_refused_by_name(graph: Graph) -> None:
         extract(huge, SPEC, some_public(graph))
 
 
-# How well it works.
+# Quality of the results.

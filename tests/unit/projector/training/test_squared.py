@@ -1,4 +1,4 @@
-"""What the squared loss has beside the others: a temperature, real-valued targets, training by one factorisation."""
+"""Features of the squared loss alone: a temperature, real-valued targets, training by one factorisation."""
 
 from dataclasses import replace
 from typing import Any

@@ -57,7 +57,7 @@ def random_weights(graph: Graph, spec: ModelSpec, seed: int = 0) -> torch.Tensor
 
 
 def stacked(trained: Trained) -> np.ndarray:
-    """W (p, C): the weights of the feature blocks, then those of the label blocks."""
+    """Return W (p, C): the weights of the feature blocks, then those of the label blocks."""
     classes = trained.weights.shape[2]
     return np.vstack([trained.weights.reshape(-1, classes), trained.label_weights.reshape(-1, classes)])
 
@@ -244,7 +244,7 @@ def test_a_learning_rate_that_diverges_is_refused_with_one_that_works(batch_size
     assert seen[-1].objective < seen[0].objective
 
 
-# What the user sees and gives
+# User input and output.
 
 
 @pytest.mark.parametrize(

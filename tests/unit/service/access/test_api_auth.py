@@ -1,4 +1,4 @@
-"""What the memory of API keys promises while Postgres answers, and while it does not."""
+"""The promises of the cache of API keys, with and without Postgres."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Table:
-    """The table of keys, counting how often it is asked."""
+    """The table of keys, with a count of its queries."""
 
     def __init__(self) -> None:
         self.keys: dict[bytes, ApiKey] = {}

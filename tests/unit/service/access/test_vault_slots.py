@@ -1,4 +1,4 @@
-"""Files of keys of id lists: what one process reserves any other reads, and whatever is emptied is gone."""
+"""Files of keys for id lists: a key reserved by one process is readable by any other, and emptied slots are gone."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ def path(folder: Path) -> Path:
 
 
 def reserve(folder: Path, *ids: UUID) -> dict[UUID, ReservedKey]:
-    """Keys made by a process that ends right after."""
+    """Reserve keys in a process that ends right after."""
     with OwnSlots.open(folder) as own:
         return own.reserve(ids)
 
@@ -72,7 +72,7 @@ def test_the_bytes_of_a_destroyed_key_are_nowhere_in_the_file(folder: Path, path
 def test_a_key_is_destroyed_only_in_the_slot_of_its_own_request(folder: Path, path: Path) -> None:
     made = reserve(folder, first := uuid4(), second := uuid4())
     keys, before = RequestKeys(folder), path.read_bytes()
-    # The slot of another, one past the end, one of another file, and one that is free.
+    # The slot of another, one past the end, one of another file, and a free one.
     for slot in (made[second].slot, KeySlot(0, 10**6), KeySlot(7, 1), KeySlot(0, 100)):
         keys.destroy({first: slot})
         assert keys.get(first, slot) is None
@@ -109,7 +109,7 @@ def test_the_file_grows_beyond_its_first_size(folder: Path) -> None:
 
 @pytest.mark.parametrize("written", [1, 16, 20, 48, 62])
 def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: Path, written: int) -> None:
-    # Of an id that begins with a zero byte, the first byte alone would leave the slot free.
+    # For an id that begins with a zero byte, the first byte alone would leave the slot free.
     torn, whole = UUID(bytes=b"\x01" + uuid4().bytes[1:]), uuid4()
     made = reserve(folder, torn, whole)
     with path.open("r+b") as file:
@@ -117,7 +117,7 @@ def test_a_write_cut_off_anywhere_is_no_key_and_is_cleared(folder: Path, path: P
         file.write(bytes(SLOT_BYTES - written))
     keys = RequestKeys(folder)
     assert keys.get(torn, made[torn].slot) is None
-    # Nobody takes it for free before it is cleared.
+    # It is not reused before it is cleared.
     assert made[torn].slot not in places(reserve(folder, other := uuid4())).values()
     assert keys.clear_torn() == 1
     assert keys.clear_torn() == 0
@@ -213,7 +213,7 @@ def test_a_destruction_that_the_disk_refused_is_repeated(
 
 
 def test_nobody_fills_a_slot_that_another_is_about_to_empty(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is destroyed late, or once more, takes no key from the next request in that slot."""
+    """A late or repeated destruction does not remove the key of the next request in that slot."""
     write, alone = request_keys._write, 0
 
     def interrupted(descriptor: int, place: int, content: bytes) -> None:
@@ -229,7 +229,7 @@ def test_nobody_fills_a_slot_that_another_is_about_to_empty(folder: Path, monkey
     with OwnSlots.open(folder) as own:
         gone = places(own.reserve([uuid4()]))
         own.destroy(gone)
-        # The lowest that is free, once the file is looked through again.
+        # The lowest free one, once the file is scanned again.
         own._free.clear()
         made = own.reserve([uuid4()])
         assert [*gone.values()] == [*places(made).values()]
@@ -241,7 +241,7 @@ def test_nobody_fills_a_slot_that_another_is_about_to_empty(folder: Path, monkey
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_any_order_of_what_processes_do_there_is_what_was_not_destroyed(folder: Path, seed: int) -> None:
-    """Three processes that end and begin again, an unlearner that also destroys late, and a reader, against a dict."""
+    """Three processes that end and restart, an unlearner that also destroys late, and a reader, against a dict."""
     rng, keys = random.Random(seed), RequestKeys(folder)
     alive: list[OwnSlots] = []
     expected: dict[UUID, ReservedKey] = {}

@@ -1,4 +1,4 @@
-"""`lethe drill`: what it asks for, what it prints, and how it exits."""
+"""`lethe drill`: its requests, its output, and its exit statuses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`audit leftovers --features` where two nodes have the same features, and one of them was deleted."""
+"""`audit leftovers --features` for two nodes with the same features, one of them deleted."""
 
 import os
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     rng = np.random.default_rng(0)
     features = rng.standard_normal((NODES, 8))
     if layout == "sparse":
-        # Counts, stored in any order: runs of values like those of the deleted node come about between any others.
+        # Counts, stored in any order: runs of values like the deleted node's occur between any others.
         features = rng.integers(2, 4, (NODES, 64)) * (rng.random((NODES, 64)) < 0.2).astype(float)
     features[TWIN] = features[DELETED]
     ring = np.array([[row, (row + 1) % NODES] for row in range(NODES)])
@@ -69,7 +69,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
     without = replace(state, live=live, featured=live)
     store.write_version(VersionRef(1, 1), without, edges=0)
     store.set_current(VersionRef(1, 1))
-    # Deleted, and not erased yet: its row is a trace, its twin's is none.
+    # Deleted but not yet erased: its row is a trace, its twin's is not.
     status, found, _ = searched(lethe, "rows.npy")
     assert status == 1
     assert f"features of row 0 match row {DELETED}" in found
@@ -80,7 +80,7 @@ def test_features_that_a_live_node_has_as_well_are_no_trace_of_the_deleted_one(
         assert (status, found.split(" ")[0]) == (0, "0"), found
         assert "Not traces: 1 row of features, equal to those of live nodes" in told
         assert f"rows of the file and of the model: 0 and {TWIN}" in told
-    # Whose rows they are is not known: it may be the node itself that is left.
+    # The owner of the rows is unknown: it may be the node itself that remains.
     status, found, _ = searched(lethe, "rows.npy", ids=False)
     assert status == 1
     assert f"features of row 0 match row {TWIN}" in found

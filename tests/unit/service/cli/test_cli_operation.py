@@ -55,7 +55,7 @@ def lethe(
 
 
 def facts(home: Path, url: str) -> bytes:
-    """What a running service says of itself."""
+    """Return the facts that a running service publishes about itself."""
     return msgspec.json.encode(ServerFacts(os.getpid(), url, str(home / "model"), datetime.now(UTC), {}))
 
 
@@ -135,7 +135,7 @@ def test_a_database_that_does_not_answer_is_a_failure(lethe: CommandLine, monkey
 
 
 def rows(printed: str) -> dict[str, str]:
-    """What the doctor says, by what was looked at."""
+    """Return the doctor's results, by subject."""
     lines = [line for line in printed.splitlines() if "  " in line.strip()]
     return {line.split("  ")[0]: " ".join(line.split("  ")[1:]).strip() for line in lines}
 

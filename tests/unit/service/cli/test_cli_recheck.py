@@ -1,4 +1,4 @@
-"""recheck: what is said of figures that the log has, has otherwise, or has not."""
+"""recheck: its messages for figures that the log has, has differently, or lacks."""
 
 import pytest
 
@@ -17,7 +17,7 @@ POINTER = Pointer("tiny", 4, 1, "4-1", "a" * 64, "b" * 64)
         (8, 7, 7, (8, False)),
         (7, 7, 6, (7, False)),
         (7, 6, 7, (7, False)),
-        # As after an import by an early version: that the version agrees with itself is no record.
+        # As after an import by an early version: the version's agreement with itself is not a record.
         (None, 7, 7, (None, None)),
         (None, 7, 6, (None, False)),
     ],

@@ -1,4 +1,4 @@
-"""delete, predict and audit: what they ask the service for and what they print."""
+"""delete, predict and audit: their requests to the service and their output."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_ids_come_from_a_file_and_salts_go_to_a_private_one(
     ids.write_text("12\n\n 57 \n12\n")
     assert lethe("delete", "--file", ids, "--salts", salts).status == 0
     assert stub.asked[0][2]["nodes"] == ["12", "57"]
-    # In the form in which `audit verify --salts` takes it.
+    # In the format of `audit verify --salts`.
     assert json.loads(salts.read_text())["salts"]["nodes"] == {"12": "5f1d", "57": "aa01"}
     assert stat.S_IMODE(salts.stat().st_mode) == 0o600
     again = lethe("delete", "--file", ids, "--salts", salts)
@@ -191,7 +191,7 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
     assert lethe("audit", "show", "r1").status == 0
     assert lethe("audit", "show", "r1", "--url", stub.url).status == 0
     assert stub.keys == 2 * ["Bearer lethe_admin"]
-    # Nobody else is sent its key, whatever name they have for it.
+    # Its key goes to no one else, whatever their name for it.
     (run / "server.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(facts, url="http://127.0.0.1:1")))
     monkeypatch.setenv("LETHE_URL", stub.url)
     refused = lethe("audit", "show", "r1")
@@ -207,7 +207,7 @@ def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
         "[1]",
         '{"pid": "x", "url": "y", "model": "m", "started_at": "2026-03-02T12:00:00Z", "pids": {}}',
         '{"pid": 999999999, "url": "y", "model": "m", "started_at": "2026-03-02T12:00:00Z", "pids": {}}',
-        # After a power cut: its id is another process' by now.
+        # After a power cut: its id now belongs to another process.
         f'{{"pid": {os.getpid()}, "url": "y", "model": "m", "started_at": "2020-03-02T12:00:00Z", "pids": {{}}}}',
     ],
     ids=["empty", "nothing", "a list", "a word", "nobody", "a stranger"],

@@ -1,4 +1,4 @@
-"""train, model import and the first start: from a dataset to a model folder that is right or absent."""
+"""train, model import and the first start: from a dataset to a model folder that is correct or absent."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without_progress(stderr: str) -> str:
-    """What was written apart from progress, which only a slow machine shows."""
+    """Return the output without progress, which only a slow machine shows."""
     return "".join(line for line in stderr.splitlines(keepends=True) if not line.endswith(" left\n"))
 
 
@@ -88,7 +88,7 @@ def test_canaries_are_added_before_training_and_named_in_the_summary(lethe: Comm
     later = Store.open(tmp_path / "n").manifest.canaries
     assert later is not None
     assert len(later.ids) == 4
-    # What was deleted from the first model must not be in the second.
+    # Deletions from the first model must not be in the second.
     assert later.tag != canaries.tag
 
 
@@ -228,7 +228,7 @@ def test_a_weak_first_key_is_refused_before_anything_is_trained(tmp_path: Path, 
         ensure_model(weak)
     assert not weak.model_dir.exists()
     if key is None:
-        # There may be other keys in a database that was in use before.
+        # A database that was in use before may contain other keys.
         (weak.home / "keys").mkdir()
         ensure_model(weak)
         assert weak.model_dir.exists()
@@ -258,7 +258,7 @@ def test_the_first_start_of_the_image_trains_into_the_folder_that_it_names(
     given = dict(re.findall(r"\b(LETHE_\w+)=(\S+)", (ROOT / "docker" / "Dockerfile").read_text()))
     volume = given["LETHE_HOME"]
     (tmp_path / "volume").mkdir()
-    # As where a volume's folder is a link: the home is named by one path and the model by the other.
+    # As with a linked volume folder: the home has one path and the model the other.
     (tmp_path / "home").symlink_to(tmp_path / "volume")
     given |= {
         "LETHE_HOME": str(tmp_path / "home"),

@@ -99,7 +99,7 @@ def test_a_server_that_does_not_answer_is_a_failure_with_a_remedy(lethe: Command
 
 
 def served(lethe_start: Start, model: Path) -> Ran:
-    """`serve --model`, with what the processes print that it starts."""
+    """Run `serve --model`, with the output of its processes."""
     log = model.with_name("log")
     process = lethe_start(["serve", "--model", str(model)], os.environ | {"PYTHONPATH": str(ROOT)}, model.parent, log)
     with process.stdout:

@@ -1,4 +1,4 @@
-"""What holds of every command there is: its help, its JSON, its completion, and the statuses it ends with."""
+"""Properties of every command: its help, its JSON, its completion, and its exit statuses."""
 
 import json
 import os
@@ -38,7 +38,7 @@ QUEUED = {"id": "r1", "status": "queued", "kind": "node", "count": 1, "received_
 
 
 def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command by its name, as it is typed."""
+    """Yield every command with its name as typed."""
     for name, each in command.commands.items():
         if hasattr(each, "commands"):
             yield from walk(each, (*path, name))
@@ -47,12 +47,12 @@ def walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(walk(typer.main.get_command(command_line())))
-#: Those that talk to a running Lethe.
+#: Commands that call a running Lethe.
 TALKING = [name for name, command in COMMANDS.items() if any("--url" in one.opts for one in command.params)]
 
 
 def call(name: str) -> list[str]:
-    """A command that talks to Lethe, with what it cannot do without."""
+    """Return a command that calls Lethe, with its required arguments."""
     arguments = [one for one in COMMANDS[name].params if one.param_type_name == "argument"]
     needed = {
         "audit watch": ["--log-key", KEY, "--once"],
@@ -63,7 +63,7 @@ def call(name: str) -> list[str]:
 
 
 class Always(dict[tuple[str, str], Any]):
-    """What a stub answers whatever it is asked."""
+    """A stub's answers to every request."""
 
     def __init__(self, status: int) -> None:
         document = {"type": "urn:x", "title": "T", "detail": "It is so.", "remedy": "Do this.", "status": status}
@@ -82,7 +82,7 @@ def test_a_command_and_each_of_its_options_is_explained_in_sentences(name: str) 
     assert first.rstrip().endswith("."), first
     assert f"./lethe {name}" in command.help
     for one in command.params:
-        # The names of variables are added to those of `serve`.
+        # `serve` adds the names of variables to its help.
         said = re.sub(r" \\\[[A-Z_]+\]$", "", one.help or "")
         assert said.endswith("."), (one.name, one.help)
 
@@ -113,7 +113,7 @@ def test_what_does_not_exist_is_told_from_what_is_refused(
         assert "It is so." in ran.stderr
 
 
-#: Those that ask the database of a Lethe.
+#: Commands that query the database of a Lethe.
 ASKING = [
     "keys create x --scope audit:read",
     "keys list",
@@ -178,7 +178,7 @@ PROOF, CHECK = ("GET", "/log/proof/0?size=1"), ("POST", "/log/checks")
         (1, PROOF, 404, "urn:lethe:problem:not-found", ExitStatus.FAILED),
         (1, PROOF, 422, "urn:lethe:problem:invalid-request", ExitStatus.FAILED),
         (2, CHECK, 409, "urn:lethe:problem:conflict", ExitStatus.FAILED),
-        # A proxy's, and a key without the right.
+        # From a proxy, and with a key that lacks the right.
         (1, PROOF, 404, "about:blank", ExitStatus.NOT_FOUND),
         (1, PROOF, 403, "urn:lethe:problem:missing-scope", ExitStatus.REFUSED),
         (2, CHECK, 409, "about:blank", ExitStatus.REFUSED),
@@ -200,7 +200,7 @@ def test_a_server_that_denies_what_it_has_signed_contradicts_itself(
     first, note = (sign(Checkpoint(SIGNER.public.name, size, mth([b"leaf"] * size)), [SIGNER]) for size in (1, leaves))
     monkeypatch.setattr(LetheClient, "log_checkpoint", lambda _: note)
     if leaves == 2:
-        # The other of two leaves is all that either proof has.
+        # Either proof consists of the other of two leaves.
         other = leaf_hash(b"leaf").hex()
         Path("lethe-log.checkpoint").write_text(first)
         stub.answers["GET", "/log/consistency?from=1&to=2"] = 200, {"from": 1, "to": 2, "proof": [other]}
@@ -273,7 +273,7 @@ def test_the_documents_have_the_table_of_statuses() -> None:
 
 
 def completed(folder: Path, *words: str) -> list[str]:
-    """What bash offers for the last of the words typed, by what `--show-completion` prints."""
+    """Return bash's completions of the last word, by the output of `--show-completion`."""
     program = folder / "lethe"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m service.cli "$@"\n')
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What a command that takes long shows meanwhile: a bar on a terminal, lines elsewhere, nothing when it is short."""
+"""Display of a long command: a bar on a terminal, lines elsewhere, nothing if it is short."""
 
 import io
 from threading import Event

@@ -1,4 +1,4 @@
-"""Each parameter that libpq documents is used, or refused by name; nothing that is refused is quoted."""
+"""Each documented libpq parameter is used, or refused by name; refused values are not quoted."""
 
 import ssl
 from pathlib import Path
@@ -11,7 +11,7 @@ from service.settings import load_settings
 from tests.support.everyday import every_case
 from tests.support.service.certificates import Certificate
 
-#: "Parameter Key Words" in libpq's documentation (Postgres 18), with a value that each may have.
+#: "Parameter Key Words" in libpq's documentation (Postgres 18), with a valid value for each.
 LIBPQ = {
     "host": "db.example",
     "hostaddr": "192.0.2.1",
@@ -71,7 +71,7 @@ USED = {
     *("fallback_application_name", "sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert"),
     *("sslcrl", "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs"),
 }
-#: As managed services, poolers and other drivers write them, each with what is said of it; None where it is used.
+#: As written by managed services, poolers and other drivers, with the message for each; None if it is used.
 FROM_OUTSIDE = {
     "sslmode=require&channel_binding=prefer": None,
     "sslmode=require&channel_binding=require": "channel_binding must be prefer or disable",

@@ -29,14 +29,14 @@ TAKING = (
     SSLConnection,
     UnixDomainSocketConnection,
 )
-#: All that `from_url` passes on.
+#: Everything that `from_url` passes on.
 REDIS_PY = {
     name
     for kind in TAKING
     for name, parameter in inspect.signature(kind.__init__).parameters.items()
     if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and name != "self"
 } | {*URL_QUERY_ARGUMENT_PARSERS}
-#: Those that are used, with a value that each may have.
+#: Used parameters, with a valid value for each.
 USED = {
     "db": "3",
     "username": "lethe",
@@ -108,7 +108,7 @@ def test_each_parameter_of_redis_py_is_used_or_refused_by_name(name: str, files:
         value = value.replace(mark, path)
     with_it, without = (connect(f"{scheme}://h{more}").connection_pool for more in (f"?{name}={value}", ""))
     assert with_it.connection_kwargs != without.connection_kwargs
-    # redis-py takes what was made of it.
+    # redis-py accepts the result.
     with_it.make_connection()  # type: ignore[no-untyped-call]  # redis gives it no types
 
 

@@ -1,4 +1,4 @@
-"""The figures of an audit: each place that gives them has them all, in the order in which they were first published."""
+"""The figures of an audit: each place has them all, in the order of their first publication."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from service.domain.states import RequestStatus
 from service.reports.queries import AuditEntry, ExportFormat, Searched, written
 from service.requests.answers import AuditAnswer, audit_answer
 
-#: As programs know them: one that is new comes between them or after them, and none goes or moves.
+#: The order that programs know: new ones may come between or after, and none is removed or moved.
 ANSWERED: dict[str, Any] = {
     "model_version_before": 6,
     "model_version_after": 7,
@@ -64,7 +64,7 @@ HEADING = (
     "factor_method,device,deleted,injected_norm_before,injected_norm_after,channel_norm_before,channel_norm_after"
 )
 [COLUMNS] = csv.reader([HEADING])
-#: Of the request alone, or of the batch beside its figures.
+#: Fields of the request alone, or of the batch beside its figures.
 REQUEST = DeletionRequest(
     id=UUID(int=3),
     model="tiny",
@@ -106,7 +106,7 @@ def test_every_figure_that_a_record_holds_is_described_and_every_other_is_of_the
 def test_every_figure_has_a_label_of_its_own_and_a_sentence() -> None:
     assert len({figure.label for figure in FIGURES.values()}) == len(FIGURES)
     assert all(figure.meaning.endswith(".") for figure in FIGURES.values())
-    # Receipts that were issued are verified against these.
+    # Issued receipts are verified against these.
     assert {*ANSWERED, "live_nodes"} - RECEIPT.keys() == {
         *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after"),
         *("repair_version", "repair_weights_sha256", "distance_bound_before", "distance_bound_after"),
@@ -119,7 +119,7 @@ def test_the_client_has_every_figure_of_an_answer() -> None:
     assert list(known) == list(AuditAnswer.model_fields)
     for name, answered in AuditAnswer.model_fields.items():
         if name not in ("batch", "durations_ms"):
-            # What a server of an earlier version does not answer with is None, though a newer one always has it.
+            # A field that an earlier server does not answer is None, although a newer one always has it.
             annotation: Any = answered.annotation
             assert known[name].type in (annotation, annotation | None), name
 
@@ -132,7 +132,7 @@ def test_an_answer_has_every_figure_in_its_place() -> None:
 
 
 async def file_of(form: ExportFormat) -> str:
-    """An audited request and another, each on a page of its own."""
+    """Return the file of an audited request and another, each on its own page."""
 
     async def pages() -> AsyncIterator[list[AuditEntry]]:
         yield [AuditEntry(REQUEST, AUDIT)]

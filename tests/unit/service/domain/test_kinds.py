@@ -1,4 +1,4 @@
-"""Every kind of request has its rules, and whoever lists the kinds by hand lists all of them."""
+"""Every kind of request has its rules, and every manual list of kinds is complete."""
 
 from typing import get_args, get_type_hints
 
@@ -16,7 +16,7 @@ def test_every_kind_has_rules_and_a_code_of_its_own() -> None:
 
 
 def test_the_codes_on_disk_stay_what_they_were() -> None:
-    """The record of tombstones of every model holds them."""
+    """Every model's tombstone record contains them."""
     codes = {kind: kind.rules.tombstone_code for kind in (RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE)}
     assert codes == {RequestKind.NODE: 0, RequestKind.FEATURES: 1, RequestKind.EDGE: 2}
 

@@ -1,4 +1,4 @@
-"""The search that proves an erasure: it finds what is there, wherever it lies, and does not cry wolf."""
+"""The search that proves an erasure: it finds existing data anywhere, without false alarms."""
 
 from pathlib import Path
 

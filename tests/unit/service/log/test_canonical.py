@@ -109,7 +109,7 @@ _VALUES = st.recursive(
     | st.booleans()
     | st.integers(-(2**53) + 1, 2**53 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Whole texts, control characters and those beyond the basic plane, but no half of a surrogate pair.
+    # Whole strings, control characters and those beyond the basic plane, but no half of a surrogate pair.
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
     max_leaves=20,
@@ -121,14 +121,14 @@ _VALUES = st.recursive(
 @example(1.754195995151321e17)
 @example(-1e20)
 def test_what_was_written_is_read_back(value: Any) -> None:
-    """Also of floats that are whole, which JSON gives back as integers."""
+    """Also whole floats, which JSON returns as integers."""
     text = canonical({"": value})
     assert canonical(parse_canonical(text)) == text
 
 
 @pytest.mark.parametrize("value", [2.0**53, 1.754195995151321e17, -1e20, 1e21, -1.5e25, 1.7976931348623157e308])
 def test_a_whole_float_is_the_same_written_with_all_its_digits(value: float) -> None:
-    """As a column of Postgres gives it back."""
+    """As returned by a Postgres column."""
     assert canonical(int(Decimal(repr(value)))) == canonical(value) == rfc8785.dumps(value)
 
 

@@ -46,7 +46,7 @@ def test_a_checkpoint_signed_by_another_key_is_refused() -> None:
 
 
 def test_a_checkpoint_of_another_log_is_refused_even_if_the_key_signed_it() -> None:
-    """A key may sign notes of its name alone, so that no note of one log passes for one of another."""
+    """A key may only sign notes of its own name, so that no note of one log passes for another's."""
     other = Checkpoint("lethe/other", 12, CHECKPOINT.root)
     with pytest.raises(NotVerified, match="not signed"):
         verify(sign(other, [OLD]), [OLD.public])

@@ -1,4 +1,4 @@
-"""The leaves that events become, byte for byte as they have been from the first: a log once signed stays true."""
+"""The leaves of events, byte for byte as from the beginning: a signed log stays valid."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ from service.log.leaves import (
 )
 from service.version import VERSION
 
-#: A leaf a line, in the order of `EventType`; made before the contents had types of their own.
+#: One leaf a line, in the order of `EventType`; made before the contents had their own types.
 LEAVES = Path(__file__).with_name("event_leaves.jsonl")
 AT = datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC)
 BATCH = BatchRecord(

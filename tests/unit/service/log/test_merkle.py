@@ -21,7 +21,7 @@ from service.log.merkle import (
 from tests.support.everyday import every_case
 from tests.support.evidence.rfc6962 import mth, path, subproof
 
-#: The leaves, roots and proofs that Certificate Transparency's reference implementation is tested on.
+#: The leaves, roots and proofs in the tests of Certificate Transparency's reference implementation.
 LEAVES = [
     bytes.fromhex(text)
     for text in (
@@ -79,7 +79,7 @@ CONSISTENCY = {
 
 
 class Tree:
-    """A tree with all its complete subtrees, as the database keeps them."""
+    """A tree with all its complete subtrees, as stored in the database."""
 
     def __init__(self, leaves: list[bytes]) -> None:
         frontier = Frontier()
@@ -166,7 +166,7 @@ def test_a_proof_that_was_changed_anywhere_does_not_verify(data: st.DataObject) 
 
 
 def variants(data: st.DataObject, hashes: list[bytes]) -> list[list[bytes]]:
-    """`hashes` with one changed, one left out, one added."""
+    """Return `hashes` with one changed, one missing, one added."""
     place = data.draw(st.integers(0, len(hashes) - 1))
     flipped = bytes([hashes[place][0] ^ 1, *hashes[place][1:]])
     return [

@@ -1,4 +1,4 @@
-"""Weights are retrained by the tolerance that their event states, and by none above the largest."""
+"""Weights count as retrained by the tolerance stated in their event, up to the largest allowed one."""
 
 from typing import Any
 

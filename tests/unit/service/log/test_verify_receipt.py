@@ -1,4 +1,4 @@
-"""A receipt holds as it was given, and no change of it does."""
+"""A receipt verifies as issued, and no change of it does."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def leaf(index: int, kind: str, **details: Any) -> dict[str, Any]:
 
 
 def imported(index: int, model: str = "cora") -> dict[str, Any]:
-    """The leaf of an import, which no request asked for."""
+    """Return the leaf of an import, which has no request."""
     details = {"model": model, "model_version_before": 4, "model_version_after": 5, "excluded_nodes": 2}
     told = {"request_id": None, "request": None, "subjects": None, "reference": None, "type": "imported"}
     return leaf(index, "imported") | told | {"details": details}
@@ -108,7 +108,7 @@ def test_it_tells_what_befell_the_model_since(document: dict[str, Any]) -> None:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place of a document that holds no object or list."""
+    """Return every place of a document that is not an object or list."""
     if isinstance(value, dict):
         return [place for name in value for place in places(value[name], (*at, name))]
     if isinstance(value, list):
@@ -120,7 +120,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @given(data=st.data())
 def test_no_change_of_it_does(data: st.DataObject) -> None:
     document = receipt_over(imported(6))
-    # Which keys signed is the server's word and never relied on.
+    # The signing keys are the server's claim, and never relied on.
     place = data.draw(st.sampled_from([place for place in places(document) if place[0] != "public_keys"]))
     within = document
     for step in place[:-1]:
@@ -185,13 +185,13 @@ def test_with_the_salts_it_is_linked_to_the_person(document: dict[str, Any]) -> 
 
 def test_a_leaf_opens_for_one_person_alone(document: dict[str, Any]) -> None:
     salt = SALTS["nodes"]["12"]
-    # As bytes they are the same as the salt and 12: taken for salts, they would make the receipt one about 2 or "".
+    # As bytes they equal the salt and 12: accepted as salts, they would turn the receipt into one about 2 or "".
     for longer, rest in ((salt + b"1".hex(), "2"), (salt + b"12".hex(), "")):
         assert commitment(longer, rest) == commitment(salt, "12")
         with pytest.raises(ValueError, match="24 bytes"):
             linked(document, {"nodes": {rest: longer}}, None)
     shorter, longer = salt[:-2], bytes.fromhex(salt[-2:]).decode("latin-1") + "12"
-    # Blanks between the digits are none of them.
+    # Blanks between the digits are invalid.
     for blanks in ("", "  "):
         with pytest.raises(ValueError, match="24 bytes"):
             linked(document, {"nodes": {longer: shorter + blanks}}, None)

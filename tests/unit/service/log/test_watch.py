@@ -1,4 +1,4 @@
-"""The watcher against a log that grows, and against ones that do not keep their word."""
+"""The watcher against a growing log, and against dishonest ones."""
 
 import random
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ def test_a_log_that_grows_is_followed_and_its_newest_leaf_is_always_looked_at() 
         assert count == 0 or len(log.leaves) - 1 in log.sampled
         assert eye.last is not None
         against.append(None if eye.last.against is None else eye.last.against.size)
-    # What it was compared with last that was older: never with itself, nor with the empty log.
+    # Its last comparison with an older one: never with itself, nor with the empty log.
     assert against == [None, None, 1, 1, 6, 7]
 
 

@@ -1,4 +1,4 @@
-"""The weights that a log's leaves tell of follow from one another: what honest logs hold, and what none does."""
+"""The weights in a log's leaves follow from one another: properties of honest logs, and violations."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def digest(name: str) -> str:
 
 
 def batch(after: int, *types: str, weights: str | None = None, before: str | None = None, **repair: Any) -> list[Leaf]:
-    """The leaves of one request of the batch that made version `after`."""
+    """Return the leaves of one request in the batch that made version `after`."""
     details = {
         "model": "m",
         "model_version_before": after - 1,
@@ -50,7 +50,7 @@ def breaks(*parts: list[Leaf]) -> list[tuple[int, str]]:
     return [(index, one) for index, leaf in enumerate(leaves) for one in chains.take(index, leaf)]
 
 
-#: Logs as the service writes them.
+#: Logs as written by the service.
 HONEST = {
     "nothing of weights": [[{"type": "failed", "details": {}}, {"type": "log_key_added", "details": {"number": 2}}]],
     "batches": [batch(1), batch(2), batch(3)],

@@ -1,4 +1,4 @@
-"""Any process shows Prometheus its siblings' metrics as well, each under its own name."""
+"""Any process exposes its siblings' metrics to Prometheus as well, each under its own name."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ asyncio.run(run())
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
-    # Longer than what an address of a socket may be.
+    # Longer than a socket's address may be.
     return tmp_path / ("x" * 120) / "metrics"
 
 
@@ -46,7 +46,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 async def shown(exposition: Exposition) -> dict[tuple[str, str], float]:
-    """Sample, with its labels, and process -> value."""
+    """Return (sample with labels, process) -> value."""
     text = (await exposition()).decode()
     found = {}
     names = []

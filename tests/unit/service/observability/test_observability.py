@@ -30,7 +30,7 @@ SOMEBODY = "alice-4711"
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
-    """Logging configured as JSON; call it for the lines written so far."""
+    """Logging configured as JSON; a call returns the lines written so far."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
@@ -168,7 +168,7 @@ def test_an_outage_is_logged_at_once_and_then_once_a_minute_with_the_number_of_l
 
     away = {"reason": "The database does not answer (ConnectionRefusedError)."}
     assert logged("outage", activity="relay", **away) == {"event": "outage", "activity": "relay", **away}
-    # Whichever activity meets it, and wherever it is logged.
+    # In any activity, wherever it is logged.
     now = 1.0
     assert [logged("outage", activity="log", **away), logged("lease.renewal_failed", **away)] == [None, None]
     now = 59.0

@@ -1,4 +1,4 @@
-"""Tables of ids and edges against a dict and a set, while entries vanish from them."""
+"""Tables of ids and edges against a dict and a set, while entries disappear."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_ids_are_found_as_in_a_dict_and_none_that_stays_is_missed_while_others_v
     table = id_places(held)
     assert all(id_index(held, table).find(node) == rows.get(node) for node in [*ids, *others])
     gone = set(data.draw(st.lists(st.sampled_from(ids), max_size=20))) if ids else set()
-    # Torn: any of the bytes of a place may be blank already, and others not yet.
+    # Torn: any bytes of a place may already be blank.
     raw = table.places.view(np.uint8).reshape(-1, 4)
     for node in gone:
         [at] = np.flatnonzero(table.places == rows[node])
@@ -72,7 +72,7 @@ def test_a_place_that_was_blanked_looks_like_many_that_were_blank_from_the_start
     live, decoys = int((table.places >= 0).sum()), int((table.places == blank).sum())
     free = len(table.places) - live
     assert live == entries
-    # Of a fair coin for each free place, with a chance to fail of 1e-9 by Hoeffding's bound.
+    # A fair coin for each free place, with a failure probability of 1e-9 by Hoeffding's bound.
     assert abs(decoys - free / 2) <= (free * np.log(2e9) / 2) ** 0.5 + 1
 
 
@@ -85,5 +85,5 @@ def test_many_ids_are_found_by_few_steps_each(name: str) -> None:
     ends = np.flatnonzero(~np.append(occupied, False))
     longest = int(np.diff(np.append(-1, ends)).max())
     assert id_index(ids, table).find(name.format(29_999)) == 29_999
-    # Chains of places of a table of which 5 in 6 are not free: see Knuth, volume 3, section 6.4.
+    # Chains of places in a table with 5 in 6 occupied: see Knuth, volume 3, section 6.4.
     assert longest < 1_000

@@ -1,4 +1,4 @@
-"""Predictions from a publication: views, forgotten nodes, the head, and what is in the files."""
+"""Predictions from a publication: views, forgotten nodes, the head, and the content of the files."""
 
 import threading
 from dataclasses import replace
@@ -22,7 +22,7 @@ from tests.support.service import publications
 from tests.support.service.publications import admitted, have_edges, is_public, knows, predicted
 
 IDS = ("a", "b", "ç d", "d")
-#: a - b - ç d, and d alone.
+#: a - b - ç d, with d isolated.
 EDGES = ((0, 1), (1, 2))
 NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
@@ -132,7 +132,7 @@ def test_a_reader_in_a_home_that_does_not_serve_the_model_refuses_everything_by_
 
 
 def test_what_is_older_than_the_committed_version_is_not_answered_from(publisher: Publisher, tmp_path: Path) -> None:
-    """As after a backup of LETHE_HOME was restored with what was published then."""
+    """As after restoring a backup of LETHE_HOME with its publication."""
     reader = Reader(tmp_path)
     reader.admit(2)
     with pytest.raises(Unavailable, match="older than the committed one"):
@@ -164,7 +164,7 @@ def test_an_entry_of_a_session_that_lost_its_lease_is_never_the_head(
         load(stale, snapshot(1), fencing=4)
     assert predicted(reader, "a") is None
     assert predicted(admitted(tmp_path), "a") is None
-    # Nor where the higher entry is away: what was forgotten does not come back.
+    # Nor if the higher entry is missing: forgotten data does not return.
     heads = Heads(tmp_path)
     heads._path(Head(5, 2, 2)).unlink()
     with pytest.raises(Unavailable):
@@ -186,7 +186,7 @@ def test_entries_of_another_boot_do_not_count_and_go_with_the_next(
 
 
 def deletable(reader: Reader) -> tuple[Found | None, Canaries | None]:
-    """What a deletion asks of a reader."""
+    """Return a deletion's queries to a reader."""
     return reader.look_up(IDS, [("a", "b"), ("a", "d")]), reader.canaries()
 
 
@@ -246,7 +246,7 @@ def test_an_answer_whose_view_was_replaced_meanwhile_is_computed_from_the_new_on
         asked.append(node)
         if len(asked) == 1:
             show(publisher, 2)
-            # What the first is computed from is not what was written any more.
+            # The first is computed from data that has been overwritten.
             publisher.remove_older(ref(2))
         return find(view, node)
 
@@ -260,7 +260,7 @@ def test_damage_is_met_by_the_answer_that_reads_from_it_and_ends_all_of_that_ver
     ids, shown = [f"n{row}" for row in range(nodes)], publications.snapshot(1, np.full((nodes, 3), 0.25))
     publisher = Publisher(tmp_path, tmp_path)
     publications.load(publisher, ref(1), publications.published_model(ids, shown, classes=classes), shown)
-    # The first of which a part is in the second block.
+    # The first row that partly lies in the second block.
     row = BLOCK // 24
     assert row * 24 < BLOCK < (row + 1) * 24
     path = publications.folder_of(publisher, ref(1)) / "probabilities"
@@ -272,7 +272,7 @@ def test_damage_is_met_by_the_answer_that_reads_from_it_and_ends_all_of_that_ver
     reader = admitted(tmp_path)
     elsewhere = [ids[0], ids[row - 1], ids[-1]]
     assert len(reader.predict_many(elsewhere)[1]) == 3
-    # The readiness check asks for none.
+    # The readiness check needs none.
     for nodes_asked in ([ids[row]], [], elsewhere):
         with pytest.raises(PublicationDamaged, match=f"{path} is damaged"):
             reader.predict_many(nodes_asked)
@@ -304,7 +304,7 @@ def test_a_swap_maps_no_model_again_and_keeps_nothing_of_the_version_before(
 
 
 def test_concurrent_reads_see_the_value_of_the_version_they_name(publisher: Publisher, reader: Reader) -> None:
-    """Version v predicts v/1000 for every node, and older versions are overwritten at once."""
+    """Version v predicts v/1000 for every node, and older versions are overwritten immediately."""
     versions = 40
     write(publisher, snapshot(2, fill=0.002))
     show(publisher, 2)

@@ -1,4 +1,4 @@
-"""What is on the disk of a publication: whole or not there, blanked, overwritten before it is removed."""
+"""A publication on the disk: complete or absent, blanked, and overwritten before removal."""
 
 import errno
 import mmap
@@ -53,7 +53,7 @@ def write(publisher: Publisher, version: int, *dead: int, fencing: int = 1) -> V
 
 
 def first(publisher: Publisher) -> Path:
-    """Where the first version is published."""
+    """The path of the first version."""
     return publications.folder_of(publisher, REF)
 
 
@@ -163,7 +163,7 @@ def test_what_is_erased_is_in_no_file_and_what_stays_is_found(publisher: Publish
         assert [knows(reader, node) for node in IDS] == [True, False, True, True, False]
         view = view_of(publisher, ref)
         rows = np.array([(first, second) for first in range(5) for second in range(5)])
-        # 0 - 1, 1 - 2 and 3 - 4 went with their nodes, 2 - 3 by itself.
+        # 0 - 1, 1 - 2 and 3 - 4 went with their nodes, 2 - 3 separately.
         assert not view.model.edges.contain(rows).any()
         entries = np.fromfile(view.model.path / "index", dtype=np.int32)
         assert sorted(entries[entries >= 0].tolist()) == [0, 2, 3]
@@ -209,7 +209,7 @@ def test_a_version_is_overwritten_before_it_is_removed_also_for_whoever_still_ma
 
 
 def test_what_a_later_session_wrote_stays(publisher: Publisher, tmp_path: Path) -> None:
-    """One that lost its lease, and does not know, removes what was published until then and nothing else."""
+    """A session that lost its lease unknowingly removes the publications up to then and nothing else."""
     later = Publisher(tmp_path, tmp_path / "share")
     load(later, 1, fencing=5)
     ref = write(publisher, 2)
@@ -262,7 +262,7 @@ def test_a_share_that_was_lost_is_an_error_until_it_is_written_again(publisher: 
 
 
 def test_a_copy_of_a_home_makes_a_publication_of_its_own(publisher: Publisher, tmp_path: Path) -> None:
-    """Its unlearner would take away what the readers of the first answer from."""
+    """Otherwise its unlearner would remove the files that the first one's readers use."""
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "run", copy / "run", symlinks=True)
     assert Layout.all_of(copy) == []
@@ -293,7 +293,7 @@ def test_what_was_published_from_a_home_in_whose_place_another_is_restored_is_re
     shutil.rmtree(home)
     (tmp_path / "backup").rename(home)
     restored = Publisher(home, tmp_path / "share")
-    # No entry counts that was restored, but the number does.
+    # Restored entries do not count, but the number does.
     assert (Heads(home).newest(), restored.highest_fencing()) == (None, 3)
     load(restored, 1, fencing=4)
     restored.remove_older(REF)
@@ -304,7 +304,7 @@ def test_a_folder_that_others_can_write_to_is_none_of_ours(publisher: Publisher,
     before = place(publisher).path
     before.chmod(0o770)
     assert Layout.all_of(tmp_path) == []
-    # The next session erases it all the same.
+    # The next session still erases it.
     load(publisher, 1, fencing=2)
     publisher.remove_older(REF)
     assert not before.exists()
@@ -364,13 +364,13 @@ def test_a_reader_that_meets_an_erasure_looks_again(publisher: Publisher, monkey
 
     def blanked(path: Path, *rest: Any) -> None:
         blank(path, *rest)
-        # What began before the erasure has read other checksums than there are by now.
+        # A reader from before the erasure has read outdated checksums.
         said = iter([before])
         with monkeypatch.context() as patch:
             patch.setattr(mapped, "read_checksums", lambda folder: next(said, None))
             with pytest.raises(FileNotFoundError, match="is being changed"):
                 view_of(publisher, REF)
-        # What begins in its middle cannot check what changes.
+        # A reader that starts midway cannot check the changing data.
         assert view_of(publisher, REF).live.all()
         met.append(path.name)
 
@@ -443,5 +443,5 @@ def test_the_highest_number_is_kept_whatever_a_loss_of_power_leaves_of_its_file(
         publisher.note(10)
         publisher.note(3)
     assert publisher.noted == 10
-    # Neither another file nor a shorter one: nothing of it has to reach the disk before something else does.
+    # The same file at the same length: nothing of it must reach the disk first.
     assert (noted.stat().st_ino, noted.stat().st_size) == (before.st_ino, before.st_size)

@@ -1,4 +1,4 @@
-"""A copied LETHE_HOME does not start beside its original; a home that was moved or restored does."""
+"""A copied LETHE_HOME does not start beside its original; a moved or restored home does."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from service.processes.key_folder import require_original
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """One that was used."""
+    """A used home."""
     return used(tmp_path / "home")
 
 

@@ -1,4 +1,4 @@
-"""The socket, the private files and the first key's delivery of a serving process."""
+"""The socket, the private files and the delivery of the first key in a serving process."""
 
 import signal
 import socket

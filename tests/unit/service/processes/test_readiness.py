@@ -1,4 +1,4 @@
-"""What readiness says is meant for the operator."""
+"""Readiness messages are for the operator."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Children are started again when they die, stopped in order, and end with their supervisor however that ends."""
+"""Children restart after they die, stop in order, and end with their supervisor however it ends."""
 
 import errno
 import json
@@ -41,7 +41,7 @@ PATIENCE_S = 600.0
 
 
 class Supervised:
-    """A supervisor of stubs, and what it and they have written."""
+    """A supervisor of stubs, and their output."""
 
     def __init__(self, home: Path, plan: dict[str, Any]) -> None:
         command = [sys.executable, "-P", supervised.__file__, json.dumps(plan), str(home)]
@@ -59,7 +59,7 @@ class Supervised:
         self.lines: list[str] = []
 
     def until(self, *wanted: str) -> list[str]:
-        """Read until every pattern has matched a line not read before; returns the lines read."""
+        """Read until every pattern has matched a new line. Returns the lines read."""
         missing, read = list(wanted), []
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -71,7 +71,7 @@ class Supervised:
         raise AssertionError(f"{missing} did not come; only {self.lines + read}, and {self.log()}")
 
     def end(self) -> tuple[int, list[str]]:
-        """Read until no process writes any more; returns the supervisor's status and the lines read."""
+        """Read until no process writes any more. Returns the supervisor's status and the lines read."""
         assert self.process.stdout is not None
         read = [line.rstrip() for line in self.process.stdout]
         self.lines += read
@@ -79,7 +79,7 @@ class Supervised:
         return self.process.wait(), read
 
     def pids(self) -> dict[str, int]:
-        """The process ids that the supervisor has told last."""
+        """Return the process ids last reported by the supervisor."""
         found: dict[str, int] = json.loads([line for line in self.lines if line.startswith("pids ")][-1][5:])
         return found
 
@@ -89,7 +89,9 @@ class Supervised:
 
 @pytest.fixture
 def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    """Start a supervisor of stages, each its seconds of grace and what its children do by name."""
+    """Return a function that starts a supervisor of stages, each with its seconds of grace and its children's
+    behaviour.
+    """
     started: list[Supervised] = []
 
     def start(*stages: tuple[float, dict[str, str]], **plan: Any) -> Supervised:
@@ -112,7 +114,7 @@ def test_all_are_stopped_in_order_and_only_by_the_supervisor(
 ) -> None:
     supervised = supervise(*SERVING)
     supervised.until("all are ready")
-    # As Ctrl-C does: the whole group of processes that the terminal knows.
+    # Like Ctrl-C: the terminal's whole process group.
     os.killpg(supervised.process.pid, number)
     status, told = supervised.end()
     assert status == 0
@@ -155,7 +157,7 @@ def test_what_cannot_start_ends_all_with_its_status(supervise: Callable[..., Sup
     supervised = supervise((PATIENCE_S, {"api-0": "wait"}), (PATIENCE_S, {"unlearner": "refuse"}))
     status, told = supervised.end()
     assert status == 2
-    # A child that had not begun yet has nothing to say.
+    # A child that had not started yet reports nothing.
     events = [line for line in told if "started" not in line and not line.startswith("pids")]
     assert events in (["api-0 got SIGTERM"], [])
 
@@ -196,7 +198,7 @@ def test_a_child_tells_by_its_status_whether_the_next_start_may_succeed(
     told = {"work": "api", "settings": settings, "listener": bound.detach(), "restarts": 0}
     monkeypatch.setattr("service.processes.api_process.run", answer)
     monkeypatch.setattr("service.cli.child.configure_logging", lambda *_, **__: None)
-    # What another test has configured may write to standard error.
+    # Another test's configuration may write to standard error.
     structlog.reset_defaults()
     monkeypatch.setattr(sys, "argv", ["service.cli.child", "api-0", str(theirs.detach())])
     with ours:
@@ -230,7 +232,7 @@ def test_all_end_with_a_supervisor_that_is_killed(supervise: Callable[..., Super
     supervised = supervise((PATIENCE_S, {"api-0": "serve", "api-1": "stay"}), (PATIENCE_S, {"unlearner": "wait"}))
     supervised.until("api-0 is ready", "api-1 is ready", "unlearner started .*")
     supervised.process.kill()
-    # The end of what they write to is that of the last of them.
+    # Their output ends with the last of them.
     assert supervised.end()[0] == -signal.SIGKILL
 
 
@@ -240,7 +242,7 @@ def test_a_child_that_hangs_up_is_not_listened_to_any_more() -> None:
     assert process.channel is not None
     select.select([process.channel], [], [])
     process.listen()
-    # Its end could be read for ever, and would keep the supervisor busy.
+    # A closed channel stays readable forever, and would keep the supervisor busy.
     assert process.channel is None
     assert not process.ready
     process.signal(signal.SIGTERM)
@@ -255,7 +257,7 @@ def test_secrets_go_by_the_channel_and_nothing_is_inherited_but_two_sockets(
     seen = json.loads(told.removeprefix("api-0 shows "))
     assert seen["told"]["secret"] == "tell nobody"
     assert "tell nobody" not in json.dumps([seen["arguments"], seen["environment"]])
-    # The lock of the home is held by the supervisor meanwhile.
+    # The supervisor holds the home's lock meanwhile.
     with pytest.raises(AlreadyRunning):
         HomeLock(Home(tmp_path / "home"))
     assert set(seen["open"]) == {seen["arguments"][-1], str(seen["told"]["listener"])}
@@ -360,7 +362,7 @@ def test_others_of_one_home_have_names_and_facts_of_their_own_and_what_they_answ
             urls.append(found.url)
             if len(names) < 4:
                 serving.serve(settings, 1, (None, "api", "unlearner", None)[len(names)])
-                # The first of them that lives, as before.
+                # The first living one, as before.
                 assert read_facts(tmp_path) == found
                 assert layout.path.exists(), "another answers from it"
 
@@ -486,7 +488,7 @@ def test_what_a_killed_supervisor_has_left_is_ended_and_nothing_else(tmp_path: P
         facts = facts_path(tmp_path, 2)
         facts.parent.mkdir()
         pids = {"api-0": orphan.pid, "unlearner": other.pid, "api-1": gone.pid}
-        # As by a supervisor in another container, whose process ids mean nothing here.
+        # As from a supervisor in another container, whose process ids mean nothing here.
         said = ServerFacts(gone.pid, "http://127.0.0.1:1", "model", datetime.now(UTC), pids)
         facts.write_bytes(msgspec.json.encode(said))
         with own_number(tmp_path, "api"), own_number(tmp_path, "api"):

@@ -1,4 +1,4 @@
-"""What `doctor --role unlearner` says of the unlearners that run on this machine."""
+"""The report of `doctor --role unlearner` on the unlearners of this machine."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ asyncio.run(run())
 
 @asynccontextmanager
 async def says(home: Path, phase: Phase, reason: str | None = None, check: Check = DEVICE) -> AsyncIterator[None]:
-    """An unlearner in this process that says this of itself."""
+    """Simulate an unlearner in this process with this report."""
 
     async def look() -> Health:
         return Health(Condition(phase, reason), (check,))
@@ -52,7 +52,7 @@ async def says(home: Path, phase: Phase, reason: str | None = None, check: Check
 
 @asynccontextmanager
 async def serving(home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One that serves in a process of its own, killed at the end."""
+    """Yield an unlearner serving in its own process, killed at the end."""
     command = [sys.executable, "-P", "-c", _SERVING, str(home)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.PIPE)
@@ -99,7 +99,7 @@ async def test_one_that_hangs_is_named_and_one_that_was_killed_does_not_run(
         assert wrong(list(await unlearners(tmp_path, 2.0))) == []
         process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(doctor, "_MARGIN_S", 0.1)
-        # Its own checks may take as long as LETHE_READINESS_TIMEOUT_S says.
+        # Its own checks may take LETHE_READINESS_TIMEOUT_S.
         hangs = f"unlearner: Process {process.pid} does not answer within 0.3 s."
         assert wrong(list(await unlearners(tmp_path, 0.2))) == [hangs]
     assert wrong(list(await unlearners(tmp_path, 2.0))) == [f"unlearner: No unlearner runs here in {tmp_path}."]

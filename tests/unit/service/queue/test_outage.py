@@ -1,4 +1,4 @@
-"""An activity through an outage: attempted again, and what it waits for is told meanwhile."""
+"""An activity through an outage: retried, while its cause is reported."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What a spreadsheet makes of the audit's file."""
+"""The audit's file in a spreadsheet."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The receipt as whoever was deleted reads it."""
+"""The receipt as read by a deleted person."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -131,7 +131,7 @@ def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard()
     # To the day, and in the annex to the second.
     assert ".310000" not in page
     assert "https://lethe.example/dashboard/verify</code>" in first
-    # Whoever was deleted needs no shell.
+    # A deleted person needs no shell.
     assert "./lethe" not in first
     assert "cora" not in first
     assert fingerprint(leaves)[:8] in first

@@ -1,4 +1,4 @@
-"""The report of a month or quarter: which days it is of, and what it says of requests that failed."""
+"""The report of a month or quarter: its days, and its account of failed requests."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta

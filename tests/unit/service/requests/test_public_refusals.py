@@ -1,4 +1,4 @@
-"""Nodes declared public are never deleted: the API refuses whoever names one, and so does the unlearner."""
+"""Nodes declared public are never deleted: the API and the unlearner refuse requests that name them."""
 
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -55,6 +55,6 @@ def test_the_unlearner_refuses_what_names_public_nodes_and_nothing_else() -> Non
     assert refused[mixed.request.id].startswith("2 of its nodes are public: the model's MLP was trained on")
     assert refused[features.request.id].startswith("1 of its nodes are public")
     assert refused[between.request.id].startswith("1 of its edges join two public nodes")
-    # The record must not name anybody.
+    # The record must not name anyone.
     assert not any(f'"{name}"' in reason or f"'{name}'" in reason for reason in refused.values() for name in IDS)
     assert refused_for_public([mixed, between], frozenset()) == {}

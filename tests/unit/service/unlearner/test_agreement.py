@@ -1,4 +1,4 @@
-"""What a restart erases: known from the version and, for edges, from the batch whose erasure is not finished."""
+"""Erasure at a restart: known from the version and, for edges, from the batch with the unfinished erasure."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def test_the_edges_of_all_edge_requests_of_an_unfinished_batch_are_still_to_be_e
     ]
     edges = deleted_edges(batch, keys)
     assert edges == [("1", "2"), ("2", "3"), ("4", "9")]
-    # 9 is gone, and its edges with it.
+    # 9 is deleted, together with its edges.
     assert rows_of_edges(edges, NodeIds.of(["4", "3", "2", "1"])).tolist() == [[3, 2], [2, 1]]
     assert rows_of_edges([], NodeIds.of([])).shape == (0, 2)
 
@@ -73,7 +73,7 @@ def test_the_first_erasure_looks_for_all_that_is_gone_and_later_ones_for_what_is
     first = version([True, False, True, True], [False, False, True, True])
     erasure = to_erase.erasure(first)
     assert (erasure.nodes.tolist(), erasure.feature_rows.tolist(), erasure.edges.tolist()) == ([1], [0], [[0, 1]])
-    # Whatever did not succeed is looked for again.
+    # Everything that failed is tried again.
     assert to_erase.erasure(first).edges.tolist() == [[0, 1]]
     to_erase.erased(first)
     to_erase.add_edges(np.array([[2, 3]]))

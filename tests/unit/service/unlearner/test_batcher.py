@@ -1,4 +1,4 @@
-"""What goes into a batch, without a clock."""
+"""The content of a batch, without a clock."""
 
 from uuid import UUID
 

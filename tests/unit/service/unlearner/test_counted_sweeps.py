@@ -1,4 +1,4 @@
-"""Products with P are counted: predictions and the bound take as many as are announced."""
+"""Products with P are counted: predictions and the bound take as many as announced."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The words of an audit: what the projection did, what the repair did, and what is still open."""
+"""The text of an audit: the effect of the projection, the effect of the repair, and what is still open."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -58,7 +58,7 @@ CONVERGED = replace(
     distance_bound_after=2e-9,
     distance_bound_after_relative=1e-10,
 )
-#: The version in which a repair ended that several batches waited for.
+#: The version in which a repair for several batches ended.
 ENDED = made(
     9,
     cause=Cause.REPAIR,
@@ -91,7 +91,7 @@ MANIFEST = Manifest(
     accuracy=Accuracy(None, None, None),
     training=TrainingRecord(relative_gradient=3e-12, identity_error=1e-15, iterations=9, seconds=1.0, device="cpu"),
 )
-#: One that was trained for 200 epochs and no further.
+#: A model that was trained for 200 epochs and no further.
 STOPPED = replace(
     MANIFEST, spec=ModelSpec(solver=SolverKind.SGD), training=replace(MANIFEST.training, relative_gradient=4.2)
 )
@@ -148,7 +148,7 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
     manifest = replace(MANIFEST, **{part: value})
     assert f"keeps the frozen parts as they are: {words}" in said(CONVERGED, kind, manifest)
     assert "keeps the frozen parts" not in said(CONVERGED, kind)
-    # Of weights that are not those of retraining nothing is claimed that it would limit.
+    # Weights that are not retrained carry no claim for it to limit.
     for record in (RECORD, replace(RECORD, repair=RepairStatus.PENDING)):
         assert "keeps the frozen parts" not in said(record, kind, manifest)
     told = ended(PENDING, ENDED, manifest)
@@ -167,11 +167,11 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
     )
     # The next one begins at an optimum.
     assert "did the forgetting" in said(replace(record, distance_bound_start_relative=3e-9), manifest=STOPPED)
-    # What an earlier batch has left to do is forgetting.
+    # The rest of an earlier batch's work is forgetting.
     assert "did the forgetting" in said(record)
-    # What cannot be seen beside the movement is not worth a sentence.
+    # An effect invisible beside the movement needs no sentence.
     assert "did the forgetting" in said(replace(record, distance_bound_start_relative=0.01), manifest=STOPPED)
-    # An earlier repair that came within the tolerance has left nothing undone, however little the next one moves.
+    # An earlier repair within the tolerance has finished its work, however little the next one moves.
     record = replace(record, repair_weight_change=1e-5, distance_bound_start_relative=9e-7, repair_tolerance=1e-6)
     assert "did the forgetting" in said(record, manifest=STOPPED)
     assert "Part of that may not be" in said(replace(record, repair_tolerance=1e-8), manifest=STOPPED)
@@ -203,7 +203,7 @@ def test_of_an_edge_the_graph_alone_forgets_until_a_repair_has_ended() -> None:
     assert "Only the graph has forgotten the edges, and the weights are not those of retraining" in never
     pending = said(replace(RECORD, repair=RepairStatus.PENDING), RequestKind.EDGE)
     assert "only the graph has forgotten the edges so far" in pending
-    # That another request of the batch lost a direction is not this one's doing.
+    # A direction lost by another request of the batch does not count for this one.
     repaired = said(replace(CONVERGED, **TWO_LOST), RequestKind.EDGE)
     assert "The repair did the forgetting: " in repaired
     assert "projection removed" not in repaired

@@ -1,4 +1,4 @@
-"""A worker's side of several workers: what it outlasts, and what it holds while others compute without it."""
+"""A worker's side of several workers: what it survives, and what it holds while others compute without it."""
 
 import contextlib
 import socket
@@ -46,7 +46,7 @@ def test_an_unlearner_that_ends_while_a_worker_comes_to_it_is_waited_for_again(t
         unlearner = threading.Thread(target=end_and_begin_again, args=(socket.create_server((ADDRESS, port)),))
         unlearner.start()
         try:
-            # It has come to the second meeting, and there is no model in its folder.
+            # It has reached the second meeting, and its folder contains no model.
             with pytest.raises(NotAStore):
                 follow(settings, lambda: None)
         finally:

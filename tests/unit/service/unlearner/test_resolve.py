@@ -1,4 +1,4 @@
-"""Who deletes what in a batch of all kinds: precedence, overlaps, what is gone already and what never was."""
+"""The deletions of each request in a mixed batch: precedence, overlaps, already deleted and unknown targets."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -76,7 +76,7 @@ def test_a_node_takes_its_features_and_its_edges_along_whoever_asked_first() -> 
 
 
 def test_a_request_of_which_something_goes_with_another_waits_whole() -> None:
-    """Were the other one cancelled before the commit, nobody would delete what was left to it."""
+    """If the other were cancelled before the commit, no request would delete its remaining part."""
     edge = claim(EDGE, ("3", "4"), ("4", "5"))
     features = claim(FEATURES, "3", "1")
     node = claim(NODE, "3")

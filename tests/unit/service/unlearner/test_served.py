@@ -1,4 +1,4 @@
-"""What is told of the committed version never takes a sweep over the graph: the event loop tells it."""
+"""Reporting the committed version never takes a sweep over the graph, since the event loop does it."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The unlearner's side of several workers: with whom a session begins, and when one begins for those that came."""
+"""The unlearner's side of several workers: the members of a session, and when one begins for newcomers."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ def nobody(workers: Workers) -> None:
 
 @contextmanager
 def came(place: MeetingPlace, digest: str | None = None) -> Iterator[Visit]:
-    """Somebody at the meeting, who with a `digest` is ready."""
+    """Yield a visit to the meeting, ready if it has a `digest`."""
     visit = Visit(place.address, place.port, place.timeout_s)
     if digest is None:
         yield visit
@@ -104,7 +104,7 @@ def test_workers_that_were_tried_in_vain_are_tried_once_at_growing_intervals(
             until_ready(team)
             team.gather("same", nobody)
             began = now[0]
-            # What an unlearner does alone says nothing of the others.
+            # Work of an unlearner alone is no evidence about the others.
             team.worked()
             while not team.late():
                 now[0] += 0.1

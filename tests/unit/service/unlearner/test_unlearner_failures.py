@@ -1,4 +1,4 @@
-"""Which ends of a session the unlearner has counted, once it has the lease again."""
+"""Which ends of a session the unlearner has counted, after it regains the lease."""
 
 import asyncio
 from collections.abc import Callable

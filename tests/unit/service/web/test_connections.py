@@ -1,4 +1,4 @@
-"""What one client may do to a connection, and many clients to all of them."""
+"""Limits on one client's use of a connection, and on many clients' use of all."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ async def answered(send: Send, status: int, body: bytes = b"") -> None:
 
 
 async def read_and_answer(site: "Site", scope: Scope, receive: Receive, send: Send) -> None:
-    """Takes the whole body, and answers with the path once the gate is open."""
+    """Read the whole body, and answer with the path once the gate is open."""
     while True:
         message: Message = await receive()
         site.received.append(message)
@@ -51,7 +51,7 @@ async def answer_at_length(site: "Site", scope: Scope, receive: Receive, send: S
 
 
 async def answer_in_parts(site: "Site", scope: Scope, receive: Receive, send: Send) -> None:
-    """An answer that does not tell its length."""
+    """Answer without a length."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for part in (b"one ", b"", b"two"):
         await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -85,7 +85,7 @@ class Site:
         return self.clients[-1]
 
     def later(self, seconds: float) -> None:
-        """Look at the deadlines as if so much time had gone by."""
+        """Check the deadlines as if this time had passed."""
         now = asyncio.get_running_loop().time() + seconds
         for connection in self.made:
             if not connection.transport.is_closing():
@@ -108,7 +108,7 @@ class Client:
             await self.send(data)
 
     async def answers(self, count: int) -> list[tuple[int, bytes]]:
-        """The next answers, with their bodies."""
+        """Return the next answers, with their bodies."""
         found = []
         for _ in range(count):
             head = await self.reader.readuntil(b"\r\n\r\n")
@@ -120,7 +120,7 @@ class Client:
         return found
 
     async def rest(self) -> bytes:
-        """All up to the end, which the server makes."""
+        """Return everything up to the end, which the server makes."""
         try:
             return await self.reader.read()
         except ConnectionError:
@@ -204,7 +204,7 @@ async def test_what_is_pipelined_waits_unread_and_is_answered_in_order() -> None
         count = 1_000
         sending = asyncio.create_task(client.send(b"".join(GET % number for number in range(count))))
         await until(lambda: client.server.flow.read_paused and bool(site.scopes))
-        # As many as fit into one piece are there, of which one is at work; the others wait where they were sent from.
+        # As many as fit into one piece have arrived, and one is in progress; the others wait at the sender.
         assert len(site.scopes) == 1
         assert len(client.server.pipeline) <= protocol._PIECE // len(GET)
         site.gate.set()
@@ -390,7 +390,7 @@ async def test_of_too_many_the_one_that_waits_longest_makes_room() -> None:
         assert b"retry-after: 1" in said.lower()
         site.gate.set()
         assert [await one.answers(1) for one in (busy, last, newer)] == [[(200, b"/%d" % n)] for n in range(3)]
-        # Answered, each waits again, and makes room again.
+        # Once answered, each waits again, and makes room again.
         again = await site.client()
         await again.send(GET % 4)
         assert await again.answers(1) == [(200, b"/4")]

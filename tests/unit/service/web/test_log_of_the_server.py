@@ -1,4 +1,4 @@
-"""What the server itself, and every library below it, logs of requests: never a path, a query or what is in a head."""
+"""Request logs of the server and of every library below it: never a path, a query or header content."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ REQUESTS = {
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """Everything that any logger says, down to the least; those switched off and set apart included."""
+    """Yield the output of all loggers at the lowest level, including disabled and isolated ones."""
     root = logging.getLogger()
     stream = io.StringIO()
     handlers = root.handlers[:]
@@ -69,7 +69,7 @@ def log() -> Iterator[io.StringIO]:
 
 @asynccontextmanager
 async def served(lines: io.StringIO) -> AsyncIterator[int]:
-    """The port of the whole application, with nothing behind it, served as in production."""
+    """Yield the port of the whole application without backends, served as in production."""
     bound = listen("127.0.0.1", 0)
     ready = asyncio.Event()
 
@@ -108,7 +108,7 @@ async def test_no_logger_of_any_library_says_what_was_asked(log: io.StringIO) ->
                 said[name] = await reader.read()
             writer.close()
     assert said["websocket"].startswith(b"HTTP/1.1 401 ")
-    # The access log tells by which route each was answered, and uvicorn that it has started and stopped.
+    # The access log names the route of each answer, and uvicorn reports its start and stop.
     assert '"/predict/{node}"' in lines.getvalue()
     assert "Started server process" in log.getvalue()
     written = log.getvalue() + lines.getvalue()

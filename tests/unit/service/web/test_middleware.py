@@ -1,4 +1,4 @@
-"""What surrounds every answer: problem documents, the size limit, headers, and what is logged of it."""
+"""Wrapping of every answer: problem documents, the size limit, headers, and the log line."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the pages say: figures, times, clocks and the steps of a request."""
+"""The text of pages: figures, times, clocks and the steps of a request."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -158,7 +158,7 @@ def test_filters_are_read_from_a_url() -> None:
         datetime(2026, 11, 20, tzinfo=UTC),
     )
     assert found.audit.thresholds == {Searched.DISTANCE_BOUND_AFTER_RELATIVE: Threshold(at_least=1e-9, at_most=0.5)}
-    # What a URL must never hold is no filter of it.
+    # Values forbidden in a URL are not filters of it.
     assert {field.name for field in fields(found.audit)} >= {"reference", "ids"}
     assert not {"reference", "ids"} & FilterQuery.model_fields.keys()
 
