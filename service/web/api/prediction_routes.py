@@ -205,14 +205,12 @@ async def describe_model(request: Request, caller: Caller) -> Response:
     a caller who has the graph could test which node was deleted.
     """
     info = await services_of(request).model_info()
-    progress, noise = info.repair_progress, info.facts.served.noise
-    told = None
+    progress, noise, shown = info.repair_progress, info.facts.served.noise, None
     if noise is not None:
-        meaning = noise_in_words(noise.epsilon, noise.delta, noise.planned, noise.mu)
-        told = NoiseAnswer(**vars(noise), meaning=meaning)
+        shown = NoiseAnswer(**vars(noise), meaning=noise_in_words(noise.epsilon, noise.delta, noise.planned, noise.mu))
     answer = ModelAnswer(
         **vars(info.facts.model),
-        **vars(info.facts.served) | {"noise": told},
+        **vars(info.facts.served) | {"noise": shown},
         span_residual=info.span_residual if noise is None else None,
         repair=info.repair,
         repair_progress=None
@@ -270,8 +268,8 @@ async def predict(
 ) -> Response:
     """The class probabilities of a live node, or its scores, by the committed model on the remaining graph.
 
-    Exact for keys that also have predictions:exact, rounded for others.
-    A deleted node is 410 for keys that also have deletions:read, and 404 for others.
+    Exact for keys that also have predictions:exact, rounded for others. A deleted node is 410 for keys that also have
+    deletions:read, and 404 for others.
     """
     services = services_of(request)
     _, predictions, _ = await _predictions(services, caller, [node])
