@@ -8,7 +8,7 @@
     tombstones-<fencing>             keyed hashes of what was deleted; absent before the first deletion
 
 One process writes, under a lease with a fencing number. Every change is durable before it becomes visible, and becomes
-visible atomically. What a crash leaves behind is either unused or completed by repeating the call. Files are removed
+visible atomically. A crash leaves parts that are either unused or completed by repeating the call. Files are removed
 and replaced only if their fencing number is not above the caller's.
 """
 

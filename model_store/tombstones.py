@@ -57,7 +57,7 @@ class TombstoneRecord:
 
 
 def read(folder: Path) -> TombstoneRecord:
-    """Return the record in a model's folder; empty and tidy if there is none. Raises OSError."""
+    """Return the record in a model's folder; empty and tidy if none exists. Raises OSError."""
     kept: dict[RecordedTombstone, None] = {}
     damaged = []
     contents = _contents(folder)
@@ -75,7 +75,7 @@ def read(folder: Path) -> TombstoneRecord:
 
 
 def fencing(folder: Path) -> int:
-    """Return the highest fencing number of the record's files, 0 if there are none."""
+    """Return the highest fencing number of the record's files, 0 if none exist."""
     return max(_files(folder), default=0)
 
 

@@ -32,7 +32,7 @@ def known_id(home: Path) -> str | None:
 
 
 def id_of(home: Path) -> str:
-    """Return the id of a home, drawing one if there is none. Raises OSError."""
+    """Return the id of a home, drawing one if none exists. Raises OSError."""
     folder = (home / _FILE).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -177,15 +177,12 @@ class Settings(BaseSettings):
         "repairs (seconds); 0: it is dropped with the deletion.",
     )
 
-    max_batch_nodes: int = Field(
-        4096, ge=1, le=1_000_000, description="Maximum number of nodes in one update of the model."
-    )
+    max_batch_nodes: int = Field(4096, ge=1, le=1_000_000, description="Maximum nodes in one update of the model.")
     max_wait_ms: int = Field(20, ge=0, le=60_000, description="Longest wait for a batch to fill (milliseconds).")
     max_queued_nodes: int = Field(
         100_000,
         ge=1,
-        description="Maximum number of queued nodes of one API key, refused above with 429; four times as many for all "
-        "keys together.",
+        description="Maximum queued nodes of one API key, then 429; four times as many for all keys together.",
     )
     max_nodes_per_request: int = Field(
         10_000, ge=1, le=100_000, description="Maximum number of nodes or edges in one deletion request."
@@ -201,8 +198,7 @@ class Settings(BaseSettings):
     max_predicted_nodes: int = Field(
         0,
         ge=0,
-        description="Maximum number of nodes that one API key may request predictions of, per version of the model; 0: "
-        "no limit.",
+        description="Maximum nodes that one API key may request predictions of, per model version; 0: no limit.",
     )
 
     deadline_days: float = Field(

@@ -4,7 +4,7 @@ There are two attackers. One knows the objective: each candidate's deletion move
 a matched filter looks for the direction of the observed change. The other knows the edges: when a node is deleted, its
 neighbours' answers change. Neither queries the candidates, since a service reports directly that a node is missing.
 
-The matched filter detects a leak in the weights (all weights, or one class' column, left as they were) if `after` is
+The matched filter detects a leak in the weights (all weights, or one class's column, left as they were) if `after` is
 the retrained model: the difference between the two models is then the deleted node's part. The neighbours' filter
 claims nothing there. Both models answer on the graph without the node, and nearby nodes change more only because their
 rows are alike.

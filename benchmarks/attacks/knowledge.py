@@ -200,7 +200,7 @@ def clipped(changes: Array) -> Array:
 
 
 def expected(logits: Array, loss: LossKind) -> Array:
-    """Return the p in the loss' derivative p - y by the logits (m, C)."""
+    """Return the p in the loss's derivative p - y by the logits (m, C)."""
     return np.asarray(softmax(logits, axis=1) if loss is LossKind.SOFTMAX else expit(logits))
 
 

@@ -75,7 +75,7 @@ class Attackers:
     deviations: Array
 
     @classmethod
-    def learned(cls, told: Array, unlearned: Mask) -> "Attackers":
+    def learned(cls, confidences: Array, unlearned: Mask) -> "Attackers":
         """Fit to the confidences (K, T) of K shadow models, given which of them unlearned the target, (K, T).
 
         Raises AttackError if a target has fewer than two models of either kind.
@@ -85,29 +85,29 @@ class Attackers:
             count = kind.sum(axis=0)
             if (count < 2).any():
                 raise AttackError("A target has fewer than two shadow models of a kind.", "Train more shadow models.")
-            mean = np.where(kind, told, 0.0).sum(axis=0) / count
-            squares = np.where(kind, (told - mean) ** 2, 0.0).sum(axis=0)
+            mean = np.where(kind, confidences, 0.0).sum(axis=0) / count
+            squares = np.where(kind, (confidences - mean) ** 2, 0.0).sum(axis=0)
             moments.append((mean, np.maximum(np.sqrt(squares / (count - 1)), _LEAST_DEVIATION)))
         return cls(np.stack([mean for mean, _ in moments]), np.stack([deviation for _, deviation in moments]))
 
-    def scores(self, told: Array) -> Array:
-        """Return log N(told; unlearned) - log N(told; never trained on) for confidences (..., T) of other models."""
-        away = [(told - mean) / deviation for mean, deviation in zip(self.means, self.deviations, strict=True)]
+    def scores(self, confidences: Array) -> Array:
+        """Return log N(c; unlearned) - log N(c; never trained on) for confidences c (..., T) of other models."""
+        away = [(confidences - mean) / deviation for mean, deviation in zip(self.means, self.deviations, strict=True)]
         return np.asarray((away[1] ** 2 - away[0] ** 2) / 2 + np.log(self.deviations[1] / self.deviations[0]))
 
 
-def attack(told: Array, unlearned: Mask, seed: int = 0) -> dict[str, Estimate]:
+def attack(confidences: Array, unlearned: Mask, seed: int = 0) -> dict[str, Estimate]:
     """Estimate how well attackers distinguish the two kinds of models, for each figure of `CHANCE`.
 
-    `told` (K, T) are the confidences of K models for T targets. `unlearned` (K, T) marks the models that have unlearned
+    `confidences` (K, T) are those of K models for T targets. `unlearned` (K, T) marks the models that have unlearned
     the target; the others never had it. Intervals come from the cluster bootstrap over targets and over models. Both
     are drawn with replacement, and a pair counts as often as its target times its model was drawn (Owen's pigeonhole
     bootstrap, 2007, which is wide rather than narrow). They do not cover the choice of shadow models. Raises
     AttackError if half of the models has fewer than two models of a kind.
     """
-    halves = np.array_split(np.arange(len(told)), 2)
+    halves = np.array_split(np.arange(len(confidences)), 2)
     ranked = [
-        Ranked.of(Attackers.learned(told[other], unlearned[other]).scores(told[half]), unlearned[half])
+        Ranked.of(Attackers.learned(confidences[other], unlearned[other]).scores(confidences[half]), unlearned[half])
         for half, other in (halves, halves[::-1])
     ]
     found = np.mean([each.figures(np.ones((1, *each.shape)))[0] for each in ranked], axis=0)

@@ -49,7 +49,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Lethe:
-    """Forgets by projection (the paper's Proposition 1). With `repair` it goes on to the weights of retraining.
+    """Forgets by projection (the paper's Proposition 1). With `repair` it continues to the weights of retraining.
 
     Those are the minimum of the paper's Eq. 1 on the remaining graph. The repair reaches a relative bound of 1e-8,
     proven by |grad F| / lambda.

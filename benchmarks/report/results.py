@@ -97,7 +97,7 @@ class Results:
         return "not measured yet" if plan((experiment,), (dataset,), (method,), seeds=1) else "not planned"
 
     def percent_or_why(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> str:
-        """Return a figure in percent over the seeds, or why there is none."""
+        """Return a figure in percent over the seeds, or why it is missing."""
         found = self.values(experiment, dataset, method, case, figure)
         return percent(found) if found else self.absent(experiment, dataset, method)
 

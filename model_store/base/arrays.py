@@ -1,4 +1,4 @@
-"""Read the arrays of `base/` chunk by chunk, verifying digests, and write them anew."""
+"""Read the arrays of `base/` chunk by chunk, verifying digests, and rewrite them."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping

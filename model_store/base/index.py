@@ -152,7 +152,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """Return the index in a file. Raises StoreDamaged or NotAStore naming the file if there is none."""
+        """Return the index in a file. Raises StoreDamaged or NotAStore naming the file if none exists."""
         found = read_checksummed(path, _IndexFile)
         try:
             generation = Generation.parse(found.generation)
@@ -171,7 +171,7 @@ class Index:
 
     @staticmethod
     def latest_generation(folder: Path) -> Generation:
-        """Return the generation of the current index of `base/`. Raises StoreDamaged if there is none."""
+        """Return the generation of the current index of `base/`. Raises StoreDamaged if none exists."""
         found = [generation for stem, generation, _ in labelled_files(folder) if stem == _INDEX]
         if not found:
             raise damaged(folder / f"{_INDEX}-….json", "is missing")

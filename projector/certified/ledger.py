@@ -46,7 +46,7 @@ class Ledger:
 
     @property
     def newest(self) -> int:
-        """The last version counted; -1 if there is none."""
+        """The last version counted; -1 if none exists."""
         return self._versions[-1] if self._versions else -1
 
     def since(self, version: int, budget: float) -> Spent:

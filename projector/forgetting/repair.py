@@ -2,7 +2,7 @@
 
 The objective F^u of the remaining graph has one minimum W_u, regardless of the starting point. So this is the paper's
 fine-tuning (Theorem 1) taken to convergence: by Newton's method, with a preconditioner if it pays off. A preconditioner
-from before the batch serves as well as a new one while it may stay (`Preconditioner`). If there is none, or it is too
+from before the batch serves as well as a new one while it may stay (`Preconditioner`). If none exists, or it is too
 inaccurate, a new one is built from the remaining data.
 
 An old preconditioner would bring lost directions back. So it acts only on the strong directions of the remaining data,

@@ -126,7 +126,7 @@ class TrainingRows:
 
     @together
     def form_anew(self) -> None:
-        """Form the normal equations anew from all rows of the known H, which clears accumulated rounding."""
+        """Form the normal equations again from all rows of the known H, which clears accumulated rounding."""
         if self._H is None:
             raise RuntimeError("H was not computed")
         self._equations = NormalEquations.of(self._H.whole(), self._targets(), self._blocks, self.workers)
@@ -239,7 +239,7 @@ class TrainingRows:
     def _add_up(
         self, before: KeptRows | None, H: KeptRows, levels: tuple[NDArray[np.int64], NDArray[np.int64]] | None
     ) -> None:
-        """Update the normal equations from the rows `before` to `H`, by the `levels` of both, or form them anew."""
+        """Update the normal equations from the rows `before` to `H`, by the `levels` of both, or form them again."""
         Y = self._targets()
         if before is None or levels is None or self._equations is None or self._labels is None:
             self._equations = NormalEquations.of(H.whole(), Y, self._blocks, self.workers)

@@ -60,7 +60,7 @@ class KernelObjective(Objective):
     nodes: NDArray[np.int64]
 
     def factor(self) -> KernelFactor:
-        """Return the factor of this K. Raises ArithmeticError if there is none."""
+        """Return the factor of this K. Raises ArithmeticError if none exists."""
         shifted = self.K.clone()
         shifted.diagonal().add_(self._shift)
         cholesky, failed = torch.linalg.cholesky_ex(shifted)

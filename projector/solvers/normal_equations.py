@@ -1,7 +1,7 @@
 """The squared loss by its normal equations: G = H^T H and b = H^T Y over the training rows, updated as rows change.
 
 The minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2 solves (G/n + lambda I) W = b/n, with one matrix for all targets.
-When rows of H change, the old rows are subtracted and the new rows added, or a block is formed anew if that is cheaper.
+When rows of H change, the old rows are subtracted and the new rows added, or a block is recomputed if that is cheaper.
 This happens per pair of hop blocks, since few rows change except in the last hop's.
 
 Each subtraction and addition of m rows R rounds. By the model of `projector.forgetting.certificate`, the error of G has
@@ -99,7 +99,7 @@ class NormalEquations:
     ) -> "NormalEquations":
         """Return the equations after the rows `was` became the rows `now`.
 
-        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed anew from them if it
+        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed again from them if it
         loses and gains at least n rows in all. With several workers each passes its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
@@ -145,7 +145,7 @@ class NormalEquations:
         return self.tau * size + self.target_tau
 
     def factor(self, rows: int, regularization: float) -> NormalFactor:
-        """Return the factor of G/n + lambda I, n = `rows`. Raises ArithmeticError if there is none."""
+        """Return the factor of G/n + lambda I, n = `rows`. Raises ArithmeticError if none exists."""
         shifted = self.G / rows
         shifted.diagonal().add_(regularization)
         cholesky, failed = torch.linalg.cholesky_ex(shifted)
@@ -182,7 +182,7 @@ def _square(matrix: Tensor) -> float:
 
 @together
 def normal_factor(objective: Objective) -> NormalFactor:
-    """Return the factor of H^T H / n + lambda I for `objective`. Raises ArithmeticError if there is none."""
+    """Return the factor of H^T H / n + lambda I for `objective`. Raises ArithmeticError if none exists."""
     H = objective.H()
     equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers)
     return equations.factor(objective.weighted_rows, objective.regularization)

@@ -123,8 +123,8 @@ def preconditioner_steps(objective: Objective, point: Point, rows: RowsOfH, whol
     """Build the preconditioner of a repair near `point` in short steps: yield None after each, finally the result.
 
     `rows` belong to `objective`. `whole` is the result of `takes_whole` for the repair's products through the features.
-    For the squared loss the result is the factor of its normal equations or kernel. Raises ArithmeticError if there is
-    none.
+    For the squared loss the result is the factor of its normal equations or kernel. Raises ArithmeticError if none
+    exists.
     """
     if isinstance(objective, NormalObjective):
         return iter([objective.equations.factor(objective.weighted_rows, objective.regularization)])

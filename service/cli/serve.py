@@ -1,4 +1,4 @@
-"""`lethe serve`: run the service, and train a first model if there is none. Every setting is a flag here."""
+"""`lethe serve`: run the service, and train a first model if none exists. Every setting is a flag here."""
 
 import inspect
 import os

@@ -254,7 +254,7 @@ class EventRepository:
         ]
 
     async def latest_figures(self, model: str) -> ServedFigures | None:
-        """Return the figures of a model's weights from the newest event that has any; None if there is none."""
+        """Return the figures of a model's weights from the newest event that has any; None if none exists."""
         of_request = and_(RequestRow.model == model, EventRow.payload.has_key("rank_after"))
         of_model = and_(EventRow.request_id.is_(None), EventRow.payload["model"].astext == model)
         query = (

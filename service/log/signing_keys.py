@@ -30,7 +30,7 @@ class LogKeys:
 
     @classmethod
     def open(cls, folder: Path, *, create: bool = True) -> "LogKeys":
-        """Read the keys in `folder`; if there is none and `create` is true, first create one.
+        """Read the keys in `folder`; if none exists and `create` is true, first create one.
 
         Raises `KeyMissing` naming an absent or damaged file, and `ConfigurationError` when other users may read one.
         """

@@ -102,7 +102,7 @@ class DrillRepository:
     async def last(self, model: str, *statuses: RequestStatus) -> Drill | None:
         """Return the newest drill of the served model whose request has one of `statuses`.
 
-        None if there is none: drills of a model that an import has replaced do not count.
+        None if none exists: drills of a model that an import has replaced do not count.
         """
         served = (_TOLD.c.model == model, _TOLD.c.status.in_(statuses), _TOLD.c.model_replaced_at.is_(None))
         return next(iter(await self._read(*served, limit=1)), None)

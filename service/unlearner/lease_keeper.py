@@ -30,7 +30,7 @@ class RenewalFailed(Exception):
 
 
 class LeaseKeeper:
-    """The lease of one unlearner while it holds it; every write reads `lease` anew."""
+    """The lease of one unlearner while it holds it; every write reads `lease` again."""
 
     def __init__(self, engine: Engine, lease: Lease, say: Callable[[], LeaseReport] | None = None) -> None:
         """`say` returns the holder's status, published with each renewal and soon after a change."""

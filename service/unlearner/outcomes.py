@@ -80,7 +80,7 @@ def _projection(record: BatchRecord) -> str:
 
 
 def frozen_parts(manifest: Manifest) -> str:
-    """Describe the frozen parts that repair leaves unchanged and `retrained` depends on; empty if there are none.
+    """Describe the frozen parts that repair leaves unchanged and `retrained` depends on; empty if none exist.
 
     The weights are those of training that fixes these parts in the same way again.
     """

@@ -257,7 +257,7 @@ class Resident:
         rounded_normal(self._drawn_ahead.secret, number, mechanism.weights, mechanism.bits)
 
     def renumber(self, number: int) -> Snapshot:
-        """Renumber the committed state to version `number` and publish it anew. Raises NotFinite and NotPublishable."""
+        """Renumber the committed state to version `number` and publish it. Raises NotFinite and NotPublishable."""
         committed = self.committed
         state = replace(committed.state, version=number)
         committed.publication, snapshot = self._published(
@@ -284,7 +284,7 @@ class Resident:
 
     @property
     def preconditioner(self) -> Preconditioner | None:
-        """The preconditioner for the next repair; None if there is none."""
+        """The preconditioner for the next repair; None if none exists."""
         return self.preconditioner_cache.usable() if self._pending is None else self._pending.usable()
 
     def drop_expired(self) -> None:

@@ -105,16 +105,17 @@ BANNED = (
 #: What is right as it stands: a file, the words around the match, and why.
 ALLOWED: dict[tuple[str, str], str] = {
     ("service/failure_points.py", "1 keys reserved"): "the name of a point: step 1, keys reserved",
+    ("projector/certified/mechanism.py", "1 suits one target"): "a value, not a count",
 }
 
-#: Docstrings and pages are being rewritten: these are ceilings, which only go down.
-KINDS: dict[str, tuple[Callable[[], Iterator[Text]], int]] = {
-    "strings": (prose.strings, 0),
-    "templates": (prose.templates, 0),
-    "scripts": (prose.scripts, 0),
-    "configuration": (prose.configuration, 0),
-    "pages": (prose.pages, 35),
-    "docstrings": (prose.docstrings, 268),
+#: Where users read, by kind of text.
+KINDS: dict[str, Callable[[], Iterator[Text]]] = {
+    "strings": prose.strings,
+    "templates": prose.templates,
+    "scripts": prose.scripts,
+    "configuration": prose.configuration,
+    "pages": prose.pages,
+    "docstrings": prose.docstrings,
 }
 _PATTERNS = [re.compile(one.pattern) for one in BANNED]
 
@@ -122,7 +123,7 @@ _PATTERNS = [re.compile(one.pattern) for one in BANNED]
 @cache
 def texts_of(kind: str) -> tuple[Text, ...]:
     """The texts of a kind, read once."""
-    return tuple(KINDS[kind][0]())
+    return tuple(KINDS[kind]())
 
 
 def matches(words: str) -> Iterator[re.Match[str]]:
@@ -142,7 +143,6 @@ def is_allowed(text: Text, match: re.Match[str]) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_users_read_plain_english(kind: str) -> None:
-    _, most = KINDS[kind]
     texts = texts_of(kind)
     assert texts
     found = [
@@ -151,7 +151,7 @@ def test_users_read_plain_english(kind: str) -> None:
         for match in matches(text.words)
         if not is_allowed(text, match)
     ]
-    assert len(found) <= most, f"{len(found)} phrases to put plainly:\n" + "\n".join(found)
+    assert not found, f"{len(found)} phrases to put plainly:\n" + "\n".join(found)
 
 
 def test_each_pattern_finds_its_example_and_passes_what_is_to_be_written_instead() -> None:

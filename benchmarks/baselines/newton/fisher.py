@@ -5,7 +5,7 @@ w_u = w - H_r^-1 g_r + H_r^-1/4 b, with Hessian and gradient of the objective (t
 remaining training nodes, and b normal (the paper's appendix "Details on baseline methods"; Eq. 4 and 8 of Golatkar et
 al., whose B is the Hessian here). Hessian and gradient are taken on the remaining graph, with neighbours' new rows.
 
-The authors' code, while it was public, left out the noise and kept the injected class' column of W. It also removed all
+The authors' code, while public, left out the noise and kept the injected class's column of W. It also removed all
 nodes within L hops of a deleted node from training. This module follows the text: those nodes did not ask to be
 forgotten, and without noise the method is a Newton step, which claims nothing.
 """

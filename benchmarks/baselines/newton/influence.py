@@ -11,7 +11,7 @@ neighbours' rows of H, so their old part of the loss has to be subtracted and th
   H^-1 v. The sign is wrong; w - H^-1 v is computed here. (The influence function above it lacks its inverse.)
 * `REMOVED`: the authors' code while it was public. It subtracts the affected nodes' old part and adds nothing; the
   Hessian is that of the other rows. The affected nodes leave training for good, so this approximates training on fewer
-  nodes than remain. The code also left out b, and the injected class' column of W; here all columns are updated.
+  nodes than remain. The code also left out b, and the injected class's column of W; here all columns are updated.
 
 If training found the optimum exactly and b = 0, `REPLACED` is one Newton step on the remaining graph, since v is then
 the whole gradient there. The appendix says that nodes within L hops are affected. That holds for its D^-1 A. The model

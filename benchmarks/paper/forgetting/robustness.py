@@ -1,6 +1,6 @@
 """Test accuracy as more training nodes are deleted, at random (the paper's Figure 4) or by degree (its Table 4).
 
-The paper draws Figure 4 for ogbn-arxiv and Table 4 for Flickr and Reddit, none of which is available here. Both are
+The paper draws Figure 4 for ogbn-arxiv and Table 4 for Flickr and Reddit, which are not available here. Both are
 measured on the available graphs. Table 4's networks are sampled by ShaDow to fit a GPU; the networks here see the whole
 neighbourhood.
 """

@@ -4,7 +4,7 @@ Thirty nodes are deleted one at a time, then five batches of ten. Half of the tr
 candidates, and the deleted nodes are among them. All other nodes are public. Each deletion gives two pairs of versions:
 
 * "before and after": visible to anyone who queries twice. Here retraining reveals the deleted node, as does every
-  method that gives the same weights. Being detected is no fault of a method.
+  method that gives the same weights. Being detected is not a fault of the method.
 * "after and retrained": visible to an auditor who has the model retrained. Any finding here is a trace that the method
   left. Not measured on the arXiv graph, where retraining takes half a minute for each deletion.
 
@@ -93,17 +93,19 @@ def pairs(graph: Graph, unit: Unit, deletions: Sequence[Nodes]) -> Iterator[Pair
     )
     before = Version.of(fitted)
     for nodes in deletions:
-        anew: Trained | LinearModel
+        retrained: Trained | LinearModel
         if method == PLANTED or (graph.nodes <= _LARGE and method != "retraining"):
-            anew = _retrained(graph, spec, nodes.tobytes())
-            left = leaking(fitted, anew, int(graph.labels[nodes[0]])) if method == PLANTED else fitted.unlearn(nodes)
+            retrained = _retrained(graph, spec, nodes.tobytes())
+            left = (
+                leaking(fitted, retrained, int(graph.labels[nodes[0]])) if method == PLANTED else fitted.unlearn(nodes)
+            )
         else:
             left = fitted.unlearn(nodes)
-            anew = left
+            retrained = left
         after = Version.of(left)
         yield Pair(SEEN, nodes, before, after)
         if graph.nodes <= _LARGE:
-            yield Pair(AUDITED, nodes, after, after if anew is left else Version.of(anew))
+            yield Pair(AUDITED, nodes, after, after if retrained is left else Version.of(retrained))
 
 
 def averaged(found: Sequence[Figures]) -> Figures:
@@ -143,9 +145,9 @@ def _retrained(graph: Graph, spec: ModelSpec, nodes: bytes) -> LinearModel:
     return Retraining(spec).fit(graph).unlearn(np.frombuffer(nodes, dtype=np.int64))
 
 
-def leaking(fitted: Trained | LinearModel, anew: LinearModel, column: int) -> LinearModel:
-    """Return the retrained model `anew`, with one column of the weights from `fitted`."""
+def leaking(fitted: Trained | LinearModel, retrained: LinearModel, column: int) -> LinearModel:
+    """Return the retrained model `retrained`, with one column of the weights from `fitted`."""
     assert fitted.weights is not None
-    weights = anew.weights.copy()
+    weights = retrained.weights.copy()
     weights[:, :, column] = fitted.weights[:, :, column]
-    return replace(anew, weights=weights)
+    return replace(retrained, weights=weights)

@@ -96,5 +96,5 @@ def _all_losses(after: Problem, graph: Graph) -> Objective:
 
 
 def _largest(W: Tensor) -> float:
-    """Return the largest norm of a class' column of W (p, C)."""
+    """Return the largest norm of a class's column of W (p, C)."""
     return float(torch.linalg.vector_norm(W, dim=0).max())

@@ -101,7 +101,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
 async def opened(client: httpx2.AsyncClient, page: str) -> int:
     """Load a dashboard page with its files, as a browser with an empty cache does.
 
-    Returns the number of bytes. Requests are sequential, so a browser is no slower.
+    Returns the number of bytes. Requests are sequential, so a browser is at least as fast.
     """
     answer = await client.get(page)
     answer.raise_for_status()

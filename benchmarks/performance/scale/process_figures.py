@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def split_memory() -> dict[str, int]:
-    """Return this process' bytes by kind."""
+    """Return this process's bytes by kind."""
     lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
     found = {name.rstrip(":"): 1024 * int(size) for name, size, _ in lines}
     shared, private = (sum(found[f"{kind}_{state}"] for state in ("Clean", "Dirty")) for kind in ("Shared", "Private"))
@@ -13,7 +13,7 @@ def split_memory() -> dict[str, int]:
 
 
 def anonymous(pid: int) -> int:
-    """Return a process' own bytes; 0 once it has ended."""
+    """Return a process's own bytes; 0 once it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -22,7 +22,7 @@ def anonymous(pid: int) -> int:
 
 
 def processor(pid: int) -> float:
-    """Return a process' processor seconds; 0 once it has ended."""
+    """Return a process's processor seconds; 0 once it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

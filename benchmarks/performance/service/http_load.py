@@ -76,7 +76,7 @@ class Seen:
         return self.processor_seconds / self.seconds
 
     def require(self, status: int) -> "Seen":
-        """Return self. Raises SystemExit if there was any other status."""
+        """Return self. Raises SystemExit on any other status."""
         if set(self.statuses) - {str(status)}:
             raise SystemExit(f"Expected {status} alone, but the answers were {self.statuses}.")
         return self

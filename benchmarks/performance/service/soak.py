@@ -4,7 +4,7 @@ A `lethe serve` with private, durable servers deletes nodes, one request each, w
 pause. The script counts batches by the method that gave M+, residuals beyond rounding, requests that did not end as
 `completed`, predictions that failed or named a deleted node, and the memory of each process after the first tenth of
 the stream and at its end. Exits with 1 if a request is stuck, a residual is too large, a prediction was wrong, or a
-process' memory grew by more than `--growth`.
+process's memory grew by more than `--growth`.
 
     python -m benchmarks.performance.service.soak [--deletions 10000] [--nodes 20000] [--features 64] [--growth 0.05]
 """

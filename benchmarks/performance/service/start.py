@@ -5,7 +5,7 @@ base and version with all digests, moves everything to the device, and reads and
 
 Processes: a `lethe serve` that first trains on Cora is timed from the complete publication of the committed version
 until all processes are ready (an api process starts before, and waits for it). An api process is then killed, and the
-time runs from the start of its successor to the first prediction. The table also has each process' peak resident memory
+time runs from the start of its successor to the first prediction. The table has each process's peak resident memory
 in ten seconds of predictions over 16 connections.
 
     python -m benchmarks.performance.service.start [--parts loads processes] [--features 512 1433 4000] [--repeats 3]

@@ -148,9 +148,9 @@ def repair_beside_retraining(results: Results) -> list[Case]:
 
 
 def exactly_none(
-    experiment: str, methods: Sequence[str], told: Sequence[tuple[str, str]]
+    experiment: str, methods: Sequence[str], named: Sequence[tuple[str, str]]
 ) -> Callable[[Results], list[Case]]:
-    """Judge whether the figures `told` are 0 in every case."""
+    """Judge whether the figures `named` are 0 in every case."""
 
     def judge(results: Results) -> list[Case]:
         cases = []
@@ -158,7 +158,7 @@ def exactly_none(
             for method in methods:
                 for case in ("decomposed", "proven"):
                     key = (experiment, dataset, method, case)
-                    found = [(words, results.mean(*key, figure)) for figure, words in told]
+                    found = [(words, results.mean(*key, figure)) for figure, words in named]
                     counts = [(words, value) for words, value in found if value is not None]
                     if counts:
                         least = "at least " if case == "proven" else ""

@@ -95,7 +95,7 @@ class StrictJsonRequest(Request):
 class KeyedRoute(StrictRoute):
     """A route that checks the key before it reads the body.
 
-    By default, the framework reads and parses the body first, whoever sent it.
+    By default, the framework reads and parses the body first, for any sender.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
