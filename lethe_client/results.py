@@ -46,6 +46,8 @@ class BatchSummary(msgspec.Struct, frozen=True):
     features: int = 0
     #: Edges deleted individually.
     edges: int = 0
+    #: Nodes whose labels were withdrawn.
+    labels: int = 0
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -61,12 +63,25 @@ class Audit(msgspec.Struct, frozen=True):
     directions_removed: int
     #: Number of named nodes or edges that the batch deleted for this request; the others were already gone.
     deleted: int | None = None
+    #: How many of the nodes and edges named joined, or nodes were corrected; None for a deletion.
+    joined: int | None = None
+    #: How many of them an earlier request had deleted.
+    rejoined: int | None = None
+    #: Directions that only what joined in the batch supports, and what joined in it.
+    directions_gained: int | None = None
+    nodes_joined: int | None = None
+    edges_joined: int | None = None
+    features_joined: int | None = None
+    labels_joined: int | None = None
     injected_norm_before: float | None = None
     injected_norm_after: float | None = None
     lost_direction_norm_before: float | None = None
     lost_direction_norm_after: float | None = None
     channel_norm_before: float | None = None
     channel_norm_after: float | None = None
+    #: How strongly training pulled the weights towards labels that were withdrawn; None for other requests.
+    training_norm_before: float | None = None
+    training_norm_after: float | None = None
     span_residual: float | None = None
     weight_change: float | None = None
     #: Bound on the distance to the optimum of the graph when the batch began: what training or a repair left undone.

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -38,8 +38,8 @@ def command(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="File with one id or edge per line; - reads stdin.")] = None,
     kind: Annotated[
-        RequestKind, typer.Option(help="What to forget: nodes, only their features, or edges.")
-    ] = RequestKind.NODE,
+        Literal["node", "edge", "features"], typer.Option(help="What to forget: nodes, only their features, or edges.")
+    ] = "node",
     reference: Annotated[str | None, typer.Option(help="Your reference, such as a ticket number.")] = None,
     salts: Annotated[
         Path | None, typer.Option(help="New file for the salts that link the evidence to the ids.")
@@ -70,20 +70,21 @@ def command(
     named = dict.fromkeys([*(names or []), *(read_lines(file) if file else [])])
     if not named:
         raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
-    of_edges = kind.rules.names is Names.EDGES
+    rules = RequestKind(kind).rules
+    of_edges = rules.names is Names.EDGES
     nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
     with connect(url, key, home) as client:
         # Create the file before the request: salts are sent only once and must not be lost for lack of space.
         with nullcontext() if salts is None else written(salts) as file_of_salts:
             with interrupted(lambda: "It is unknown whether Lethe accepted the request: see `./lethe audit requests`."):
-                accepted = client.request_deletion(nodes, kind=kind.value, edges=edges, reference=reference)
+                accepted = client.request_deletion(nodes, kind=kind, edges=edges, reference=reference)
             # Write before printing, which may fail.
             if file_of_salts is not None and accepted.salts is not None:
                 told = msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})
                 file_of_salts.write(msgspec.json.format(told))
         if salts is not None and accepted.salts is None:
             salts.unlink()
-        _print_accepted(accepted, kind.rules, salts, as_json)
+        _print_accepted(accepted, rules, salts, as_json)
         if not wait or accepted.status == "completed":
             return
         left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."

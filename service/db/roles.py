@@ -49,7 +49,7 @@ _READ = Rights()
 #: Append-only records.
 _GROWING = (
     *("batches", "checkpoints", "events", "leaves", "log_keys", "log_nodes", "request_audits"),
-    *("tombstone_keys", "tombstones", "vault_keys"),
+    *("tombstone_keys", "vault_keys"),
 )
 #: Columns of the lease: its holder, and the holder's report.
 _LEASE = (
@@ -65,7 +65,7 @@ _READ_BY_BOTH = dict.fromkeys(("alembic_version", "api_keys", "service_settings"
 API: Mapping[str, Rights] = {
     **_READ_BY_BOTH,
     **dict.fromkeys(_GROWING, _READ),
-    **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "versions"), _READ),
+    **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "tombstones", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     "drills": Rights(add="request_id model cohort"),
     "lock_drills": _TAKES,
@@ -74,6 +74,7 @@ API: Mapping[str, Rights] = {
     # A trigger sets the time.
     "log_checks": Rights(add="api_key_id size against_size", change="size against_size"),
     "outbox": Rights(add="request_id model"),
+    "queued_joins": Rights(add=_ALL),
     "refused_requests": Rights(add="model api_key_id kind named reason"),
     "requests": Rights(
         add="id model kind count reference ciphertext api_key_id idempotency_key body_digest subject_commitments "
@@ -101,12 +102,16 @@ UNLEARNER: Mapping[str, Rights] = {
     # Its rows are locked until the stream has them.
     "outbox": Rights(add="request_id model", change="created_at", remove=True),
     "pointers": Rights(add=_ALL, change="version fencing folder digest weights_sha256 moved_at"),
+    # Removed by a trigger.
+    "queued_joins": Rights(remove=True),
     "recoveries": Rights(add=_ALL, change="requests_failed"),
     "refused_requests": _READ,
     "requests": Rights(
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
         "failure ciphertext key_file key_place already_deleted_by handled_at handled_by",
     ),
+    # Void once what was deleted has joined again; in force once more when it is deleted anew.
+    "tombstones": Rights(add=_ALL, change="request_id recovery_id rejoined_by"),
     "webhook_deliveries": Rights(
         add="endpoint_id event_id", change="attempts next_attempt_at delivered_at given_up_at answer", remove=True
     ),

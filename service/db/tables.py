@@ -277,6 +277,21 @@ class TombstoneRow(Base):
     request_id: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
     recovery_id: Mapped[UUID | None] = mapped_column(ForeignKey("recoveries.id"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    #: The request by which the deleted one joined again; the tombstone is void until a later request deletes it anew.
+    rejoined_by: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
+
+
+class QueuedJoinRow(Base):
+    """The keyed hash of a node that an unfinished addition names, made like that of its tombstone; a trigger removes
+    it.
+    """
+
+    __tablename__ = "queued_joins"
+
+    hash: Mapped[bytes] = mapped_column(primary_key=True)
+    request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id", ondelete="CASCADE"), primary_key=True)
+    model: Mapped[str]
+    key_number: Mapped[int] = mapped_column(SmallInteger)
 
 
 class EventRow(Base):

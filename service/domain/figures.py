@@ -86,6 +86,13 @@ class BatchDetails:
     distance_bound_start_relative: float | None = None
     #: Seconds; None without repair.
     factor_age_s: float | None = None
+    #: What joined the graph: nodes, edges, and nodes that got features or a label in place of what they had.
+    nodes_joined: int = 0
+    edges_joined: int = 0
+    features_joined: int = 0
+    labels_joined: int = 0
+    #: Directions of the features' span that only what joined supports.
+    directions_gained: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,13 @@ class RequestNorms:
     injected_norm_after: float | None
     channel_norm_before: float | None
     channel_norm_after: float | None
+    #: |sum h_i^T u_i|_F over the nodes whose labels were withdrawn; None for every other request.
+    training_norm_before: float | None = None
+    training_norm_after: float | None = None
+    #: How many of the nodes and edges named joined, or were corrected; None for a deletion.
+    joined: int | None = None
+    #: How many of them an earlier request had deleted.
+    rejoined: int | None = None
 
 
 class Question(StrEnum):
@@ -175,6 +189,8 @@ _marker = partial(
 _bound = partial(_distance, absent="for a loss without a certificate", is_exact=True)
 _repair = partial(_distance, absent=_UNENDED)
 _model = partial(Figure, question=Question.MODEL)
+_pull = partial(_left, absent="unless labels are withdrawn", is_exact=True)
+_joined = partial(_model, absent="for deletions")
 _version = partial(_model, in_receipts=False)
 _promise = partial(_distance, absent="for versions published as they are")
 _digest = partial(_version, form=Form.DIGEST)
@@ -204,6 +220,15 @@ FIGURES: Mapping[str, Figure] = {
         "Nodes or edges deleted for this request. Any others that it names were already gone.",
         2,
     ),
+    "joined": _joined(
+        "Joined for this request", "Nodes and edges that joined for this request, or nodes that were corrected."
+    ),
+    "rejoined": _joined("Of those deleted before", "Nodes and edges among them that an earlier request had deleted."),
+    "directions_gained": Figure("Directions gained", "Directions that only what joined in the batch supports.", 0),
+    "nodes_joined": Figure("Nodes added", "Nodes that joined the graph with the batch.", 0),
+    "edges_joined": Figure("Edges added", "Edges that joined the graph with the batch.", 0),
+    "features_joined": Figure("Features corrected", "Nodes whose features the batch replaced.", 0),
+    "labels_joined": Figure("Labels corrected", "Nodes whose labels the batch replaced.", 0),
     "injected_norm_before": _norm(
         "Weight on these nodes before",
         "What the model had learned from these nodes alone: weight of an infinitesimal feature that only they carry.",
@@ -226,6 +251,13 @@ FIGURES: Mapping[str, Figure] = {
     "channel_norm_after": _marker(
         "Weight on the test column after",
         "The same weight afterwards, read from the model. 0 up to rounding: the marker is forgotten.",
+    ),
+    "training_norm_before": _pull(
+        "Weight of these labels in training before",
+        "How strongly training pulled the weights towards these labels, in units of the weights.",
+    ),
+    "training_norm_after": _pull(
+        "Weight of these labels in training after", "The same afterwards: 0, since they are not trained on."
     ),
     "span_residual": _left(
         "Span residual",

@@ -42,6 +42,7 @@ class Part(Enum):
 
     NODES = auto()
     FEATURES = auto()
+    LABELS = auto()
     EDGES = auto()
 
 
@@ -51,6 +52,9 @@ class RequestKind(StrEnum):
     NODE = "node"
     EDGE = "edge"
     FEATURES = "features"
+    LABEL = "label"
+    ADDITION = "addition"
+    CORRECTION = "correction"
 
     @property
     def rules(self) -> "Rules":
@@ -63,9 +67,10 @@ class Rules:
     """Rules and texts of one kind of request."""
 
     names: Names
-    removes: Part
+    #: None for a kind by which something joins.
+    removes: Part | None
     #: Code of the kind in the model's own record of tombstones. It is on disk, so never change or reuse it.
-    tombstone_code: int
+    tombstone_code: int | None
     #: What the request does, for API readers.
     purpose: str
     #: Title of its example there.
@@ -86,7 +91,19 @@ class Rules:
     @property
     def changes_span(self) -> bool:
         """Whether features leave, so that the projection has work to do."""
-        return self.removes is not Part.EDGES
+        return self.removes in (Part.NODES, Part.FEATURES)
+
+    @property
+    def deletes(self) -> Part:
+        """The part that a deletion takes away. Raises ValueError for a kind by which something joins."""
+        if self.removes is None:
+            raise ValueError(f"{self.label} delete nothing")
+        return self.removes
+
+    @property
+    def joins(self) -> bool:
+        """Whether something joins the graph."""
+        return self.removes is None
 
     def noun(self, count: int) -> str:
         """Return the noun for what `count` targets lose, such as "nodes' features"."""
@@ -155,4 +172,47 @@ RULES: dict[RequestKind, Rules] = {
         plain=("the stored details of one record", "the stored details of {count} records"),
         only="features",
     ),
+    RequestKind.LABEL: Rules(
+        names=Names.NODES,
+        removes=Part.LABELS,
+        tombstone_code=3,
+        purpose="Withdraw the labels of nodes from training; the nodes, their features and their edges stay.",
+        example="Withdraw the labels of two nodes",
+        label="Labels",
+        meaning="Labels leave the training; the nodes stay, with their features and edges.",
+        explanation="The withdrawn labels have left the training set. The nodes themselves stay, with their features "
+        "and edges. A label carries no feature, so this asked nothing of the projection.",
+        applied="The labels left the training set; the nodes stay.",
+        erased="Labels",
+        plain=("the label of one record", "the labels of {count} records"),
+        only="labels",
+    ),
+    RequestKind.ADDITION: Rules(
+        names=Names.NODES,
+        removes=None,
+        tombstone_code=None,
+        purpose="Add nodes and edges: the nodes are predicted, and those with a label are trained on.",
+        example="Add a node with an edge",
+        label="Additions",
+        meaning="Nodes and edges join the graph.",
+        explanation="The added nodes and edges are in the graph and in every prediction.",
+        applied="The nodes and edges joined the graph and every prediction.",
+        erased="The request's features and labels",
+        plain=("one new record", "{count} new records and links"),
+    ),
+    RequestKind.CORRECTION: Rules(
+        names=Names.NODES,
+        removes=None,
+        tombstone_code=None,
+        purpose="Replace features or labels of nodes; the old values are erased.",
+        example="Correct the features of a node",
+        label="Corrections",
+        meaning="Features or labels are replaced, and the old values erased.",
+        explanation="The graph, the predictions and the coefficients hold the corrected values and no old ones.",
+        applied="The corrected values replaced the old ones in the graph and in every prediction.",
+        erased="The old values",
+        plain=("corrected details of one record", "corrected details of {count} records"),
+    ),
 }
+#: The kinds by which something is deleted.
+DELETIONS = tuple(kind for kind, rules in RULES.items() if not rules.joins)

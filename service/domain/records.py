@@ -1,7 +1,7 @@
 """Records passed between layers. All times are UTC, from Postgres' clock."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -14,27 +14,41 @@ from service.domain.states import Guarantee, RequestStatus
 
 
 @dataclass(frozen=True)
+class NodeContent:
+    """What a node gets by an addition or a correction."""
+
+    #: One number per column of the model, or by column those that are not 0; None for a correction of the label alone.
+    features: tuple[float, ...] | Mapping[int, float] | None = None
+    #: The name of a class, or real-valued targets; None for no label, or one that stays as it is.
+    label: str | tuple[float, ...] | None = None
+    #: Whether the node may join although a request that came before had deleted it.
+    rejoin: bool = False
+
+
+@dataclass(frozen=True)
 class Targets:
     """The targets of one request, by external id. Encrypted at rest under a key of their own."""
 
-    #: The nodes of a `node` or `features` request, without duplicates, in the order asked.
+    #: The nodes of the request, without duplicates, in the order asked; of an addition, those that join.
     nodes: tuple[str, ...] = ()
-    #: The edges of an `edge` request, each as a pair of external ids.
+    #: The edges that an `edge` request deletes or an addition adds, each as a pair of external ids.
     edges: tuple[tuple[str, str], ...] = ()
     #: External id -> hex salt under which the transparency log commits to it.
     node_salts: Mapping[str, str] | None = None
     #: Hex salt of the reference, or None when the request has no reference.
     reference_salt: str | None = None
+    #: What each of the nodes gets, by external id; of an addition or a correction alone.
+    content: Mapping[str, NodeContent] = field(default_factory=dict)
 
     @property
     def named(self) -> tuple[Target, ...]:
-        """The nodes, or the edges with sorted ends."""
-        return self.nodes or tuple(map(ordered, self.edges))
+        """The nodes, then the edges with sorted ends."""
+        return self.nodes + tuple(map(ordered, self.edges))
 
     @property
     def count(self) -> int:
-        """Number of nodes or edges in the request."""
-        return len(self.nodes) or len(self.edges)
+        """Number of nodes and edges in the request."""
+        return len(self.nodes) + len(self.edges)
 
 
 @dataclass(frozen=True)
@@ -157,10 +171,11 @@ class BatchRecord(BatchDetails, VersionFigures, RepairFigures):
     id: UUID
     model: str
     requests: int
-    #: Nodes deleted, nodes that lost only their features, and edges deleted by themselves.
+    #: Nodes deleted, nodes that lost only their features or label, and edges deleted by themselves.
     nodes: int
     features: int
     edges: int
+    labels: int = 0
     model_version_before: int
     model_version_after: int
     weights_sha256_before: str

@@ -12,3 +12,5 @@ class Scope(StrEnum):
     #: Full probabilities. Requires `PREDICTIONS_READ`.
     PREDICTIONS_EXACT = "predictions:exact"
     AUDIT_READ = "audit:read"
+    #: Additions and corrections.
+    GRAPH_WRITE = "graph:write"

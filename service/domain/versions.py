@@ -43,6 +43,7 @@ class Version(VersionFigures, RepairFigures):
     deleted_nodes: int = 0
     deleted_features: int = 0
     deleted_edges: int = 0
+    deleted_labels: int = 0
     #: Progress of repairing its weights, and the version in which the repair ended: its own, or a later one.
     repair: RepairStatus = RepairStatus.NONE
     repair_version: int | None = None
@@ -99,6 +100,7 @@ def batch_record(version: Version, details: BatchDetails, end: Version | None) -
         nodes=version.deleted_nodes,
         features=version.deleted_features,
         edges=version.deleted_edges,
+        labels=version.deleted_labels,
         model_version_before=version.number_before,
         model_version_after=version.number,
         weights_sha256_before=version.weights_sha256_before,

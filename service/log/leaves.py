@@ -97,6 +97,11 @@ def timestamp(moment: datetime) -> str:
 #: JSON content of an event, as in its row.
 Payload = Mapping[str, Any]
 
+#: What is told of a request or a batch only where there is some of it.
+_JOINING = (
+    *("labels", "nodes_joined", "edges_joined", "features_joined", "labels_joined", "directions_gained"),
+    *("joined", "rejoined", "training_norm_before", "training_norm_after"),
+)
 _OF_PUBLICATION = frozenset(each.name for each in fields(PublicationFigures))
 _OF_IMPORT = (
     *("span_residual", "repair_iterations", "repair_tolerance", "distance_bound_before", "distance_bound_after"),
@@ -122,6 +127,10 @@ class AuditFigures:
         """The figures of the batch and of the request."""
         # Avoid `asdict`: in batches of one-node requests its deep copies cost more than all other work per request.
         found: dict[str, Any] = vars(self.audit.batch) | vars(self.audit.norms)
+        # Leaves of deletions stay as they always were.
+        for name in _JOINING:
+            if not found[name]:
+                del found[name]
         found["software"] = f"lethe {VERSION}"
         found["batch"] = str(found.pop("id"))
         found["kind"] = self.kind.value

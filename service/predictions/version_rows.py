@@ -48,6 +48,7 @@ class VersionRow(Base):
     deleted_nodes: Mapped[int]
     deleted_features: Mapped[int]
     deleted_edges: Mapped[int]
+    deleted_labels: Mapped[int]
     repair: Mapped[str]
     repair_version: Mapped[int | None] = mapped_column(BigInteger)
     repair_products: Mapped[int | None]

@@ -58,7 +58,14 @@ DELETION: dict[str, Any] = {
     "already_deleted_by": None,
     "links": {"self": f"/deletions/{_ID}"},
     "audit": {
-        "batch": {"id": "0197f3c2-7000-7aaa-8bbb-3c4d5e6f7a8b", "requests": 5, "nodes": 9, "features": 0, "edges": 2},
+        "batch": {
+            "id": "0197f3c2-7000-7aaa-8bbb-3c4d5e6f7a8b",
+            "requests": 5,
+            "nodes": 9,
+            "features": 0,
+            "edges": 2,
+            "labels": 0,
+        },
         **{name: figure.example for name, figure in FIGURES.items() if figure.in_answers},
     },
 }
@@ -154,6 +161,7 @@ class BatchAnswer(BaseModel):
     nodes: int = Field(description="Nodes deleted entirely.")
     features: int = Field(description="Nodes whose features were deleted.")
     edges: int = Field(description="Edges deleted on request; those of deleted nodes are not counted.")
+    labels: int = Field(description="Nodes whose labels were withdrawn from training.")
 
 
 class _Audit(BaseModel):

@@ -150,7 +150,11 @@ class FailedRequests:
     async def _settle(self, page: Sequence[QueuedRequest]) -> int:
         opened = await asyncio.to_thread(lambda: [(one, decrypt_targets(one, self._keys)) for one in page])
         # Without its key a request's targets are unknown, so a person has to decide.
-        named = [(one.id, one.kind.rules.removes, targets.named) for one, targets in opened if targets is not None]
+        named = [
+            (one.id, one.kind.rules.deletes, targets.named)
+            for one, targets in opened
+            if targets is not None and not one.kind.rules.joins
+        ]
         deleted_by = {
             part: await self._deleted_by(part, {target for _, of, targets in named if of is part for target in targets})
             for part in Part

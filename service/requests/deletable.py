@@ -96,7 +96,7 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
     deleted = await deletions.tombstones.deleted_nodes(nodes)
     known: set[Target] = {*found.live, *deleted}
     if kind.rules.names is Names.EDGES:
-        cut = await deletions.tombstones.find(kind.rules.removes, edges)
+        cut = await deletions.tombstones.find(kind.rules.deletes, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
     if not known.issuperset(subjects) or any(is_public(found.public, subject) for subject in subjects):
         raise UnknownTargets(
@@ -121,7 +121,7 @@ async def deleted_earlier(
     deleted = await deletions.tombstones.deleted_nodes(missing)
     earlier: dict[Target, UUID | None] = {}
     if kind.rules.removes is not Part.NODES:
-        earlier = await deletions.tombstones.find(kind.rules.removes, subjects)
+        earlier = await deletions.tombstones.find(kind.rules.deletes, subjects)
     if found is not None:
         gone = {*missing, *earlier}
         absent = [

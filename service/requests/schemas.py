@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from service.domain.fields import IS_SHOWN, SHOWN, Known, Moment, NodeIds, NodePair, Reference
-from service.domain.kinds import Names, RequestKind, Target, ordered
+from service.domain.kinds import DELETIONS, Names, RequestKind, Target, ordered
 from service.log.commitments import SALT_BYTES
 
 _UNIQUE: dict[str, Any] = {"uniqueItems": True}
@@ -85,10 +85,12 @@ class EdgesBody(_Body):
 
 _BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
 
+#: Not yet those that withdraw labels.
+_KINDS = tuple(kind for kind in DELETIONS if kind is not RequestKind.LABEL)
 #: Example bodies offered in /docs.
 EXAMPLES: dict[str, Any] = {
     kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
-    for kind in RequestKind
+    for kind in _KINDS
 }
 
 
@@ -106,7 +108,7 @@ def _body_of(kind: RequestKind) -> type[_Body]:
 if TYPE_CHECKING:
     DeletionBody = NodesBody | EdgesBody
 else:
-    DeletionBody = Annotated[reduce(or_, map(_body_of, RequestKind)), Field(discriminator="kind")]
+    DeletionBody = Annotated[reduce(or_, map(_body_of, _KINDS)), Field(discriminator="kind")]
 
 
 def _not_blank(text: str) -> str:

@@ -13,7 +13,7 @@ from service.db.engine import Engine
 from service.db.rows import any_of, unnested
 from service.db.tables import TombstoneKeyRow, TombstoneRow
 from service.db.transactions import transaction
-from service.domain.kinds import Part, RequestKind, Target, removing
+from service.domain.kinds import DELETIONS, Part, RequestKind, Target, removing
 from service.domain.records import Tombstone
 from service.predictions.reader import offload
 
@@ -68,7 +68,7 @@ class TombstoneRepository:
 
     async def count(self, model: str, part: Part | None = None) -> int:
         """Return the number of deletions of one part, or of any, in a model."""
-        kinds = tuple(RequestKind) if part is None else removing(part)
+        kinds = DELETIONS if part is None else removing(part)
         query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
         return int(await self._conn.scalar(query) or 0)
 

@@ -20,7 +20,7 @@ from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.transactions import transaction
 from service.domain.formats import plural
-from service.domain.kinds import Part, RequestKind
+from service.domain.kinds import DELETIONS, Part
 from service.domain.records import Tombstone
 from service.errors import KeyMissing, StateMismatch
 from service.requests.tombstones import TombstoneRepository
@@ -154,13 +154,14 @@ def _plural(what: str, count: int) -> str:
 
 #: An operator passes this name to accept the loss of some of the record.
 TOMBSTONES = "tombstones"
-_BY_CODE = {kind.rules.tombstone_code: kind for kind in RequestKind}
+_BY_CODE = {code: kind for kind in DELETIONS if (code := kind.rules.tombstone_code) is not None}
 
 
 def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[RecordedTombstone]:
     """Convert to the store's form, without the request; `keyring` holds the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
-    return [RecordedTombstone(one.hash, keys[one.key_number], one.kind.rules.tombstone_code) for one in tombstones]
+    codes = {kind: code for code, kind in _BY_CODE.items()}
+    return [RecordedTombstone(one.hash, keys[one.key_number], codes[one.kind]) for one in tombstones]
 
 
 async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring) -> list[Tombstone]:

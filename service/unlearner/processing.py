@@ -13,6 +13,7 @@ import torch
 
 from projector.device import is_out_of_memory
 from projector.errors import DeviceError, WorkersLost
+from projector.graph.graph import NO_LABEL
 from service.access.request_keys import decrypt_targets
 from service.db.transactions import fenced_transaction, transaction
 from service.domain.kinds import ends_of
@@ -88,7 +89,12 @@ class Processor:
         rows = {name: row for name, row in found if row >= 0}
         refused = refused_for_public(claimed, {name for name, row in rows.items() if committed.public[row]})
         claimed = [each for each in claimed if each.request.id not in refused]
-        present = CommittedGraph(rows, committed.state.features.in_span, committed.live_graph.propagator.edges)
+        present = CommittedGraph(
+            rows=rows,
+            featured=committed.state.features.in_span,
+            trained=committed.live_graph.targets != NO_LABEL,
+            edges=committed.live_graph.propagator.edges,
+        )
         missing = absent(claimed, present)
         # None instead of a request stands for one that the database lacks.
         deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}

@@ -29,7 +29,7 @@ class DecryptedRequest:
     @property
     def part(self) -> Part:
         """The part of its targets to delete."""
-        return self.request.kind.rules.removes
+        return self.request.kind.rules.deletes
 
     @property
     def named(self) -> tuple[Target, ...]:
@@ -45,6 +45,8 @@ class CommittedGraph:
     rows: Mapping[str, int]
     #: Nodes that still have their features, (n,) bool.
     featured: NDArray[np.bool_]
+    #: Nodes that are trained on, (n,) bool.
+    trained: NDArray[np.bool_]
     edges: Edges
 
     def has(self, part: Part, targets: Sequence[Target]) -> list[bool]:
@@ -56,6 +58,8 @@ class CommittedGraph:
                 return live
             case Part.FEATURES:
                 found = iter(self.featured[rows[:, 0]].tolist())
+            case Part.LABELS:
+                found = iter(self.trained[rows[:, 0]].tolist())
             case Part.EDGES:
                 found = iter(self.edges.contain(rows).tolist())
         return [is_live and next(found) for is_live in live]
@@ -68,6 +72,8 @@ class CommittedGraph:
                 return Removal(nodes=rows[:, 0])
             case Part.FEATURES:
                 return Removal(features=rows[:, 0])
+            case Part.LABELS:
+                return Removal(labels=rows[:, 0])
             case Part.EDGES:
                 return Removal(edges=rows)
 

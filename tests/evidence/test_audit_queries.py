@@ -244,9 +244,9 @@ async def test_what_is_left_is_what_the_newest_import_or_recovery_left(world: Au
         await world.rows(f"""
             INSERT INTO versions (id, model, number, fencing, cause, folder, digest, weights_sha256, number_before,
                 weights_sha256_before, rank, live_nodes, edges, device, durations_ms, requests, deleted_nodes,
-                deleted_features, deleted_edges, directions_removed, repair, committed_at)
+                deleted_features, deleted_edges, deleted_labels, directions_removed, repair, committed_at)
             VALUES (gen_random_uuid(), 'generated', {number}, 1, '{cause}', '{number}-1', repeat('a', 64),
-                repeat('b', 64), 1, repeat('a', 64), {rank}, {live}, 100, 'cpu', '{{}}', 0, 20, 0, 0, 0, 'none',
+                repeat('b', 64), 1, repeat('a', 64), {rank}, {live}, 100, 'cpu', '{{}}', 0, 20, 0, 0, 0, 0, 'none',
                 now() + interval '{days} days')
         """)
         await world.rows(f"UPDATE pointers SET version = {number}, folder = '{number}-1' WHERE model = 'generated'")

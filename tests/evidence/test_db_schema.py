@@ -184,6 +184,7 @@ async def test_a_batch_with_figures_that_cannot_be_is_refused(db: Database) -> N
         "requests = -1",
         "deleted_features = -1",
         "deleted_edges = -1",
+        "deleted_labels = -1",
         "model = 'unknown'",
     ]:
         with pytest.raises(DBAPIError, match=r"versions_\w+|figure_check|hex_digest_check"):

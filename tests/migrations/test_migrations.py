@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from projector.forgetting.status import RepairStatus
 from service.db import migrate, schema
 from service.db.engine import connection_to, create_engine
 from service.db.tables import Base
-from service.domain.kinds import RequestKind
+from service.domain.kinds import DELETIONS, RequestKind
 from service.domain.scopes import Scope
 from service.domain.states import Cause, EventType, Guarantee, ImportStatus, RequestStatus
 from service.errors import ConfigurationError, StateMismatch, Unavailable
@@ -136,10 +136,10 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     command = [sys.executable, "-m", "alembic", "revision", "-m", "a column"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for named in (["--rev-id", "r0002"], []):
+    for named in (["--rev-id", "r0003"], []):
         subprocess.run([*command, *named], cwd=tmp_path, env=environment, check=True, capture_output=True)
     before = schema.head()
-    assert '\ndown_revision = "r0001"\n' in (tmp_path / "migrations/versions/r0002_a_column.py").read_text()
+    assert '\ndown_revision = "r0002"\n' in (tmp_path / "migrations/versions/r0003_a_column.py").read_text()
 
     monkeypatch.setattr(schema, "MIGRATIONS", tmp_path / "migrations")
     schema._revisions.cache_clear()
@@ -147,7 +147,7 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
         config = Config()
         config.set_main_option("script_location", str(schema.MIGRATIONS))
         assert schema.head() == ScriptDirectory.from_config(config).get_current_head() != before
-        assert schema._revisions()[schema.head()] == "r0002"
+        assert schema._revisions()[schema.head()] == "r0003"
     finally:
         schema._revisions.cache_clear()
 
@@ -180,13 +180,13 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
         ("requests_kind_check", RequestKind),
         ("requests_repair_check", RepairStatus),
         ("requests_status_check", RequestStatus),
-        ("tombstones_kind_check", RequestKind),
+        ("tombstones_kind_check", DELETIONS),
         ("versions_cause_check", Cause),
         ("versions_repair_check", RepairStatus),
     ],
 )
 async def test_a_column_takes_what_the_domain_has_and_nothing_else(
-    empty_database_url: str, constraint: str, values: type[StrEnum]
+    empty_database_url: str, constraint: str, values: Iterable[StrEnum]
 ) -> None:
     await migrate.upgrade(empty_database_url)
     found = await _query(
@@ -204,6 +204,7 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
     )
     assert found == {
         ("requests_transition", "requests"),
+        ("requests_join_ended", "requests"),
         ("requests_queued_again", "requests"),
         ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),

@@ -76,7 +76,7 @@ _OF_BATCHES = """
 _VERSIONS = f"""
     INSERT INTO versions (id, model, number, fencing, cause, folder, digest, weights_sha256, number_before,
         weights_sha256_before, rank, live_nodes, edges, device, durations_ms, requests, deleted_nodes, deleted_features,
-        deleted_edges, directions_removed, span_residual, distance_bound_before, distance_bound_after,
+        deleted_edges, deleted_labels, directions_removed, span_residual, distance_bound_before, distance_bound_after,
         distance_bound_before_relative, distance_bound_after_relative, repair, repair_version, repair_iterations,
         repair_weight_change, committed_at, finished_at)
     SELECT md5('batch ' || batch)::uuid, $1, batch + 1, 1, 'batch', batch + 1 || '-1', repeat('a', 64),
@@ -84,16 +84,18 @@ _VERSIONS = f"""
            encode(sha256(('weights ' || batch)::bytea), 'hex'), 1433 - (batch + 1) / 1000,
            $2::int - sum(nodes) OVER (ORDER BY batch), 5000, 'cpu',
            '{{"project": 1.9, "repair": 12.5, "write": 4.1, "swap": 0.6, "erase": 8.2, "verify": 3.3}}', requests,
-           nodes, features, edges, lost, 1e-15 * (1 + random()), 1.5, 1e-9, 0.05 * random(),
+           nodes, features, edges, 0, lost, 1e-15 * (1 + random()), 1.5, 1e-9, 0.05 * random(),
            CASE repair WHEN 'converged' THEN 1e-10 * random() ELSE 0.01 * random() END, repair,
            CASE repair WHEN 'converged' THEN batch + 1 END, 5, 0.01, committed_at, committed_at + interval '0.1 s'
     FROM ({_OF_BATCHES}) batches
 """
 _BATCHES = f"""
     INSERT INTO batches (id, rank_before, weight_change, coefficient_residual, lost_direction_norm_before,
-        lost_direction_norm_after, factor_method)
+        lost_direction_norm_after, factor_method, nodes_joined, edges_joined, features_joined, labels_joined,
+        directions_gained)
     SELECT md5('batch ' || batch)::uuid, 1433 - batch / 1000, 0.01 + 0.01 * random(), 1e-15,
-           CASE lost WHEN 1 THEN 0.1 END, CASE lost WHEN 1 THEN 1e-15 END, 'downdate'
+           CASE lost WHEN 1 THEN 0.1 END, CASE lost WHEN 1 THEN 1e-15 END, 'downdate',
+           0, 0, 0, 0, 0
     FROM ({_OF_BATCHES}) batches
 """
 _REQUESTS = """

@@ -30,12 +30,21 @@ ANSWERED: dict[str, Any] = {
     "rank_after": 1430,
     "directions_removed": 1,
     "deleted": 2,
+    "joined": None,
+    "rejoined": None,
+    "directions_gained": 0,
+    "nodes_joined": 0,
+    "edges_joined": 0,
+    "features_joined": 0,
+    "labels_joined": 0,
     "injected_norm_before": 0.23,
     "injected_norm_after": 0.0,
     "lost_direction_norm_before": 0.25,
     "lost_direction_norm_after": 1e-17,
     "channel_norm_before": None,
     "channel_norm_after": None,
+    "training_norm_before": None,
+    "training_norm_after": None,
     "span_residual": 3e-15,
     "weight_change": 0.011,
     "distance_bound_start_relative": 3e-12,
@@ -57,11 +66,13 @@ ANSWERED: dict[str, Any] = {
 HEADING = (
     "id,model,status,kind,count,reference,received_at,applied_at,completed_at,failed_at,cancelled_at,due_at,"
     "ended_at,late,handled_at,handled_by,guarantee,repair,explanation,failure,already_deleted_by,batch_id,model_version_before,model_version_after,weights_sha256_before,"
-    "weights_sha256_after,rank_before,rank_after,directions_removed,live_nodes,lost_direction_norm_before,"
+    "weights_sha256_after,rank_before,rank_after,directions_removed,live_nodes,directions_gained,nodes_joined,"
+    "edges_joined,features_joined,labels_joined,lost_direction_norm_before,"
     "lost_direction_norm_after,span_residual,weight_change,distance_bound_start_relative,distance_bound_before,"
     "distance_bound_after,distance_bound_before_relative,distance_bound_after_relative,repair_iterations,"
     "repair_weight_change,repair_version,repair_weights_sha256,repair_tolerance,factor_age_s,coefficient_residual,"
-    "factor_method,device,deleted,injected_norm_before,injected_norm_after,channel_norm_before,channel_norm_after"
+    "factor_method,device,deleted,joined,rejoined,injected_norm_before,injected_norm_after,channel_norm_before,"
+    "channel_norm_after,training_norm_before,training_norm_after"
 )
 [COLUMNS] = csv.reader([HEADING])
 #: Fields of the request alone, or of the batch beside its figures.
@@ -76,7 +87,10 @@ REQUEST = DeletionRequest(
     received_at=datetime(2026, 3, 2, 9, 15, 4, 120000, tzinfo=UTC),
     due_at=datetime(2026, 4, 1, 9, 15, 4, 120000, tzinfo=UTC),
 )
-OF_REQUEST = ("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after")
+OF_REQUEST = (
+    *("deleted", "injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after"),
+    *("training_norm_before", "training_norm_after", "joined", "rejoined"),
+)
 AUDIT = RequestAudit(
     BatchRecord(
         id=UUID(int=1),
@@ -110,7 +124,8 @@ def test_every_figure_has_a_label_of_its_own_and_a_sentence() -> None:
     assert {*ANSWERED, "live_nodes"} - RECEIPT.keys() == {
         *("model_version_before", "model_version_after", "weights_sha256_before", "weights_sha256_after"),
         *("repair_version", "repair_weights_sha256", "distance_bound_before", "distance_bound_after"),
-        *("factor_method", "durations_ms", "device", "live_nodes"),
+        *("factor_method", "durations_ms", "device", "live_nodes", "directions_gained"),
+        *("nodes_joined", "edges_joined", "features_joined", "labels_joined"),
     }
 
 
@@ -126,7 +141,14 @@ def test_the_client_has_every_figure_of_an_answer() -> None:
 
 def test_an_answer_has_every_figure_in_its_place() -> None:
     answered = json.loads(audit_answer(AUDIT, reads_audit=True).model_dump_json())
-    assert answered["batch"] == {"id": str(UUID(int=1)), "requests": 5, "nodes": 9, "features": 1, "edges": 2}
+    assert answered["batch"] == {
+        "id": str(UUID(int=1)),
+        "requests": 5,
+        "nodes": 9,
+        "features": 1,
+        "edges": 2,
+        "labels": 0,
+    }
     known = {name: value for name, value in answered.items() if name in ANSWERED}
     assert list(known.items()) == list(ANSWERED.items())
 

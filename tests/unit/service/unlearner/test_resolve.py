@@ -31,6 +31,7 @@ EARLIER: dict[RequestKind, UUID] = {kind: uuid4() for kind in RequestKind}
 TOMBSTONES: dict[Part, dict[Target, UUID | None]] = {
     Part.NODES: {"6": EARLIER[NODE]},
     Part.FEATURES: {"2": EARLIER[FEATURES]},
+    Part.LABELS: {},
     Part.EDGES: {("0", "1"): EARLIER[EDGE]},
 }
 
@@ -41,7 +42,7 @@ def present() -> CommittedGraph:
     live, featured = np.ones(8, dtype=np.bool_), np.ones(8, dtype=np.bool_)
     live[6] = featured[6] = featured[2] = False
     rows = {node: row for row, node in enumerate(IDS) if live[row]}
-    return CommittedGraph(rows, featured, Edges(sp.csr_array(ring + ring.T), live))
+    return CommittedGraph(rows, featured, featured, Edges(sp.csr_array(ring + ring.T), live))
 
 
 def claim(kind: RequestKind, *subjects: Target) -> DecryptedRequest:
@@ -132,6 +133,7 @@ def test_the_tombstones_asked_for_are_those_of_what_is_missing() -> None:
     assert absent(claimed, present()) == {
         Part.NODES: {"6", "x"},
         Part.FEATURES: {"2", "x"},
+        Part.LABELS: set(),
         Part.EDGES: {("0", "1"), ("5", "6")},
     }
 

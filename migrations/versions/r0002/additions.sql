@@ -1,0 +1,149 @@
+-- Requests by which something joins, and requests that withdraw labels from training.
+
+ALTER TABLE api_keys DROP CONSTRAINT api_keys_scopes_check,
+    ADD CONSTRAINT api_keys_scopes_check CHECK (cardinality(scopes) > 0
+        AND scopes <@ ARRAY['deletions:write', 'deletions:read', 'predictions:read', 'predictions:exact',
+            'audit:read', 'graph:write']::text[]);
+
+ALTER TABLE requests DROP CONSTRAINT requests_kind_check,
+    ADD CONSTRAINT requests_kind_check
+        CHECK (kind IN ('node', 'edge', 'features', 'label', 'addition', 'correction')),
+    DROP CONSTRAINT requests_ciphertext_length,
+    -- The longest entry of a deletion is an edge with its salts. Features are as long as the model has columns.
+    ADD CONSTRAINT requests_ciphertext_length CHECK (octet_length(ciphertext) <=
+        CASE WHEN kind IN ('addition', 'correction') THEN 8388608 ELSE 16384::bigint * (count + 1) END),
+    DROP CONSTRAINT requests_commitments_check,
+    -- An addition names nodes and edges.
+    ADD CONSTRAINT requests_commitments_check CHECK (octet_length(reference_commitment) = 32
+        AND octet_length(subject_commitments) % 32 = 0 AND octet_length(subject_commitments) BETWEEN
+            count * CASE kind WHEN 'edge' THEN 64 ELSE 32 END
+            AND count * CASE WHEN kind IN ('edge', 'addition') THEN 64 ELSE 32 END);
+
+ALTER TABLE refused_requests DROP CONSTRAINT refused_requests_kind_check,
+    ADD CONSTRAINT refused_requests_kind_check
+        CHECK (kind IN ('node', 'edge', 'features', 'label', 'addition', 'correction'));
+
+ALTER TABLE tombstones DROP CONSTRAINT tombstones_kind_check,
+    ADD CONSTRAINT tombstones_kind_check CHECK (kind IN ('node', 'edge', 'features', 'label')),
+    -- The request by which the deleted one joined again: the tombstone is void until a later request deletes it anew.
+    ADD COLUMN rejoined_by uuid REFERENCES requests (id);
+
+ALTER TABLE request_audits DROP CONSTRAINT request_audits_deleted_check,
+    ADD COLUMN training_norm_before figure,
+    ADD COLUMN training_norm_after figure,
+    ADD COLUMN joined integer CHECK (joined >= 0),
+    ADD COLUMN rejoined integer CHECK (rejoined >= 0),
+    ADD CONSTRAINT request_audits_deleted_check CHECK (deleted >= 0 AND deleted + coalesce(joined, 0) > 0);
+
+ALTER TABLE versions ADD COLUMN deleted_labels integer DEFAULT 0 NOT NULL CHECK (deleted_labels >= 0);
+
+ALTER TABLE versions ALTER COLUMN deleted_labels DROP DEFAULT;
+
+ALTER TABLE batches DROP CONSTRAINT batches_factor_method_check,
+    ADD CONSTRAINT batches_factor_method_check
+        CHECK (factor_method IN ('none', 'decompose', 'downdate', 'refactorise', 'update', 'rescale')),
+    ADD COLUMN nodes_joined integer DEFAULT 0 NOT NULL CHECK (nodes_joined >= 0),
+    ADD COLUMN edges_joined integer DEFAULT 0 NOT NULL CHECK (edges_joined >= 0),
+    ADD COLUMN features_joined integer DEFAULT 0 NOT NULL CHECK (features_joined >= 0),
+    ADD COLUMN labels_joined integer DEFAULT 0 NOT NULL CHECK (labels_joined >= 0),
+    ADD COLUMN directions_gained integer DEFAULT 0 NOT NULL CHECK (directions_gained >= 0);
+
+ALTER TABLE batches ALTER COLUMN nodes_joined DROP DEFAULT, ALTER COLUMN edges_joined DROP DEFAULT,
+    ALTER COLUMN features_joined DROP DEFAULT, ALTER COLUMN labels_joined DROP DEFAULT,
+    ALTER COLUMN directions_gained DROP DEFAULT;
+
+-- The keyed hashes of nodes that an unfinished addition names: they may be deleted before they are in the graph.
+CREATE TABLE queued_joins (
+    hash bytea NOT NULL CHECK (octet_length(hash) = 32),
+    request_id uuid NOT NULL REFERENCES requests (id) ON DELETE CASCADE,
+    model text NOT NULL,
+    key_number smallint NOT NULL CHECK (key_number > 0),
+    PRIMARY KEY (hash, request_id),
+    CONSTRAINT queued_joins_model_length CHECK (char_length(model) <= 512)
+);
+
+CREATE INDEX queued_joins_request ON queued_joins (request_id);
+
+CREATE FUNCTION requests_join_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM queued_joins WHERE request_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+
+-- A failed one may be tried again while its content is kept.
+CREATE TRIGGER requests_join_ended AFTER UPDATE OF status, ciphertext ON requests
+    FOR EACH ROW WHEN (NEW.kind = 'addition'
+        AND (NEW.status IN ('applied', 'completed', 'cancelled') OR NEW.ciphertext IS NULL))
+    EXECUTE FUNCTION requests_join_ended();
+
+-- The scope that an API key needs for a request: a process of the api changes no request but by these functions.
+CREATE FUNCTION request_scope(asked uuid) RETURNS text LANGUAGE sql STABLE
+    RETURN coalesce((SELECT CASE WHEN kind IN ('addition', 'correction') THEN 'graph:write' END
+        FROM requests WHERE id = asked), 'deletions:write');
+
+CREATE OR REPLACE FUNCTION request_cancel(asked uuid, of_key uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT api_key_may(of_key, ARRAY[request_scope(asked)]) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE requests SET status = 'cancelled', cancelled_at = now(), ciphertext = NULL, subject_commitments = NULL,
+        reference_commitment = NULL
+    WHERE id = asked AND status = 'queued' AND batch_id IS NULL AND taken_at IS NULL
+        AND (api_key_id = of_key OR api_key_may(of_key, '{audit:read}'));
+    IF FOUND THEN
+        DELETE FROM outbox WHERE request_id = asked;
+        RETURN true;
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION request_retry(asked uuid, of_key uuid) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT api_key_may(of_key, ARRAY[request_scope(asked), 'audit:read']) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE requests SET status = 'queued', failed_at = NULL, failure = NULL, swept_at = NULL, taken_at = NULL
+    WHERE id = asked AND status = 'failed' AND ciphertext IS NOT NULL;
+    IF FOUND THEN
+        INSERT INTO outbox (request_id, model) SELECT id, model FROM requests WHERE id = asked ON CONFLICT DO NOTHING;
+        RETURN true;
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION request_handle(asked uuid, of_key uuid, why text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT api_key_may(of_key, ARRAY[request_scope(asked), 'audit:read']) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE requests SET handled_at = now(), ciphertext = NULL
+    WHERE id = asked AND status = 'failed' AND handled_at IS NULL;
+    IF FOUND THEN
+        INSERT INTO decisions (request_id, type, reason, api_key_id) VALUES (asked, 'handled', why, of_key);
+        PERFORM pg_notify('lethe_decisions', '');
+        RETURN true;
+    END IF;
+    RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION request_extend(asked uuid, of_key uuid, until timestamptz, why text) RETURNS boolean
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT api_key_may(of_key, ARRAY[request_scope(asked), 'audit:read']) THEN
+        RETURN NULL;
+    END IF;
+    UPDATE requests SET due_at = until
+    WHERE id = asked AND ended_at IS NULL AND due_at >= now() AND due_at < until;
+    IF FOUND THEN
+        INSERT INTO decisions (request_id, type, reason, due_at, api_key_id)
+            VALUES (asked, 'extended', why, until, of_key);
+        PERFORM pg_notify('lethe_decisions', '');
+        RETURN true;
+    END IF;
+    RETURN false;
+END
+$$;
