@@ -38,7 +38,7 @@ class Targets:
     #: Hex salt of the reference, or None when the request has no reference.
     reference_salt: str | None = None
     #: What each of the nodes gets, by external id; of an addition or a correction alone.
-    content: Mapping[str, NodeContent] = field(default_factory=dict)
+    content: Mapping[str, NodeContent] = field(default_factory=dict, hash=False)
 
     @property
     def named(self) -> tuple[Target, ...]:

@@ -241,7 +241,7 @@ def test_features_leave_their_nodes_and_what_was_gone_is_counted() -> None:
 @pytest.mark.parametrize("kind", list(RequestKind))
 @pytest.mark.parametrize("repair", list(RepairStatus))
 def test_the_guarantee_is_retrained_exactly_when_the_repair_converged(kind: RequestKind, repair: RepairStatus) -> None:
-    otherwise = Guarantee.GRAPH_ONLY if kind is RequestKind.EDGE else Guarantee.SPAN
+    otherwise = Guarantee.SPAN if kind in (RequestKind.NODE, RequestKind.FEATURES) else Guarantee.GRAPH_ONLY
     converged = repair is RepairStatus.CONVERGED
     assert guarantee(repair, kind) is (Guarantee.RETRAINED if converged else otherwise)
 

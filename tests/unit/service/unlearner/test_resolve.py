@@ -143,7 +143,7 @@ SUBJECTS: dict[Names, list[Target]] = {
     Names.EDGES: [(min(a, b), max(a, b)) for a, b in zip(IDS, [*IDS[1:], IDS[0]], strict=True)],
 }
 REQUESTS = st.lists(
-    st.sampled_from(list(RequestKind)).flatmap(
+    st.sampled_from([NODE, FEATURES, EDGE]).flatmap(
         lambda kind: st.lists(st.sampled_from(SUBJECTS[kind.rules.names]), min_size=1, max_size=4, unique=True).map(
             lambda subjects: claim(kind, *subjects)
         )
