@@ -231,7 +231,8 @@ FIGURES: Mapping[str, Figure] = {
     "labels_joined": Figure("Labels corrected", "Nodes whose labels the batch replaced.", 0),
     "injected_norm_before": _norm(
         "Weight on these nodes before",
-        "What the model had learned from these nodes alone: weight of an infinitesimal feature that only they carry.",
+        "What the model had learned from these nodes alone: weight, relative to its size, of an "
+        "infinitesimal feature that only they carry.",
         0.23,
     ),
     "injected_norm_after": _norm(
@@ -352,7 +353,7 @@ FIGURES: Mapping[str, Figure] = {
         "Promised epsilon",
         "How much better than by guessing unlearned weights may be distinguished from retrained ones.",
     ),
-    "publication_delta": _promise("Promised delta", "Probability that epsilon is exceeded."),
+    "publication_delta": _promise("Promised delta", "How far a probability may exceed what epsilon allows."),
     "publications_planned": _promise(
         "Publications planned", "Number of versions after a deletion for which the promise holds."
     ),

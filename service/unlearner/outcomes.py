@@ -37,8 +37,8 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
-            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
-            "weights converge to."
+            f"for up to {record.factor_age_s:g} s after it. It is never written to disk and does not influence what "
+            "the weights converge to."
         )
     if deleted < named:
         rest = named - deleted
