@@ -223,7 +223,7 @@ FIGURES: Mapping[str, Figure] = {
     "joined": _joined(
         "Joined for this request", "Nodes and edges that joined for this request, or nodes that were corrected."
     ),
-    "rejoined": _joined("Of those deleted before", "Nodes and edges among them that an earlier request had deleted."),
+    "rejoined": _joined("Deleted before", "Nodes and edges among them that an earlier request had deleted."),
     "directions_gained": Figure("Directions gained", "Directions that only what joined in the batch supports.", 0),
     "nodes_joined": Figure("Nodes added", "Nodes that joined the graph with the batch.", 0),
     "edges_joined": Figure("Edges added", "Edges that joined the graph with the batch.", 0),
