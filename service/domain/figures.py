@@ -220,8 +220,9 @@ FIGURES: Mapping[str, Figure] = {
         "Nodes or edges deleted for this request. Any others that it names were already gone.",
         2,
     ),
-    "joined": _joined(
-        "Joined for this request", "Nodes and edges that joined for this request, or nodes that were corrected."
+    "joined": _joined("Joined for this request", "Nodes and edges added, or nodes corrected, for this request."),
+    "rejoined": _joined(
+        "Rejoined after a deletion", "Nodes and edges that rejoined after an earlier request had deleted them."
     ),
     "rejoined": _joined("Deleted before", "Nodes and edges among them that an earlier request had deleted."),
     "directions_gained": Figure("Directions gained", "Directions that only what joined in the batch supports.", 0),

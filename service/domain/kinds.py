@@ -152,7 +152,7 @@ RULES: dict[RequestKind, Rules] = {
         label="Edges",
         meaning="Single connections; their ends stay.",
         explanation="The deleted edges have left the graph, the degrees and every prediction. An edge carries no "
-        "feature, so this asked nothing of the projection and there are no norms to give.",
+        "feature, so the projection had nothing to do and there are no norms to report.",
         applied="The edges left the graph and every prediction.",
         erased="Edges",
         plain=("one link between two records", "{count} links between records"),

@@ -122,10 +122,10 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 GUARANTEES = {
     Guarantee.SPAN: (
         "The weights lie in the span of the remaining nodes' features. They are not those of a model retrained without "
-        "what was deleted, and may still carry what training learned from it."
+        "the deleted data, and may still carry what training learned from it."
     ),
     Guarantee.RETRAINED: (
-        "The weights are those of a model retrained without what was deleted, up to the distance that the bound states."
+        "The weights are those of a model retrained without the deleted data, up to the distance that the bound states."
     ),
     Guarantee.GRAPH_ONLY: (
         "The deleted data has left the graph. The weights were trained with it, and are not those of a model retrained "
@@ -150,8 +150,8 @@ IN_PLAIN_WORDS = {
 NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."
 #: The same if the earlier request is unknown.
 NOTHING_LEFT_UNKNOWN = (
-    "Everything that this request names had already been deleted. Only a receipt of that time says what was done: the "
-    "database was restored from an older backup."
+    "Everything that this request names had already been deleted. Only a receipt from that time says what was done: "
+    "the database was restored from an older backup."
 )
 
 

@@ -201,7 +201,7 @@ def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -
 
 def test_of_an_edge_the_graph_alone_forgets_until_a_repair_has_ended() -> None:
     never = said(RECORD, RequestKind.EDGE)
-    assert "asked nothing of the projection and there are no norms to give" in never
+    assert "the projection had nothing to do and there are no norms to report" in never
     assert "Only the graph has forgotten the edges, and the weights are not those of retraining" in never
     pending = said(replace(RECORD, repair=RepairStatus.PENDING), RequestKind.EDGE)
     assert "only the graph has forgotten the edges so far" in pending
