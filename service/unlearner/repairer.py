@@ -141,8 +141,8 @@ class Repairer:
     async def keep_promise(self) -> None:
         """Start a session: if the weights do not keep the current promise, publish a version that does.
 
-        They are repaired as far as needed, before any deletion. Raises NotPublishable if that failed, and Unavailable,
-        LeaseLost and WorkersLost.
+        The weights are repaired as far as needed, before any deletion. Raises NotPublishable if that failed, and
+        Unavailable, LeaseLost and WorkersLost.
         """
         resident, context = self._writer.resident, self._context
         if context.placement.promise is None:
