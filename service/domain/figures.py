@@ -221,11 +221,8 @@ FIGURES: Mapping[str, Figure] = {
         2,
     ),
     "joined": _joined("Joined for this request", "Nodes and edges added, or nodes corrected, for this request."),
-    "rejoined": _joined(
-        "Rejoined after a deletion", "Nodes and edges that rejoined after an earlier request had deleted them."
-    ),
-    "rejoined": _joined("Deleted before", "Nodes and edges among them that an earlier request had deleted."),
-    "directions_gained": Figure("Directions gained", "Directions that only what joined in the batch supports.", 0),
+    "rejoined": _joined("Deleted before", "Joined nodes and edges that an earlier request had deleted."),
+    "directions_gained": Figure("Directions gained", "Directions that only rows added by the batch support.", 0),
     "nodes_joined": Figure("Nodes added", "Nodes that joined the graph with the batch.", 0),
     "edges_joined": Figure("Edges added", "Edges that joined the graph with the batch.", 0),
     "features_joined": Figure("Features corrected", "Nodes whose features the batch replaced.", 0),

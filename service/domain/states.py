@@ -165,12 +165,12 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
     return (
         "Everything published about this model's weights, predictions included, is computed from weights with noise. "
         f"Nobody who sees all of it, for {planned:,} versions after a deletion, can tell whether the deleted data was "
-        f"unlearned or never was in the training, except with a stated advantage: right in at most {success:g} % of "
-        f"cases, where guessing is right in 50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was "
-        "deleted, nor when, nor what "
-        "retraining without them reveals by itself. It does not cover versions from before it was turned on, nor parts "
-        "of the model that were fixed earlier and do not change. The audit describes the weights without noise: "
-        "publishing it would undo this. A later setting can promise less, or nothing, for earlier deletions as well."
+        f"unlearned or was never in the training data, except with a stated advantage: right in at most {success:g} % "
+        f"of cases, where guessing is right in 50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was "
+        "deleted, nor when, nor what retraining without them reveals by itself. It does not cover versions published "
+        "before it was turned on, nor parts of the model that were fixed earlier and do not change. The audit "
+        "describes the weights without noise: publishing it would undo this. A later setting can promise less, or "
+        "nothing, for earlier deletions as well."
     )
 
 
