@@ -23,7 +23,9 @@ SPECS = {
     "softmax": ModelSpec(combine=Combine.CONCAT),
     "ovr": ModelSpec(loss=LossKind.OVR, combine=Combine.CONCAT, label_hops=2),
     "squared": ModelSpec(loss=LossKind.SQUARED, hops=1, regularization=1e-3),
-    "squared, fewer rows than columns": ModelSpec(loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5, regularization=1e-3),
+    "squared, fewer rows than columns": ModelSpec(
+        loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5, regularization=1e-3
+    ),
 }
 #: A specification, and whether products use H itself.
 CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]
