@@ -189,7 +189,7 @@ class LogSigner:
         """Sign leaves that lack a checkpoint; return the signed size. Raises as `run`, and Unavailable."""
         async with transaction(self._engine) as connection:
             checkpoint = await CheckpointRepository(connection).sign(self._keys)
-        self._metrics.log_signed(checkpoint.size)
+        self._metrics.log_signed.set(checkpoint.size)
         return checkpoint.size
 
     async def _run(self) -> None:

@@ -200,7 +200,7 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
 
     assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
     metrics.model(version=3, live_nodes=5, residuals_too_large=False)
-    metrics.drills_left(1)
+    metrics.drill_cohorts.set(1)
     assert known(of_model) == of_model
     metrics.no_model()
     assert known(of_model) == []
@@ -241,8 +241,10 @@ def test_a_batch_shows_in_the_metrics() -> None:
     metrics.reached(RequestStatus.COMPLETED, 0.2)
     metrics.model(version=1, live_nodes=97, residuals_too_large=True)
     metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
-    metrics.pending(4)
-    metrics.undelivered(waiting=3, oldest_s=71.5, given_up=2)
+    metrics.pending_repairs.set(4)
+    metrics.webhooks_waiting.set(3)
+    metrics.webhooks_oldest.set(71.5)
+    metrics.webhooks_given_up.set(2)
 
     shown = generate_latest(registry).decode()
     for expected in (
