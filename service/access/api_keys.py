@@ -66,11 +66,6 @@ class ApiKeyRepository:
             return None
         return api_key(row)
 
-    async def get(self, key_id: UUID) -> ApiKey | None:
-        """Return the key with this id, revoked or not; None when unknown."""
-        row = (await self._conn.execute(select(ApiKeyRow.__table__).where(ApiKeyRow.id == key_id))).one_or_none()
-        return None if row is None else api_key(row)
-
     async def list(self) -> builtins.list[ApiKey]:
         """Return all keys, oldest first, including revoked ones."""
         query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
@@ -110,15 +105,8 @@ _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
 
 
-@dataclass(frozen=True)
-class FirstKey:
-    """A key that was just generated; its text is stored nowhere."""
-
-    text: str
-
-
-async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> FirstKey | None:
-    """Ensure that a key with all scopes exists; return it only if this call generated it.
+async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> str | None:
+    """Ensure that a key with all scopes exists; return its text only if this call generated it.
 
     If LETHE_ADMIN_KEY is set, that key becomes valid and replaces the one set before. If it is unset and the database
     has no valid key, a key is generated.
@@ -143,7 +131,7 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             except Conflict:
                 # Another process that started at the same moment created one.
                 return None
-            return FirstKey(made.text)
+            return made.text
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
         found = await keys.find_by_hash(chosen_hash)
         for key in valid:

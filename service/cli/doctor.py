@@ -96,18 +96,15 @@ def _everything(settings: Settings) -> Sequence[Finding]:
 async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:
     from service.cli import server_findings
     from service.db.roles import API_ROLE, UNLEARNER_ROLE
-    from service.processes.private_servers import running_servers
+    from service.processes.private_servers import running_servers, with_private
 
     private = running_servers(settings.home) if facts is not None else None
-    database_url = settings.database_url or (private.database_url if private else None)
-    redis_url = settings.redis_url or (private.redis_url if private else None)
-    logins = {
-        API_ROLE: settings.api_database_url or (private.api_database_url if private else None),
-        UNLEARNER_ROLE: settings.unlearner_database_url or (private.unlearner_database_url if private else None),
-    }
+    if private is not None:
+        settings = with_private(settings, private)
+    logins = {API_ROLE: settings.api_database_url, UNLEARNER_ROLE: settings.unlearner_database_url}
     return [
-        *await server_findings.postgres(database_url, settings.home / "keys"),
-        *[await server_findings.login(url, role) for role, url in logins.items() if database_url is not None],
-        await server_findings.redis(redis_url),
+        *await server_findings.postgres(settings.database_url, settings.home / "keys"),
+        *[await server_findings.login(url, role) for role, url in logins.items() if settings.database_url is not None],
+        await server_findings.redis(settings.redis_url),
         *server_findings.service(facts),
     ]
