@@ -12,12 +12,11 @@ from uuid import UUID, uuid4
 from pydantic import SecretStr
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.tables import ApiKeyRow
-from service.db.transactions import transaction
+from service.db.transactions import Repository, transaction
 from service.domain.addresses import is_loopback
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
@@ -39,11 +38,8 @@ def new_api_key() -> NewApiKey:
     return NewApiKey(id=key_id, text=f"lethe_{key_id.hex[:8]}_{secrets.token_urlsafe(32)}")
 
 
-class ApiKeyRepository:
+class ApiKeyRepository(Repository):
     """The table `api_keys` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def create(self, key_id: UUID, name: str, scopes: Collection[Scope], key_hash: bytes) -> ApiKey:
         """Record a key. Raises `Conflict` when an unrevoked key has the name, or this key already exists."""
