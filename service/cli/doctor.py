@@ -67,7 +67,8 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
     [bold]./lethe doctor --role unlearner[/bold]
     """
     settings = settings_of(home)
-    found = _unlearners(settings) if role else _everything(settings)
+    timeout_s = settings.readiness_timeout_s
+    found = asyncio.run(unlearners(settings.home, timeout_s)) if role else _everything(settings)
     rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
     wrong = [one for one in found if one.ok is False]
     print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
@@ -75,10 +76,6 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
         stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
     if wrong:
         raise typer.Exit(ExitStatus.FAILED)
-
-
-def _unlearners(settings: Settings) -> Sequence[Finding]:
-    return asyncio.run(unlearners(settings.home, settings.readiness_timeout_s))
 
 
 def _everything(settings: Settings) -> Sequence[Finding]:
