@@ -20,6 +20,7 @@ from service.access.keyring import Keyring
 from service.access.own_slots import OwnSlots, ReservedKey
 from service.access.request_keys import NotDecrypted, RequestKeys, decrypt, encrypt
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, Targets
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
@@ -112,13 +113,15 @@ class Intake:
         check_body(earlier.request.id, earlier.body_digest, body_digest)
         return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
-    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+    async def cancel(
+        self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False, kind: RequestKind | None = None
+    ) -> DeletionRequest:
         """Cancel a queued request for the holder of an API key; the unlearner then destroys the request's own key.
 
         Raises `NotFound`, `Conflict`, `Unauthenticated`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only)
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only, kind=kind)
         failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
