@@ -38,8 +38,7 @@ _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 #: A column's number, from 0, as the name of a member.
 _Column = Annotated[str, StringConstraints(strict=True, pattern="^(0|[1-9][0-9]{0,8})$")]
 _Features = Annotated[
-    Annotated[list[_Number], Field(fail_fast=True), Tag("dense")]
-    | Annotated[dict[_Column, _Number], Tag("by_column")],
+    Annotated[list[_Number], Field(fail_fast=True), Tag("dense")] | Annotated[dict[_Column, _Number], Tag("by_column")],
     Discriminator(_layout),
 ]
 _Label = Annotated[
@@ -97,7 +96,7 @@ class CorrectedNode(_Node):
     @model_validator(mode="after")
     def _corrects(self) -> Self:
         if self.features is None and self.label is None:
-            raise PydanticCustomError("no_correction", "must have `features`, `label` or both")
+            raise PydanticCustomError("empty_request", "must have `features`, `label` or both")
         return self
 
 
@@ -142,7 +141,7 @@ class AdditionBody(RequestBody):
     @model_validator(mode="after")
     def _adds(self) -> Self:
         if not self.nodes and not self.edges:
-            raise PydanticCustomError("nothing_to_add", "must name at least one node or edge")
+            raise PydanticCustomError("empty_request", "must name at least one node or edge")
         return self
 
 

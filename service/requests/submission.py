@@ -31,7 +31,14 @@ from service.errors import (
 )
 from service.log.commitments import GivenSalts, nodes_of, salted
 from service.requests.callers import SaltUsed
-from service.requests.deletable import Deletions, PublicNodes, UnknownTargets, deleted_earlier, require_deletable
+from service.requests.deletable import (
+    Deletions,
+    NeedsRepair,
+    PublicNodes,
+    UnknownTargets,
+    deleted_earlier,
+    require_deletable,
+)
 from service.requests.intake import Accepted, NewRequest
 from service.requests.joinable import DeletedNodes, KnownEdges, KnownNodes, require_fitting, require_joinable
 from service.requests.schemas import RequestBody
@@ -141,6 +148,8 @@ async def submit(
     subjects = body.named
     content = body.content
     _check(deletions, subjects)
+    if kind is RequestKind.LABEL and not deletions.repairs:
+        raise NeedsRepair(deletions.model)
     given = None if body.salts is None else GivenSalts(body.salts.nodes, body.salts.reference)
     if given is not None:
         _check_salts(subjects, body.reference, given)
@@ -180,8 +189,9 @@ async def submit(
         await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     except (SaltUsed, QueueFull) as refusal:
-        # Only existing targets get this far. A used salt would reveal them at no risk, so it counts as an attempt.
-        if not may_know:
+        # Only existing targets of deletions get this far. A used salt would reveal them at no risk, so it counts as an
+        # attempt.
+        if not may_know and not kind.rules.joins:
             await deletions.limits.failed(PROBES, str(caller.id))
             await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise

@@ -16,6 +16,7 @@ from service.db.transactions import transaction
 from service.domain.kinds import DELETIONS, Part, RequestKind, Target, removing
 from service.domain.records import Tombstone
 from service.predictions.reader import offload
+from service.requests.queued_joins import QueuedJoins
 
 _COLUMNS = (TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id)
 
@@ -62,7 +63,7 @@ class TombstoneRepository:
         """
         if not hashes:
             return {}
-        query = select(TombstoneRow.hash, TombstoneRow.request_id)
+        query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.rejoined_by.is_(None))
         query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
@@ -108,6 +109,20 @@ class TombstoneLookup:
         async with transaction(self._engine) as connection:
             found = await TombstoneRepository(connection).find(by_hash)
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
+
+    async def states(self, nodes: Sequence[str]) -> tuple[dict[Target, UUID | None], set[Target]]:
+        """Return the deleted ones of `nodes`, like `find`, and those that an unfinished addition names.
+
+        Raises Unavailable.
+        """
+        if not nodes:
+            return {}, set()
+        by_hash = await offload(len(nodes), lambda: self._keyring.tombstone_hashes(self._model, Part.NODES, nodes))
+        async with transaction(self._engine) as connection:
+            deleted = await TombstoneRepository(connection).find(by_hash)
+            joining = await QueuedJoins(connection).find(by_hash)
+        by_node = {by_hash[digest]: request_id for digest, request_id in deleted.items()}
+        return by_node, {by_hash[digest] for digest in joining}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
         """Return those `nodes` that were deleted, like `find`. Raises Unavailable."""
