@@ -36,7 +36,8 @@ async def stored(api: Api, request_id: str) -> Targets:
     async with transaction(api.engine) as connection:
         [request] = await RequestRepository(connection).queued(api.services.model, [UUID(request_id)])
     key = api.request_keys.get(request.id, request.key_slot)
-    assert key is not None and request.ciphertext is not None
+    assert key is not None
+    assert request.ciphertext is not None
     return decrypt(request.ciphertext, key, request.id)
 
 

@@ -272,17 +272,8 @@ async def serving(
                 reader=reader,
                 model_info=_info,
                 deletions=Deletions(
-                    model,
-                    engine,
-                    reader,
-                    tombstones,
-                    keyring,
-                    intake,
-                    limits,
-                    metrics,
-                    most,
-                    repairs=configured.repair == "always",
-                ),  # fmt: skip
+                    model, engine, reader, tombstones, keyring, intake, limits, metrics, most, _repairs(configured)
+                ),
                 drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
                 exposition=Exposition(registry, "api-0", home / "run" / "metrics"),
@@ -324,6 +315,10 @@ def ring(count: int) -> sp.csr_array:
     """Return a ring: each node is joined to the next, and the last to the first."""
     forward = np.roll(np.eye(count), 1, axis=1)
     return sp.csr_array(forward + forward.T)
+
+
+def _repairs(settings: Settings) -> bool:
+    return settings.repair == "always"
 
 
 async def _info() -> ModelInfo:
