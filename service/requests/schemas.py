@@ -113,12 +113,10 @@ class EdgesBody(_Deletion):
 
 _BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
 
-#: Not yet those that withdraw labels.
-_KINDS = tuple(kind for kind in DELETIONS if kind is not RequestKind.LABEL)
 #: Example bodies offered in /docs.
 EXAMPLES: dict[str, Any] = {
     kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
-    for kind in _KINDS
+    for kind in DELETIONS
 }
 
 
@@ -136,7 +134,7 @@ def _body_of(kind: RequestKind) -> type[_Deletion]:
 if TYPE_CHECKING:
     DeletionBody = NodesBody | EdgesBody
 else:
-    DeletionBody = Annotated[reduce(or_, map(_body_of, _KINDS)), Field(discriminator="kind")]
+    DeletionBody = Annotated[reduce(or_, map(_body_of, DELETIONS)), Field(discriminator="kind")]
 
 
 def _not_blank(text: str) -> str:
