@@ -256,7 +256,7 @@ def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
         raise InvalidRequest("An id is not valid Unicode text.", "Remove the unpaired surrogate from it.") from None
     if targets.content and len(plain) > _MOST_CONTENT_BYTES:
         raise BodyTooLarge(
-            f"What the request says of its nodes takes {len(plain)} bytes, of at most {_MOST_CONTENT_BYTES}.",
+            f"The features and labels of the request take {len(plain)} bytes, of at most {_MOST_CONTENT_BYTES}.",
             "Split it into several requests.",
         )
     nonce = os.urandom(_NONCE_BYTES)

@@ -1,4 +1,4 @@
-"""Request bodies of the deletion routes, and what all requests may say of themselves."""
+"""Request bodies of the deletion routes, and the base of all request bodies."""
 
 import re
 from abc import abstractmethod
@@ -46,7 +46,7 @@ class SaltsBody(Known):
 
 
 class RequestBody(Known):
-    """What every request may say of itself."""
+    """Members that every request may have."""
 
     model_config = ConfigDict(strict=True)
 
