@@ -1,6 +1,7 @@
 """`lethe delete`, `handle`, `extend`, `retry` and `drill`: send deletion requests and decide on failed or open ones."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -65,18 +66,14 @@ def command(
     named = list(dict.fromkeys([*(names or []), *(read_lines(file) if file else [])]))
     if not named:
         raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
+    edges = list(dict.fromkeys(map(_pair, named))) if RequestKind(kind).rules.names is Names.EDGES else []
     manner = Manner(salts, wait, timeout, as_json)
     with connect(url, key, home) as client:
-        if RequestKind(kind).rules.names is Names.EDGES:
-            edges = list(dict.fromkeys(map(_pair, named)))
-            send(
-                client,
-                edges,
-                lambda part: client.request_deletion(kind=kind, edges=part, reference=reference),
-                manner,
-            )
+        ask = partial(client.request_deletion, kind=kind, reference=reference)
+        if edges:
+            send(client, edges, lambda part: ask(edges=part), manner)
         else:
-            send(client, named, lambda part: client.request_deletion(part, kind=kind, reference=reference), manner)
+            send(client, named, ask, manner)
 
 
 def _pair(text: str) -> tuple[str, str]:

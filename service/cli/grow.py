@@ -138,6 +138,8 @@ def correct(
         raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
     if not lines:
         raise typer.BadParameter("Give a node, or --file.", param_hint="NODE")
+    if empty := [each.id for each in lines if each.features is None and each.label is None]:
+        raise typer.BadParameter(f"{empty[0]!r} has neither features nor a label.", param_hint="--features")
     items = [Correction(each.id, each.features, each.label) for each in lines]
     with connect(url, key, home) as client:
         send(
