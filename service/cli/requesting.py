@@ -120,13 +120,8 @@ def _file_of(salts: Path | None, earlier: int) -> Path | None:
 
 
 def _print_accepted(accepted: Accepted, file: Path | None, as_json: bool) -> None:
-    kind = RequestKind(accepted.kind)
-    rules = kind.rules
-    nouns = (
-        ("node or edge", "nodes and edges") if kind is RequestKind.ADDITION else (rules.names.one, rules.names.value)
-    )
-    counted = plural(accepted.count, *nouns)
-    print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {rules.asked(counted).removeprefix('the ')}")
+    listed = RequestKind(accepted.kind).rules.asked(accepted.count).removeprefix("the ")
+    print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {listed}")
     for name, earlier in accepted.already_deleted.items():
         by = f" by request {earlier}" if earlier else ""
         note(f"{name}: already deleted{by}.")

@@ -32,7 +32,7 @@ def test_a_node_is_added_with_its_neighbours(lethe: CommandLine, stub: LetheStub
     ran = lethe("add", "anna", "--features", row, "--label", "2", "--edge", "12", "--edge", "57", "--rejoin")
     node = {"id": "anna", "features": {"3": 1.0, "17": 0.5}, "label": "2", "rejoin": True}
     assert bodies(stub) == [{"nodes": [node], "edges": [["12", "anna"], ["57", "anna"]]}]
-    assert (ran.status, ran.stdout) == (0, "r1 queued: 2 nodes and edges\n")
+    assert (ran.status, ran.stdout) == (0, "r1 queued: 2 new nodes and edges\n")
     assert "anna  5f1d" in ran.stderr
 
 
@@ -78,7 +78,7 @@ def test_a_correction_sends_what_is_replaced_and_nothing_else(
     lethe: CommandLine, stub: LetheStub, tmp_path: Path
 ) -> None:
     stub.answers["POST", "/corrections"] = accepted(kind="correction", count=1)
-    assert lethe("correct", "12", "--label", "3").stdout == "r1 queued: 1 node\n"
+    assert lethe("correct", "12", "--label", "3").stdout == "r1 queued: 1 corrected node\n"
     file = tmp_path / "corrected.jsonl"
     file.write_text('{"id": "12", "features": {"3": 1}}\n{"id": "57", "label": [1.5]}\n')
     assert lethe("correct", "--file", file).status == 0
