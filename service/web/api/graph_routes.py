@@ -32,8 +32,8 @@ async def request_addition(
 ) -> Response:
     """Accept an addition. Once this returns 202, the request is durable; follow it at `links.self`.
 
-    The nodes are predicted from `applied` on, and those with a label are trained on. In a batch, whatever leaves the
-    graph leaves first; then everything joins. A deletion beats an addition of the same node that is still queued.
+    The nodes are predicted from `applied` on, and those with a label are trained on. In a batch, everything that leaves
+    the graph leaves first; then everything joins. A deletion beats an addition of the same node that is still queued.
 
     A key with deletions:read is refused by name if a node or edge is in the graph, or if a node was deleted. For any
     other key, the request is accepted, and fails when it is its turn.
