@@ -105,6 +105,7 @@ def test_several_come_to_what_one_comes_to_on_cora(
     compare(lethe_start, model, tmp_path, nodes, workers, repair=repair)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_missed_and_taken_in_again(
     small_model: Path, tmp_path: Path, lethe_start: Start
 ) -> None:
@@ -163,3 +164,4 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
             assert 'lethe_workers_wanted{process="unlearner"} 2.0' in figures
         assert api.delete(["1"]).status == "completed"
         until_together(api, 1, of=2)
+        assert api.delete(["2"]).status == "completed"
