@@ -3,6 +3,7 @@
 Fixtures import slow modules themselves, so that `./lethe test FILE` starts as fast as FILE does.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -56,6 +57,11 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 
         settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from searching in every test what was imported for all of them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

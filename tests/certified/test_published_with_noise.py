@@ -98,7 +98,8 @@ async def assert_the_export_opens_every_commitment_and_shows_one_that_does_not_o
     report = verify_export(lines, keys)
     assert report.is_good, report.findings
     opened = [line for line in lines if "opening" in line]
-    assert len(opened) == 5
+    # Applied, repaired and completed, of each of two versions.
+    assert len(opened) == 6
     opened[1]["opening"]["figures"]["weight_change"] = 0.5
     changed = verify_export(lines, keys)
     assert [fault.what for fault in changed.findings] == ["the figures that it commits to were removed or changed"]
