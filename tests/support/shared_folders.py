@@ -14,8 +14,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFileOrFolder(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in _FOLDERS if nodeid.startswith(folder)), super()._split_scope(nodeid))
-
-    return ByFileOrFolder(config, log)
+    scheduler = LoadFileScheduling(config, log)
+    of_file = scheduler._split_scope
+    scheduler._split_scope = lambda test: next(filter(test.startswith, _FOLDERS), None) or of_file(test)
+    return scheduler
