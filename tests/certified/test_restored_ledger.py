@@ -58,6 +58,7 @@ def model_once(site: Site, version: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_recovery_counts_what_only_one_of_the_two_knows(published: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     published.delete(node_body("3"))
     earlier = published.moment()
