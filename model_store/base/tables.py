@@ -2,7 +2,8 @@
 
 | table | a slot is | arrays |
 | --- | --- | --- |
-| nodes | a row | labels, masks (bits: training, validation, test, public), id_bytes (length of the id); targets, real |
+| nodes | a row | id_bytes (length of the id) |
+| labels | a row | labels, masks (bits: training, validation, test, public); targets, real |
 | layout | a row | id_slots (how many slots the id takes in `ids`); never blanked |
 | ids | 16 bytes of an id | utf8 |
 | features | a row when dense, a stored value when sparse | values; rows, columns, values |
@@ -11,7 +12,7 @@
 | label_beta | a row of one label block, block after block | values |
 
 Stored values and edges are in random order within their chunk, each with its own row. So the gap of a blanked one
-reveals neither its row nor its column, unlike in CSR.
+reveals neither its row nor its column, unlike in CSR. What joined after the import is in the tables of `late.py`.
 """
 
 import itertools
@@ -35,7 +36,6 @@ from projector.graph.ranges import index_type, parts_of_rows
 #: Row of a blanked slot of a sparse table, counted within its chunk. So chunks must have fewer rows.
 NO_ROW = 0xFFFF
 _ZERO, _MINUS_ONE = 0x00, 0xFF
-_TRAIN, _VAL, _TEST, _PUBLIC = 1, 2, 4, 8
 _ALTERED = f"It was altered, or another program wrote it; {TRAIN_AGAIN}"
 
 
@@ -44,17 +44,17 @@ def encode_graph(
 ) -> dict[str, NewTable]:
     """Return all tables except span coefficients; `public` (n,) masks the nodes that are never deleted."""
     row_starts = starts_of_rows(graph.nodes, chunk_rows)
-    masks = graph.train_mask * _TRAIN + graph.val_mask * _VAL + graph.test_mask * _TEST + public * _PUBLIC
+    masks = graph.train_mask * TRAIN + graph.val_mask * VAL + graph.test_mask * TEST + public * PUBLIC
     ids = graph.node_ids
-    nodes = {
+    labels = {
         "labels": NewArray(graph.labels.astype("<i8"), _MINUS_ONE),
         "masks": NewArray(masks.astype("u1"), _ZERO),
-        "id_bytes": NewArray(ids.lengths.astype("<u4"), _ZERO),
     }
     if graph.values is not None:
-        nodes["targets"] = NewArray(graph.values.astype("<f8"), _ZERO)
+        labels["targets"] = NewArray(graph.values.astype("<f8"), _ZERO)
     return {
-        "nodes": NewTable(row_starts, nodes),
+        "nodes": NewTable(row_starts, {"id_bytes": NewArray(ids.lengths.astype("<u4"), _ZERO)}),
+        "labels": NewTable(row_starts, labels),
         "layout": NewTable(row_starts, {"id_slots": NewArray(np.diff(ids.starts).astype("<u4"), _ZERO)}),
         "ids": NewTable(ids.starts[row_starts], {"utf8": NewArray(ids.utf8, _ZERO)}),
         "features": _encode_features(graph.features, chunk_rows, random),
