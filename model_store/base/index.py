@@ -30,6 +30,8 @@ _LABELLED = re.compile(
 _INDEX = "index"
 #: Characters of a digest.
 DIGEST = 64
+#: Row of a blanked slot of a sparse table, counted within its chunk. So chunks must have fewer rows.
+NO_ROW = 0xFFFF
 
 
 @dataclass(frozen=True, order=True)
