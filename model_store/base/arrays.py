@@ -170,24 +170,19 @@ def _counted(chunks: Iterable[Raw], count: Callable[[float], None] | None) -> It
 
 
 def extend_table(
-    base: BaseArrays,
-    name: str,
-    starts: NDArray[np.int64],
-    added: Mapping[str, NDArray[Any]],
-    generation: Generation,
-    changes: DurableChanges,
+    base: BaseArrays, name: str, added: NewTable, generation: Generation, changes: DurableChanges
 ) -> Table:
-    """Append slots to every array of a table and return its description; `starts` are those of all slots.
+    """Append slots to every array of a table and return its description; `added.starts` are those of all slots.
 
-    Each writer appends only to files that it created, because a writer that lost its lease may still be appending. Slots
-    from another writer are first copied to new files of `generation`, without what is being blanked.
+    Each writer appends only to files that it created, because a writer that lost its lease may still be appending.
+    Slots from another writer are first copied to new files of `generation`, without what is being blanked.
     """
-    table = base.index.tables[name]
+    table, starts = base.index.tables[name], added.starts
     # The last chunk may become longer.
     kept = table.chunks - 1 if table.chunks and starts[table.chunks] != table.slots else table.chunks
     arrays = {}
     for array_name, array in table.arrays.items():
-        values = np.ascontiguousarray(added[array_name], dtype=array.dtype)
+        values = np.ascontiguousarray(added.arrays[array_name].values)
         new = values.reshape(-1).view(np.uint8).reshape(-1, array.slot_bytes)
         tail = np.concatenate([base.read_raw(name, array_name, range(kept, table.chunks)), new])
         bounds = (starts[kept:] - table.starts[kept]).tolist()

@@ -29,11 +29,14 @@ class BaseReader:
         self.index = base.index
         self._manifest = manifest
 
-    def graph(self) -> Graph:
-        """Return the current graph. Blanked rows have no id, label, features or edges."""
+    def graph(self) -> tuple[Graph, NDArray[np.bool_]]:
+        """Return the current graph and the mask of nodes that are never deleted, (n,).
+
+        Blanked rows have no id, label, features or edges.
+        """
         chunks = range(self.index.row_chunks)
         labels, masks, targets = self._labels(chunks)
-        return Graph(
+        graph = Graph(
             adjacency=self.adjacency(),
             features=self.features(chunks),
             labels=labels,
@@ -44,10 +47,7 @@ class BaseReader:
             class_names=self._manifest.classes,
             values=targets,
         )
-
-    def public(self) -> NDArray[np.bool_]:
-        """Return the mask of nodes that are never deleted, (n,)."""
-        return np.asarray((self._labels(range(self.index.row_chunks))[1] & PUBLIC) > 0)
+        return graph, np.asarray((masks & PUBLIC) > 0)
 
     def training_labels(self, chunks: range, live: NDArray[np.bool_]) -> sp.csr_array:
         """Return one-hot labels of live training nodes in consecutive chunks, (k, C) CSR; other rows are zero.
@@ -110,9 +110,9 @@ class BaseReader:
         index = index_type(max(nodes, slots))
         indices, values, filled = np.empty(slots, dtype=index), np.empty(slots), 0
         counts = np.zeros(nodes + 1, dtype=index)
-        for first, end in [*parts_of_rows(starts), (self._import_chunks, self._import_chunks)]:
+        joined = [(self._import_chunks, self._import_chunks)] if nodes > self.index.imported else []
+        for first, end in [*parts_of_rows(starts), *joined]:
             part = range(first, end)
-            # Those that joined are all of the last part.
             begin = self.index.imported if first == end else first * self.index.chunk_rows
             stop = nodes if first == end else begin + self._imported(part)
             rows, columns, _ = self._sparse("adjacency", part, self.index.imported)
@@ -197,7 +197,7 @@ class BaseReader:
     def _sparse(
         self, table_name: str, chunks: range, width: int
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | slice]:
-        """Return the rows, counted from the first of `chunks`, and columns of the kept slots, and which slots those are.
+        """Return the rows, counted from the first of `chunks`, and columns of the kept slots, and which those are.
 
         Raises StoreDamaged for a row outside of its chunk, where erasing would miss it, or a column not below `width`.
         """
@@ -226,7 +226,7 @@ class BaseReader:
         """Return the columns of late entries; raises StoreDamaged for one not below `width`."""
         columns = late.read("columns", slots)[:, 0]
         if columns.min() < 0 or columns.max() >= width:
-            raise damaged(late.path_of("columns"), "names columns that its table does not have")
+            raise damaged(self.base.path_of(late.name, "columns"), "names columns that its table does not have")
         return columns
 
 

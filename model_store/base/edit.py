@@ -1,6 +1,7 @@
 """What joins the graph of one version and what it replaces, by row, as it is kept in the version's folder."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -62,64 +63,62 @@ class Edit:
 
     @property
     def nodes(self) -> int:
-        """Rows of the graph afterwards."""
+        """Number of rows of the graph afterwards."""
         return self.first_row + len(self.ids)
 
-    @property
-    def changes_coefficients(self) -> bool:
-        """Whether span coefficients of other rows, or other coefficients, go with the graph afterwards."""
-        return self.feature_rows.size > 0
-
     def unfit(self, manifest: Manifest) -> str | None:
-        """What of it does not fit a store of that manifest."""
-        a, m, l, classes = len(self.ids), self.feature_rows.size, self.label_rows.size, len(manifest.classes)
-        integers = {
-            "labels": (self.labels, (a,), np.int64),
-            "masks": (self.masks, (a,), np.uint8),
-            "feature_rows": (self.feature_rows, (m,), np.int64),
-            "label_rows": (self.label_rows, (l,), np.int64),
-            "labels_of_rows": (self.labels_of_rows, (l,), np.int64),
-            "masks_of_rows": (self.masks_of_rows, (l,), np.uint8),
+        """Return what part of it does not fit a store with that manifest; None if it fits."""
+        new, old, classes = len(self.ids), self.label_rows.size, len(manifest.classes)
+        arrays: dict[str, tuple[NDArray[Any], tuple[int, ...], type]] = {
+            "labels": (self.labels, (new,), np.int64),
+            "masks": (self.masks, (new,), np.uint8),
+            "feature_rows": (self.feature_rows, (self.feature_rows.size,), np.int64),
+            "label_rows": (self.label_rows, (old,), np.int64),
+            "labels_of_rows": (self.labels_of_rows, (old,), np.int64),
+            "masks_of_rows": (self.masks_of_rows, (old,), np.uint8),
             "edges": (self.edges, (len(self.edges), 2), np.int64),
         }
-        for name, (array, shape, dtype) in integers.items():
+        real_valued = manifest.regression is not None
+        for name, targets, rows in (("targets", self.targets, new), ("targets_of_rows", self.targets_of_rows, old)):
+            if (targets is not None) != (real_valued and rows > 0):
+                return f"no {name}" if targets is None else f"{name} without need"
+            if targets is not None:
+                arrays[name] = (targets, (rows, classes), np.float64)
+        for name, (array, shape, dtype) in arrays.items():
             if array.shape != shape or array.dtype != dtype:
                 return f"{name} as {array.dtype} of shape {array.shape}"
-        wanted = manifest.regression is not None
-        for name, targets, rows in (("targets", self.targets, a), ("targets_of_rows", self.targets_of_rows, l)):
-            if (targets is not None) != (wanted and rows > 0):
-                return f"{name}, which {'are missing' if targets is None else 'the model has not'}"
-            if targets is not None and (targets.shape != (rows, classes) or targets.dtype != np.float64):
-                return f"{name} as {targets.dtype} of shape {targets.shape}"
-        old = self.feature_rows[: max(m - a, 0)]
-        if not np.array_equal(self.feature_rows[max(m - a, 0) :], np.arange(self.first_row, self.nodes)):
+        return self._unfit_rows(1 if real_valued else classes) or self._unfit_features(manifest)
+
+    def _unfit_rows(self, classes: int) -> str | None:
+        earlier, new = np.split(self.feature_rows, [max(self.feature_rows.size - len(self.ids), 0)])
+        if not np.array_equal(new, np.arange(self.first_row, self.nodes)):
             return "feature_rows that do not end in the new rows"
-        for name, rows_of in (("feature_rows", old), ("label_rows", self.label_rows)):
-            if rows_of.size and (rows_of[0] < 0 or rows_of[-1] >= self.first_row or (np.diff(rows_of) <= 0).any()):
+        for name, rows in (("feature_rows", earlier), ("label_rows", self.label_rows)):
+            if rows.size and (rows[0] < 0 or rows[-1] >= self.first_row or (np.diff(rows) <= 0).any()):
                 return f"{name} that are not ascending rows below {self.first_row}"
         if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= self.nodes):
             return f"edges that do not join rows below {self.nodes}"
-        top = 1 if wanted else classes
-        if any(each.size and (each.min() < NO_LABEL or each.max() >= top) for each in (self.labels, self.labels_of_rows)):
-            return f"labels outside of -1 to {top - 1}"
-        return self._unfit_features(manifest)
-
-    def _unfit_features(self, manifest: Manifest) -> str | None:
-        if self.features is None:
-            return "no features" if self.feature_rows.size else None
-        layout = FeatureLayout.DENSE if isinstance(self.features, np.ndarray) else FeatureLayout.CSR
-        shape = (self.feature_rows.size, manifest.features)
-        if self.features.shape != shape or self.features.dtype.name != manifest.feature_dtype:
-            return f"features as {self.features.dtype} of shape {self.features.shape}"
-        if layout is not manifest.feature_layout:
-            return f"{layout} features"
-        values = self.features if isinstance(self.features, np.ndarray) else self.features.data
-        if not np.isfinite(values).all():
-            return "features that are not finite"
+        labels = np.concatenate([self.labels, self.labels_of_rows])
+        if labels.size and (labels.min() < NO_LABEL or labels.max() >= classes):
+            return f"labels outside of -1 to {classes - 1}"
         return None
 
+    def _unfit_features(self, manifest: Manifest) -> str | None:
+        features = self.features
+        if features is None:
+            return "no features" if self.feature_rows.size else None
+        layout = FeatureLayout.DENSE if isinstance(features, np.ndarray) else FeatureLayout.CSR
+        if layout is not manifest.feature_layout:
+            return f"{layout} features"
+        if features.shape != (self.feature_rows.size, manifest.features):
+            return f"features of shape {features.shape}"
+        if features.dtype != np.dtype(manifest.feature_dtype):
+            return f"features as {features.dtype}"
+        values = features if isinstance(features, np.ndarray) else features.data
+        return None if np.isfinite(values).all() else "features that are not finite"
+
     def to_bytes(self) -> bytes:
-        """The edit as it is written."""
+        """Return the edit as written to disk."""
         tensors = {"first_row": np.array([self.first_row]), "id_utf8": self.ids.utf8, "id_bytes": self.ids.lengths}
         tensors["id_slots"] = np.diff(self.ids.starts).astype(np.uint32)
         tensors |= {name: getattr(self, name) for name in _ARRAYS}
@@ -133,26 +132,22 @@ class Edit:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Edit":
-        """The edit in the bytes of `to_bytes`; ValueError for others."""
+        """Return the edit in the bytes of `to_bytes`; raises ValueError for other bytes."""
         try:
             tensors = load(data)
-            ids = _ids(tensors["id_utf8"], tensors["id_slots"], tensors["id_bytes"])
-            features = tensors.get("features")
+            arrays: dict[str, Any] = {name: tensors[name] for name in _ARRAYS}
+            arrays |= {name: tensors.get(name) for name in _TARGETS}
+            arrays["ids"] = _ids(tensors["id_utf8"], tensors["id_slots"], tensors["id_bytes"])
+            arrays["features"] = tensors.get("features")
             if "features.shape" in tensors:
-                parts = (tensors[f"features.{part}"] for part in _CSR)
-                features = from_compressed(*parts, tensors["features.shape"].tolist())
-            return cls(
-                int(tensors["first_row"][0]),
-                ids,
-                features=features,
-                **{name: tensors[name] for name in _ARRAYS},
-                **{name: tensors.get(name) for name in _TARGETS},
-            )
+                indptr, indices, values = (tensors[f"features.{part}"] for part in _CSR)
+                arrays["features"] = from_compressed(indptr, indices, values, tensors["features.shape"].tolist())
+            return cls(int(tensors["first_row"][0]), **arrays)
         except (SafetensorError, KeyError, TypeError, IndexError) as error:
             raise ValueError(str(error)) from error
 
     def applied(self, graph: Graph, public: NDArray[np.bool_]) -> tuple[Graph, NDArray[np.bool_]]:
-        """The `graph` of the version before, and its public nodes (n,), with all of the edit."""
+        """Return the `graph` of the version before and its `public` nodes (n,) with the edit applied."""
         nodes = self.nodes
         labels = np.concatenate([graph.labels, self.labels])
         labels[self.label_rows] = self.labels_of_rows
@@ -185,15 +180,15 @@ class Edit:
         return grown, np.asarray((masks & PUBLIC) > 0)
 
     def _applied_features(self, features: Features) -> Features:
-        shape = (self.nodes, features.shape[1])
-        if self.features is None:
+        given, shape = self.features, (self.nodes, features.shape[1])
+        if given is None:
             return features
         if isinstance(features, np.ndarray):
             grown = np.zeros(shape, dtype=features.dtype)
             grown[: len(features)] = features
-            grown[self.feature_rows] = self.features
+            grown[self.feature_rows] = given
             return grown
-        stored, added = features.tocoo(), self.features.tocoo()
+        stored, added = features.tocoo(), sp.coo_array(given)
         stays = ~np.isin(stored.row, self.feature_rows)
         rows = np.concatenate([stored.row[stays], self.feature_rows[added.row]])
         columns = np.concatenate([stored.col[stays], added.col])

@@ -1,4 +1,4 @@
-"""What joined after the import: tables that grow at their end, whose entries name the row that they are about.
+"""What joined after the import: tables that grow at their end, with entries that name their row.
 
 | table | a slot is | arrays |
 | --- | --- | --- |
@@ -9,9 +9,9 @@
 | late_features | a node when dense, a stored value when sparse | rows, values; columns |
 | late_adjacency | an edge in one direction | rows, columns |
 
-They are missing until something joins. The first three are about the rows that follow those of the import, one after
-the other. The others may be about any row: a row of the import that got new features has none in `features` any more.
-Entries that joined together lie in random order.
+They are missing until something joins. The first three hold the rows that follow the imported ones, in order. Entries
+of the other tables may belong to any row: an imported row that gets new features has none in `features` any more.
+Entries that joined together are in random order.
 """
 
 from typing import Any
@@ -20,24 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.base.arrays import BaseArrays
-from model_store.base.index import Index
 from model_store.disk.durable import damaged
 
-#: Chunks of entries have so many times the slots that chunks of rows have: they are short.
+#: Chunks of entries have so many times the slots of chunks of rows, because entries are short.
 _ENTRIES = 16
 
 
 def entries_per_chunk(chunk_rows: int, *, whole_rows: bool) -> int:
-    """Slots of a chunk of entries, which hold `whole_rows` of features or less."""
+    """Return the slots per chunk of a table whose entries are `whole_rows` of features, or shorter."""
     return chunk_rows if whole_rows else _ENTRIES * chunk_rows
 
 
 class LateEntries:
-    """The entries of a table by the row that they are about; none where the table is missing."""
+    """The entries of a table, by row; none if the table is missing."""
 
     def __init__(self, base: BaseArrays, table_name: str) -> None:
         self._base = base
-        self._name = table_name
+        self.name = table_name
         self._table = base.index.tables.get(table_name)
         rows = np.empty(0, dtype=np.int64)
         if self._table is not None:
@@ -49,29 +48,24 @@ class LateEntries:
         self._by_row = np.argsort(rows, kind="stable")
 
     def of(self, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The slots about consecutive rows, and the row of each, counted from the first of them; ascending by row."""
+        """Return the slots of consecutive rows, by row, and the row of each slot, counted from the first row."""
         first, end = np.searchsorted(self.rows, [rows.start, rows.stop], sorter=self._by_row)
         slots = self._by_row[first:end]
         return slots, self.rows[slots] - rows.start
 
     def read(self, array_name: str, slots: NDArray[np.int64]) -> NDArray[Any]:
-        """What an array holds in these slots, (k, width), verified."""
+        """Return the values of an array in these slots, (k, width), verified."""
         table = self._table
         assert table is not None
         if 2 * slots.size >= table.slots:
-            return np.asarray(self._base.read_all(self._name, array_name)[slots])
+            return np.asarray(self._base.read_all(self.name, array_name)[slots])
         chunks = table.chunk_of(slots)
         order = np.argsort(chunks, kind="stable")
         read, firsts = np.unique(chunks[order], return_index=True)
         parts = [
-            self._base.read(self._name, array_name, range(chunk, chunk + 1))[slots[places] - table.starts[chunk]]
+            self._base.read(self.name, array_name, range(chunk, chunk + 1))[slots[places] - table.starts[chunk]]
             for chunk, places in zip(read.tolist(), np.split(order, firsts[1:]), strict=True)
         ]
         found = np.concatenate(parts)
         found[order] = found.copy()
         return found
-
-
-def late_rows(index: Index) -> int:
-    """How many rows joined after the import."""
-    return index.nodes - index.imported

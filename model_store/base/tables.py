@@ -65,7 +65,7 @@ def check_index(index: Index, manifest: Manifest, path: Path) -> None:
     chunk_rows, imported = index.chunk_rows, manifest.nodes
     if imported == 0 or not imported <= index.nodes <= index.beta_rows or not 0 < chunk_rows <= NO_ROW:
         raise _unfit(path, f"{index.nodes} nodes in chunks of {chunk_rows}, with {index.beta_rows} span coefficients")
-    tables = _layouts(manifest, index)
+    tables = layouts(manifest, index)
     late = {name for name in tables if name.startswith(LATE)}
     if index.tables.keys() not in ((tables.keys(),) if index.grown_version else (tables.keys() - late,)):
         raise _unfit(path, f"tables {', '.join(sorted(index.tables))}")
@@ -89,7 +89,7 @@ def check_index(index: Index, manifest: Manifest, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """What a table must be."""
 
     #: Type, width and blank of each array.
@@ -103,7 +103,8 @@ class _Layout:
     even: bool = True
 
 
-def _layouts(manifest: Manifest, index: Index) -> dict[str, _Layout]:
+def layouts(manifest: Manifest, index: Index) -> dict[str, Layout]:
+    """Return what each table must be, those of what joined later included."""
     classes, spec, rows = len(manifest.classes), manifest.spec, index.chunk_rows
     value = np.dtype(manifest.feature_dtype).newbyteorder("<").str
     is_dense = manifest.feature_layout is FeatureLayout.DENSE
@@ -123,35 +124,20 @@ def _layouts(manifest: Manifest, index: Index) -> dict[str, _Layout]:
     imported, late = manifest.nodes, index.nodes - manifest.nodes
     entries = entries_per_chunk(rows, whole_rows=False)
     return {
-        "nodes": _Layout(id_bytes, imported, rows),
-        "labels": _Layout(labels, imported, rows),
-        "layout": _Layout(id_slots, imported, rows),
-        "ids": _Layout(utf8, imported, rows, even=False),
-        "features": _Layout(features if is_dense else {"rows": row} | features, imported, rows, even=is_dense),
-        "adjacency": _Layout({"rows": row, "columns": (edge, 1, _MINUS_ONE)}, imported, rows, even=False),
-        "beta": _Layout(beta, index.beta_rows, rows, len(spec.block_hops)),
-        "label_beta": _Layout(beta, index.beta_rows, rows, spec.label_hops),
-        "late_nodes": _Layout(id_bytes, late, rows),
-        "late_layout": _Layout(id_slots, late, rows),
-        "late_ids": _Layout(utf8, late, rows, even=False),
-        "late_labels": _Layout({"rows": any_row} | labels, None, entries),
-        "late_features": _Layout({"rows": any_row} | features, None, entries_per_chunk(rows, whole_rows=is_dense)),
-        "late_adjacency": _Layout({"rows": any_row, "columns": any_row}, None, entries),
-    }
-
-
-def empty_late_tables(manifest: Manifest, index: Index) -> dict[str, NewTable]:
-    """Return the tables of what joined, empty."""
-    return {
-        name: NewTable(
-            np.zeros(1, dtype=np.int64),
-            {
-                array: NewArray(np.empty((0, width), dtype=dtype), blank)
-                for array, (dtype, width, blank) in layout.arrays.items()
-            },
-        )
-        for name, layout in _layouts(manifest, index).items()
-        if name.startswith(LATE)
+        "nodes": Layout(id_bytes, imported, rows),
+        "labels": Layout(labels, imported, rows),
+        "layout": Layout(id_slots, imported, rows),
+        "ids": Layout(utf8, imported, rows, even=False),
+        "features": Layout(features if is_dense else {"rows": row} | features, imported, rows, even=is_dense),
+        "adjacency": Layout({"rows": row, "columns": (edge, 1, _MINUS_ONE)}, imported, rows, even=False),
+        "beta": Layout(beta, index.beta_rows, rows, len(spec.block_hops)),
+        "label_beta": Layout(beta, index.beta_rows, rows, spec.label_hops),
+        "late_nodes": Layout(id_bytes, late, rows),
+        "late_layout": Layout(id_slots, late, rows),
+        "late_ids": Layout(utf8, late, rows, even=False),
+        "late_labels": Layout({"rows": any_row} | labels, None, entries),
+        "late_features": Layout({"rows": any_row} | features, None, entries_per_chunk(rows, whole_rows=is_dense)),
+        "late_adjacency": Layout({"rows": any_row, "columns": any_row}, None, entries),
     }
 
 

@@ -125,7 +125,9 @@ class DurableChanges:
         _write_at(descriptor, parts, offset)
 
     def shred(self, path: Path) -> None:
-        """Fill a file with zeros in place, for removal."""
+        """Fill a file with zeros in place, before its removal; a missing file is fine."""
+        if not path.exists():
+            return
         descriptor = open_plain(path, os.O_WRONLY)
         self._changed.append(descriptor)
         blocks, rest = divmod(os.fstat(descriptor).st_size, _SHRED_BYTES)

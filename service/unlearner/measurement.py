@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model_store.base.base import SpanChunk
+from model_store.base.span_chunks import SpanChunk
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from model_store.work import Work
