@@ -86,12 +86,12 @@ def _labels(edit: Edit) -> dict[str, NDArray[Any]]:
         "labels": np.concatenate([edit.labels, edit.labels_of_rows]),
         "masks": np.concatenate([edit.masks, edit.masks_of_rows]),
     }
-    given = [targets for targets in (edit.targets, edit.targets_of_rows) if targets is not None]
-    # A row without an entry has neither.
+    targets = [each for each in (edit.targets, edit.targets_of_rows) if each is not None]
+    if targets:
+        return arrays | {"targets": np.concatenate(targets)}
+    # A row without an entry has neither label nor masks.
     kept = (arrays["labels"] >= 0) | (arrays["masks"] > 0)
-    return {name: values[kept] for name, values in arrays.items()} | (
-        {"targets": np.concatenate(given)[kept]} if given else {}
-    )
+    return {name: values[kept] for name, values in arrays.items()}
 
 
 def _features(edit: Edit) -> dict[str, NDArray[Any]]:
