@@ -7,10 +7,12 @@ from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import VersionState
 
 
-def unfit(manifest: Manifest, state: VersionState) -> str | None:
-    """Return what part of a version's state contradicts the manifest; None if it fits."""
-    blocks, label_blocks = len(manifest.spec.block_hops), manifest.spec.label_hops
-    nodes, classes = manifest.nodes, len(manifest.classes)
+def unfit(manifest: Manifest, state: VersionState, nodes: range) -> str | None:
+    """Return what part of a version's state contradicts the manifest; None if it fits.
+
+    `nodes` are the numbers of nodes that it may have.
+    """
+    blocks, label_blocks, classes = len(manifest.spec.block_hops), manifest.spec.label_hops, len(manifest.classes)
     shapes = {"features": (blocks, manifest.features, classes), "labels": (label_blocks, classes, classes)}
     for name, shape in shapes.items():
         for part, array in vars(getattr(state, name)).items():
@@ -19,7 +21,7 @@ def unfit(manifest: Manifest, state: VersionState) -> str | None:
             if not np.isfinite(array).all():
                 return f"{name}.{part} with values that are not finite"
     for name, mask in (("live", state.live), ("featured", state.featured)):
-        if mask.shape != (nodes,):
+        if mask.ndim != 1 or mask.size not in nodes or mask.size != state.live.size:
             return f"{name} of shape {mask.shape}"
     if state.rank > manifest.features:
         return f"a rank of {state.rank}"
