@@ -9,6 +9,7 @@ unlearner is notified, and checks once no commit can be in progress (`service.ac
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from uuid import UUID, uuid4
 
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +21,7 @@ from service.access.keyring import Keyring
 from service.access.own_slots import OwnSlots, ReservedKey
 from service.access.request_keys import NotDecrypted, RequestKeys, decrypt, encrypt
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, Targets
 from service.errors import Conflict, LetheError, Unavailable
 from service.failure_points import FailurePoint
@@ -45,6 +47,7 @@ from service.requests.callers import (
 )
 from service.requests.drill_rows import DrillOpen, DrillRepository
 from service.requests.moves import SEND_ANEW, RequestMoves
+from service.requests.queued_joins import QueuedJoins, joins_of
 
 __all__ = ["Accepted", "Intake", "NewRequest"]
 
@@ -215,6 +218,7 @@ class Intake:
                 rows = [self._encrypted(waiting, reserved[waiting.id]) for waiting in stored.new]
                 stored.received = await callers.insert_rows(conn, rows)
                 inserted = [each for each in stored.new if each.id in stored.received]
+                await _record_joins(conn, self._keyring, inserted)
                 await _record_drills(conn, inserted)
                 await _use_salts(conn, inserted)
                 taken = {waiting.key for waiting in stored.new if waiting.key and waiting.id not in stored.received}
@@ -336,6 +340,13 @@ class Intake:
             await asyncio.to_thread(self._slots.destroy, {one: reserved.slot for one, reserved in keys.items()})
         except OSError:
             self._has_orphans = True
+
+
+async def _record_joins(conn: AsyncConnection, keyring: Keyring, stored: Iterable[PendingCall]) -> None:
+    """Record the nodes of the stored additions."""
+    additions = (waiting for waiting in stored if waiting.new.kind is RequestKind.ADDITION)
+    found = (joins_of(keyring, each.new.model, each.id, each.new.targets.nodes) for each in additions)
+    await QueuedJoins(conn).insert(list(chain.from_iterable(found)))
 
 
 async def _use_salts(conn: AsyncConnection, stored: Iterable[PendingCall]) -> None:

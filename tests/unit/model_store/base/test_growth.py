@@ -11,7 +11,6 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from tests.support.models.store_growth import an_edit, carry_out, commit, joined, regression
 from tests.support.models.store_models import SmallModel, assert_same, small_model, without
-from tests.support.models.store_states import rows
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
