@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service import private_files
 from service.domain.records import KeySlot, QueuedRequest, Targets
-from service.errors import InvalidRequest, KeyMissing, LetheError
+from service.errors import BodyTooLarge, InvalidRequest, KeyMissing, LetheError
 
 SLOT_BYTES = 64
 SUFFIX = ".slots"
@@ -236,6 +236,8 @@ def _by_file(keys: Mapping[UUID, KeySlot]) -> Iterator[tuple[int, list[tuple[UUI
 
 
 _NONCE_BYTES = 12
+#: Less than the database takes as the ciphertext of an addition or a correction.
+_MOST_CONTENT_BYTES = 8_000_000
 
 
 class NotDecrypted(LetheError):
@@ -245,12 +247,18 @@ class NotDecrypted(LetheError):
 def encrypt(targets: Targets, key: bytes, request_id: UUID) -> bytes:
     """Return nonce and ciphertext of `targets` under the 32-byte `key`.
 
-    Raises `InvalidRequest` for an id with an unpaired surrogate, which no encoding can represent.
+    Raises `InvalidRequest` for an id with an unpaired surrogate, which no encoding can represent, and `BodyTooLarge`
+    for more content than the database takes.
     """
     try:
-        plain = orjson.dumps(targets)
+        plain = orjson.dumps(targets, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:
         raise InvalidRequest("An id is not valid Unicode text.", "Remove the unpaired surrogate from it.") from None
+    if targets.content and len(plain) > _MOST_CONTENT_BYTES:
+        raise BodyTooLarge(
+            f"The features and labels of the request take {len(plain)} bytes, of at most {_MOST_CONTENT_BYTES}.",
+            "Split it into several requests.",
+        )
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, request_id.bytes)
 
