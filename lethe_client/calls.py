@@ -221,11 +221,13 @@ class Calls:
     def wait(
         self, request_id: str, until: Literal["applied", "completed"] = "completed", *, timeout_s: float = 60.0
     ) -> Steps[Deletion]:
-        """Wait until the request is `until` (or further), despite server outages, for at most `timeout_s` seconds.
+        """Wait until the request reaches the status `until` or a later one, for at most `timeout_s` seconds.
+
+        Server outages are waited out.
 
         Raises:
             DeletionStopped: it failed or was cancelled.
-            WaitTimeout: it did not get that far in time.
+            WaitTimeout: it did not reach that status in time.
         """
         reached = {"completed"} if until == "completed" else {"applied", "completed"}
 

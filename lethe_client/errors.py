@@ -54,7 +54,7 @@ class DeletionStopped(LetheClientError):
 
 
 class WaitTimeout(LetheClientError):
-    """The request did not get that far in time. It is not lost, and continues by itself."""
+    """The request did not reach the awaited status in time. It is not lost, and continues."""
 
     def __init__(self, request_id: str, until: str, timeout_s: float, last: str) -> None:
         super().__init__(

@@ -50,7 +50,10 @@ class Retries:
     rng: random.Random
 
     def send(self, request: Request, url: str, *, repeat: bool) -> Steps[httpx2.Response]:
-        """Send it until it succeeds. Raises ProblemError if refused, ServerUnreachable of `url` without a response."""
+        """Send the request until it succeeds.
+
+        Raises ProblemError if it is refused, ServerUnreachable of `url` without a response.
+        """
         attempts = self.most if repeat else 0
         for attempt in range(attempts + 1):
             last = attempt == attempts

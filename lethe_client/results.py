@@ -198,7 +198,7 @@ class AcceptedDrill(Drill, frozen=True, kw_only=True):
 
 
 class Drills(msgspec.Struct, frozen=True):
-    """The served model's drills, newest first, and what is left for more."""
+    """The served model's drills, newest first, and the cohorts that are left."""
 
     model: str
     cohorts: Cohorts

@@ -1,10 +1,10 @@
-"""The model's own record of its deletions: keyed hashes of what it must not take back.
+"""The model's own record of its deletions: keyed hashes of data that must not return.
 
     tombstones-<fencing>      a header of 64 bytes, then records of 64 bytes
 
 A record is a hash (32 bytes), an identifier of the key that made it (15), a code of what was deleted (1), and a
 checksum of these (16). The header counts the records that the file was created with; later ones are appended. The
-database has the same and more. This record is for when an older database is restored beside the store.
+database has the same and more. This record matters when an older database is restored beside the store.
 
 Every writer appends to its own file, named by its fencing number. So an overtaken writer changes nothing in its
 successor's file, and removes its own again. All files count together. A record cut off at the end of a file by a crash

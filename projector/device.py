@@ -105,7 +105,7 @@ def _let_go(descriptor: int, size: int, process: int) -> None:
 
 
 def _overwrite(descriptor: int, size: int) -> None:
-    """Overwrite the file with zeros down to the disk, and close it."""
+    """Overwrite the file with zeros on the disk itself, and close it."""
     zeros = bytes(min(size, 1 << 24))
     with open(descriptor, "wb") as file:
         file.seek(0)

@@ -125,11 +125,11 @@ class Settings(BaseSettings):
     api_workers: int | None = Field(
         None, ge=1, le=64, description="Number of answering processes; unset: 1 on up to 2 cores, else up to 4."
     )
-    workers: int = Field(1, ge=1, le=64, description="Processes that compute together: the unlearner and its workers.")
+    workers: int = Field(1, ge=1, le=64, description="Number of unlearning processes: the unlearner and its workers.")
     workers_address: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="Address of the unlearner's host at which it listens for its workers.",
+        description="Address on which the unlearner listens for its workers.",
     )
     workers_port: int = Field(
         8002, ge=1, le=65_535, description="TCP port at which the unlearner listens for its workers."
@@ -142,11 +142,11 @@ class Settings(BaseSettings):
     model: Path | None = Field(None, description="Folder of the model to serve; unset: LETHE_HOME/model.")
     share: Path | None = Field(
         None,
-        description="Folder of the publication that processes predict from; unset: in memory, else in LETHE_HOME.",
+        description="Folder of the files that answering processes predict from; unset: in memory, else in LETHE_HOME.",
     )
     data_dir: Path | None = Field(None, description="Folder searched first for datasets.")
     repair: Literal["always", "never"] = Field(
-        "always", description="Whether deletions bring the weights to those of retraining on the remaining graph."
+        "always", description="Whether a deletion is followed by a repair, to the weights of retraining."
     )
     repair_budget: float = Field(
         2.0,
@@ -167,7 +167,7 @@ class Settings(BaseSettings):
         "apart beyond this privacy level; see docs/guarantees.md. Unset: no noise.",
     )
     certify_publications: int = Field(
-        10_000, ge=1, le=10**9, description="Number of versions after a deletion that `certify` covers together."
+        10_000, ge=1, le=10**9, description="Number of versions after a deletion for which `certify` holds in total."
     )
     factor_age: float = Field(
         60.0,
@@ -182,7 +182,8 @@ class Settings(BaseSettings):
     max_queued_nodes: int = Field(
         100_000,
         ge=1,
-        description="Maximum queued nodes of one API key, then 429; four times as many for all keys together.",
+        description="Maximum queued nodes per API key; four times as many for all keys together. Above it, requests "
+        "get 429.",
     )
     max_nodes_per_request: int = Field(
         10_000, ge=1, le=100_000, description="Maximum number of nodes or edges in one deletion request."
@@ -226,7 +227,7 @@ class Settings(BaseSettings):
     )
     webhook_networks: str | None = Field(
         None,
-        description="Private receivers of webhooks, which may also be without TLS: addresses or networks, separated by "
+        description="Private webhook receivers that are allowed, also without TLS: addresses or networks, separated by "
         "commas; unset: public addresses only.",
     )
 

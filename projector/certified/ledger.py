@@ -31,7 +31,7 @@ class Spent:
 
     @property
     def nearly_used(self) -> bool:
-        """Return whether the promise will soon allow no further publication. Planning more makes each cost less."""
+        """Return whether few publications are left under the promise; planning more now makes each cost less."""
         return self.share >= _NEARLY_USED
 
 

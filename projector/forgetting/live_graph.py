@@ -166,7 +166,7 @@ class LiveGraph:
         labels: NDArray[np.int64] | NDArray[np.float64],
         edges: NDArray[np.int64],
     ) -> "LiveGraph":
-        """Return the same from arrays: features are entries alone, or entries, columns and starts for CSR."""
+        """Return the same from arrays: dense features are one array; CSR features are entries, columns and starts."""
         shape = (feature_rows.size, self.inputs.features.rows.num_features)
         dense = self.inputs.features.rows.dense
         features = entries.reshape(shape) if dense else sp.csr_array((entries, columns, starts), shape=shape)

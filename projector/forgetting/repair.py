@@ -258,7 +258,8 @@ class RepairRun:
     def _is_zero(self) -> bool:
         """Return whether the minimum is W = 0, and record it if so.
 
-        That happens if no training node remains, none sees a feature, or equally many of each class see the same. Then
+        That happens if no training node remains, if none has a feature in its row of H, or if the training nodes of
+        every class have the same rows. Then
         no relative gradient except 0 is small. F^u is strongly convex, so a minimum at 0 needs a slope along W of at
         least lambda |W|^2. The first test allows for rounding in this gradient and leaves half of lambda |W|^2 for that
         of the gradient at 0, which is evaluated only if the test passes.

@@ -50,7 +50,7 @@ class FeatureMatrix:
 
     @property
     def terms(self) -> int:
-        """Most terms that an entry of X^T right adds in sequence; sums of chunks have fewer than n."""
+        """Largest number of terms that an entry of X^T right adds in sequence; sums of chunks have fewer than n."""
         return self.nodes if self._sparse is not None else chunked_terms(self.nodes)
 
     @property

@@ -33,7 +33,7 @@ class Pattern:
     entries: NDArray[np.bool_]
 
     def reached(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return N[nodes] for a mask (n,), live nodes only."""
+        """Return the mask (n,) of `nodes` (n,) and their neighbours, live nodes only."""
         return self.neighbourhoods.reached(nodes, self.entries)
 
 

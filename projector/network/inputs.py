@@ -84,7 +84,8 @@ class Inputs:
     def logits(self, weights: Sequence[Tensor]) -> Tensor:
         """Return the sum of R_b X W_b over the blocks of all inputs, for every node, (n, C).
 
-        `weights` has one (k, blocks * C) per input. Processes some classes at a time if all would take much memory.
+        `weights` has one (k, blocks * C) per input. Processes some classes at a time if memory
+        requires it.
         """
         classes, width = weights[0].shape[1] // self.features.operators.blocks, self.width
         if classes <= width:

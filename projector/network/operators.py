@@ -89,7 +89,7 @@ class FeatureHops:
         return total
 
     def adjoint(self, R: Tensor) -> Tensor:
-        """Return those of R, P^T R, (P^T)^2 R, … that have a block."""
+        """Return R, P^T R, (P^T)^2 R, …, for the hops that have a block."""
         blocks = []
         for hop in range(self.block_hops[-1] + 1):
             if hop:

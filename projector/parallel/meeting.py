@@ -70,7 +70,7 @@ class Meeting:
         }
 
     def settle(self, digest: str, most: int) -> list[int]:
-        """Settle the members besides the first, at most `most`, and return their numbers."""
+        """Fix the other members of the group, at most `most`, and return their numbers."""
         members = [number for number, theirs in self.ready().items() if theirs == digest][:most]
         self._store.set(_SETTLED, json.dumps({"digest": digest, "members": members}))
         return members

@@ -251,7 +251,7 @@ def why_no_preconditioner(
 
 
 class AdaptiveBlocks:
-    """A preconditioner for Newton's method from far off: the identity, then class blocks once steps cost as much."""
+    """A preconditioner for Newton's method far from the optimum: the identity, then class blocks once they pay off."""
 
     def __init__(self, objective: Objective) -> None:
         """Requires an `objective` that keeps H."""
@@ -265,7 +265,7 @@ class AdaptiveBlocks:
         return gradient if self._blocks is None else self._blocks.solve(gradient)
 
     def adapt(self, point: Point, products: int) -> None:
-        """Build blocks at `point`, reached in another `products`, if the products since the last ones cost more.
+        """Build blocks at `point`, `products` after the last call, if the products since the last blocks cost more.
 
         Uses no blocks if they cannot be built.
         """

@@ -1,4 +1,4 @@
-"""Learn the sigmas of adaptive diffusion by gradient descent, stopped by nodes that are not fitted.
+"""Learn the sigmas of adaptive diffusion by gradient descent, stopped early by held-out nodes.
 
 Outer steps follow the exact gradient of F(sh, sz) = min_W of the training objective (`diffusion_gradient`). Inner
 solves find that W. F alone does not show where to stop: with more features than training nodes, it falls as sh grows

@@ -48,7 +48,7 @@ class RequestKeyRepository:
         return {row.id: row.voucher or b"" for row in await self._conn.execute(query)}
 
     async def slot(self, request_id: UUID) -> KeySlot | None:
-        """Return the slot of a request's key; None if it has none (any more)."""
+        """Return the slot of a request's key; None if it has none, or no longer."""
         row = (await self._conn.execute(_slots().where(RequestRow.id == request_id))).one_or_none()
         return None if row is None else key_slot(row)
 
@@ -87,7 +87,7 @@ async def exclude_writers(conn: AsyncConnection) -> None:
 
 
 async def orphaned(engine: AsyncEngine, held: Mapping[UUID, KeySlot]) -> dict[UUID, KeySlot]:
-    """Return those of the keys `held` that no request needs. Raises `Unavailable`.
+    """Return the keys in `held` that no request needs. Raises `Unavailable`.
 
     Writers `enter` before they reserve keys. So no later request needs a key that was in the files before this call,
     once all transactions inside have ended and no row names the key.

@@ -143,7 +143,7 @@ class OwnSlots:
     def _make_room(self, count: int) -> None:
         """Provide free slots: those emptied since the last scan, and at least a quarter of the file.
 
-        So the scan costs each reservation only a few slots, however many keys the file holds.
+        So each reservation pays for scanning only a few slots, however many keys the file holds.
         """
         if len(self._free) >= count:
             return

@@ -138,7 +138,7 @@ class RequestKeys:
                 raise KeyMissing(f"{path} is not a file of request keys.", "Restore it from the backup of LETHE_HOME.")
 
     def get(self, request_id: UUID, slot: KeySlot | None) -> bytes | None:
-        """Return the key of a request from its slot; None if it is not there (any more)."""
+        """Return the key of a request from its slot; None if it is not there, or no longer."""
         if slot is None:
             return None
         with self._opened(slot.file) as descriptor:

@@ -213,7 +213,7 @@ def requests(
 ) -> None:
     """Write one line per deletion request, with all figures of its audit. Requires the scope audit:read.
 
-    The signed evidence is `lethe audit export`; this is for spreadsheets and scripts.
+    For spreadsheets and scripts. For the signed evidence, use `lethe audit export`.
 
     Example: [bold]./lethe audit requests --since 2026-10-01 --out october.csv[/bold]
     """

@@ -49,8 +49,8 @@ def leftovers(
 ) -> None:
     """Search every byte of the model, LETHE_HOME, the publication and the private servers' data.
 
-    Prints file and offset of each trace and exits with 1. Stop Lethe first: the memory of a running Postgres is in
-    no file yet. If live nodes share the deleted features, give the --ids of all rows.
+    Prints file and offset of each trace and exits with 1. Stop Lethe first: a running Postgres holds data in memory
+    that is not in a file yet. If live nodes share the deleted features, give the --ids of all rows.
 
     Example: [bold]./lethe audit leftovers --ids forgotten.txt --features forgotten.npy[/bold]
     """
@@ -174,7 +174,7 @@ def _in_model(
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Search the model through its own readers: this also finds short ids, and sparse features in any order.
 
-    Returns the traces, and the pairs of rows equal to those of a live node, which are nobody's trace.
+    Returns the traces, and the pairs of rows equal to those of a live node, which are not traces.
     """
     traces = [
         f"{folder}: id on line {line} matches row {row}"

@@ -201,9 +201,9 @@ def drill_command(
 ) -> None:
     """Delete the next cohort of canaries like any other nodes, and show that the weights forget it.
 
-    Canaries are made-up nodes added by `train --canaries`. Each cohort has a feature column of its own, so what the
-    model learned from it is in rows of the weights that no other node influences. Exits with 0 if their norm fell to 0,
-    with 1 if it did not or could not be read. Requires the scope deletions:write.
+    Canaries are made-up nodes added by `train --canaries`. Each cohort has its own feature column, so whatever the
+    model learned from it is in rows of the weights that no other node influences. Exits with 0 if their norm fell
+    to 0, with 1 if it did not or could not be read. Requires the scope deletions:write.
 
     Example: [bold]./lethe drill[/bold]
     """

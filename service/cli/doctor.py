@@ -58,7 +58,7 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
 
     Starts and changes nothing. Exits with 1 if something is wrong.
 
-    `--role unlearner` is the health check of the unlearner. Loading the model and standing by count as healthy.
+    `--role unlearner` is the health check of the unlearner. An unlearner that loads the model or stands by is healthy.
 
     Examples:
 

@@ -54,7 +54,7 @@ def create(
 
 
 def list_(home: Home = Path("var"), as_json: Json = False) -> None:
-    """List all keys, including revoked ones, without their text.
+    """List all keys, including revoked ones, by name and id.
 
     Example: [bold]./lethe keys list[/bold]
     """

@@ -75,16 +75,16 @@ def command(
         bool,
         typer.Option(
             "--take-over",
-            help="Make the database belong to this LETHE_HOME: a copy, or one restored from a backup. Everything that "
-            "runs in the other home must be stopped for good.",
+            help="Assign the database to this LETHE_HOME, which is a copy or was restored from a backup. Everything "
+            "that runs in the other home must be stopped for good.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Recover after a backup of only the store, or only the database, was restored.
 
-    Everything that store or database records as deleted is deleted again, and the output names what neither can know.
-    Lethe must be stopped. Safe to run again.
+    Everything that store or database records as deleted is deleted again. The output lists what neither of them
+    records. Lethe must be stopped. Safe to run again.
 
     Example: [bold]./lethe recover[/bold]
     """

@@ -95,7 +95,7 @@ def command() -> Callable[..., None]:
 
     serve.__doc__ = """Serve deletions and predictions until stopped.
 
-    Starts Postgres and Valkey of its own unless DATABASE_URL and REDIS_URL are set.
+    Starts a private Postgres and Valkey unless DATABASE_URL and REDIS_URL are set.
     Trains a model first if none exists. Every option is also an environment variable.
 
     Examples:
@@ -128,7 +128,7 @@ def as_torchrun_says(
 
 
 def ensure_model(settings: Settings, train: Callable[[Settings], None] = train_first_model) -> None:
-    """Train a model if the served folder is empty. If it is not, the service judges its content.
+    """Train a model if the served folder is empty. If it is not, the service checks its content.
 
     Raises as `train_first_model`, and AlreadyRunning when another process trains or serves in this LETHE_HOME.
     """

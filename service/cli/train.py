@@ -62,15 +62,15 @@ def command(
         bool, typer.Option("--diffusion", help="Propagate features by learned similarity instead of degree.")
     ] = _DEFAULTS.diffusion,
     gamma: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="With --diffusion: the step from each node to its neighbourhood.")
+        float, typer.Option(min=0.0, max=1.0, help="With --diffusion: weight of the neighbourhood in each hop.")
     ] = _DEFAULTS.gamma,
-    loss: Annotated[LossKind, typer.Option(help="Averaged over the training nodes.")] = _DEFAULTS.loss,
-    solver: Annotated[SolverKind, typer.Option(help="newton trains to the optimum.")] = _DEFAULTS.solver,
-    tolerance: Annotated[float, typer.Option(help="newton: stop at this relative gradient.")] = _DEFAULTS.tolerance,
+    loss: Annotated[LossKind, typer.Option(help="Loss, averaged over the training nodes.")] = _DEFAULTS.loss,
+    solver: Annotated[SolverKind, typer.Option(help="Solver; newton trains to the optimum.")] = _DEFAULTS.solver,
+    tolerance: Annotated[float, typer.Option(help="newton: relative gradient at which to stop.")] = _DEFAULTS.tolerance,
     learning_rate: Annotated[float, typer.Option(help="sgd: learning rate.")] = _DEFAULTS.learning_rate,
     momentum: Annotated[float, typer.Option(help="sgd: momentum.")] = _DEFAULTS.momentum,
     batch_size: Annotated[int, typer.Option(min=0, help="sgd: batch size in nodes; 0: all.")] = _DEFAULTS.batch_size,
-    epochs: Annotated[int, typer.Option(min=1, help="sgd: epochs.")] = _DEFAULTS.epochs,
+    epochs: Annotated[int, typer.Option(min=1, help="sgd: number of epochs.")] = _DEFAULTS.epochs,
     dedupe: Annotated[bool, typer.Option("--dedupe", help="Drop repeated edges.")] = False,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.")] = _DEFAULTS.seed,
     mlp: Annotated[

@@ -90,9 +90,9 @@ def remove(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = F
 
 
 def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = False) -> None:
-    """Send one signed `ping` message to an endpoint now, and print its answer.
+    """Send one signed `ping` message to an endpoint now, and print its response.
 
-    Sent from this machine, with LETHE_WEBHOOK_NETWORKS of this command. Exits with 1 unless the answer is 200 to 299.
+    Sent from this machine, under the LETHE_WEBHOOK_NETWORKS set here. Exits with 1 unless the status is 200 to 299.
 
     Example: [bold]./lethe webhooks ping 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
     """

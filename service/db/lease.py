@@ -68,7 +68,7 @@ async def acquire(
 ) -> Lease | None:
     """Take the lease `name` for `ttl_seconds`; return None while another holder has it.
 
-    Its fencing number is greater than all before, even of the same holder, and than `above`: a restored database has
+    Its fencing number exceeds all earlier ones, also the same holder's, and `above`, since a restored database has
     lost some. A failure is counted if another holder ended without releasing the lease, or if the caller knows of one
     (`after_failure`). An outage that a holder waited out is not counted.
 

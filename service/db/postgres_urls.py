@@ -126,8 +126,8 @@ class PostgresUrl:
 def read(url: str) -> PostgresUrl:
     """Return the contents of `url`.
 
-    Reads the certificate files that it names. Raises ValueError. Its text continues the name of a setting and contains
-    neither user nor password nor any other value.
+    Reads the certificate files that it names. Raises ValueError. Its text is meant to follow the
+    name of a setting, and contains no user, password or other value.
     """
     authority, path, parameters = split(url)
     given = query(parameters, "Postgres", _KNOWN)

@@ -264,8 +264,7 @@ class VaultKeyRow(Base):
 class TombstoneRow(Base):
     """The keyed hash of a deleted id, with the request that deleted it first.
 
-    If the database was restored from an older backup and only the store knew of the deletion, it has the recovery that
-    added it here instead.
+    If the database was restored from an older backup that lacks the request, the row names the recovery that added it.
     """
 
     __tablename__ = "tombstones"

@@ -14,7 +14,7 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def subscriber(host: str) -> str:
-    """Return what identifies a client at `host`: its IPv4 address, or its /64, the smallest IPv6 network assigned."""
+    """Return the address that identifies a client at `host`; for IPv6 its /64, the smallest assigned network."""
     address = address_of(host)
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))

@@ -220,18 +220,17 @@ FIGURES: Mapping[str, Figure] = {
         "Nodes or edges deleted for this request. Any others that it names were already gone.",
         2,
     ),
-    "joined": _joined(
-        "Joined for this request", "Nodes and edges that joined for this request, or nodes that were corrected."
-    ),
-    "rejoined": _joined("Of those deleted before", "Nodes and edges among them that an earlier request had deleted."),
-    "directions_gained": Figure("Directions gained", "Directions that only what joined in the batch supports.", 0),
+    "joined": _joined("Joined for this request", "Nodes and edges added, or nodes corrected, for this request."),
+    "rejoined": _joined("Deleted before", "Joined nodes and edges that an earlier request had deleted."),
+    "directions_gained": Figure("Directions gained", "Directions that only rows added by the batch support.", 0),
     "nodes_joined": Figure("Nodes added", "Nodes that joined the graph with the batch.", 0),
     "edges_joined": Figure("Edges added", "Edges that joined the graph with the batch.", 0),
     "features_joined": Figure("Features corrected", "Nodes whose features the batch replaced.", 0),
     "labels_joined": Figure("Labels corrected", "Nodes whose labels the batch replaced.", 0),
     "injected_norm_before": _norm(
         "Weight on these nodes before",
-        "What the model had learned from these nodes alone: weight of an infinitesimal feature that only they carry.",
+        "What the model had learned from these nodes alone: weight, relative to its size, of an "
+        "infinitesimal feature that only they carry.",
         0.23,
     ),
     "injected_norm_after": _norm(
@@ -352,7 +351,7 @@ FIGURES: Mapping[str, Figure] = {
         "Promised epsilon",
         "How much better than by guessing unlearned weights may be distinguished from retrained ones.",
     ),
-    "publication_delta": _promise("Promised delta", "Probability that epsilon is exceeded."),
+    "publication_delta": _promise("Promised delta", "How far a probability may exceed what epsilon allows."),
     "publications_planned": _promise(
         "Publications planned", "Number of versions after a deletion for which the promise holds."
     ),

@@ -58,7 +58,7 @@ def _part(value: float) -> tuple[float, str, str]:
 
 
 def share(value: float) -> str:
-    """Format a share of counted things; never rounds up to all or down to none."""
+    """Format a share of counted things; never rounds to all or none."""
     shown = f"{100.0 * value:.1f}"
     if shown in ("100.0", "0.0") and value not in (0.0, 1.0):
         return "more than 99.9%" if value > 0.5 else "less than 0.1%"

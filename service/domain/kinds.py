@@ -152,7 +152,7 @@ RULES: dict[RequestKind, Rules] = {
         label="Edges",
         meaning="Single connections; their ends stay.",
         explanation="The deleted edges have left the graph, the degrees and every prediction. An edge carries no "
-        "feature, so this asked nothing of the projection and there are no norms to give.",
+        "feature, so the projection had nothing to do and there are no norms to report.",
         applied="The edges left the graph and every prediction.",
         erased="Edges",
         plain=("one link between two records", "{count} links between records"),
@@ -164,12 +164,15 @@ RULES: dict[RequestKind, Rules] = {
         purpose="Forget the features of nodes; the nodes and their edges stay.",
         example="Forget the features of two nodes",
         label="Features",
-        meaning="What is known of nodes; the nodes and their edges stay.",
+        meaning="Features of nodes; the nodes, their labels and their edges stay.",
         explanation="The predictions and the coefficients no longer contain the deleted features. The nodes themselves "
         "stay, with their edges and labels.",
         applied="The features left the coefficients and every prediction; the nodes stay.",
         erased="Features",
-        plain=("the stored details of one record", "the stored details of {count} records"),
+        plain=(
+            "the stored details of one record (not its label and links)",
+            "the stored details of {count} records (not their labels and links)",
+        ),
         only="features",
     ),
     RequestKind.LABEL: Rules(

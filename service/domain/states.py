@@ -23,7 +23,7 @@ class Guarantee(StrEnum):
     SPAN = "span"
     #: The weights are those of retraining, within a stated bound.
     RETRAINED = "retrained"
-    #: Only the graph forgot: an edge request on a model that is never repaired.
+    #: Only the graph forgot: no features left, and the repair is pending, did not converge or is not wanted.
     GRAPH_ONLY = "graph_only"
 
 
@@ -122,34 +122,36 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 GUARANTEES = {
     Guarantee.SPAN: (
         "The weights lie in the span of the remaining nodes' features. They are not those of a model retrained without "
-        "what was deleted, and may still carry what training learned from it."
+        "the deleted data, and may still carry what training learned from it."
     ),
     Guarantee.RETRAINED: (
-        "The weights are those of a model retrained without what was deleted, up to the distance that the bound states."
+        "The weights are those of a model retrained without the deleted data, up to the distance that the bound states."
     ),
     Guarantee.GRAPH_ONLY: (
-        "The deleted data has left the graph and every prediction. The weights were trained with it and stay as they "
-        "are."
+        "The deleted data has left the graph. The weights were trained with it, and are not those of a model retrained "
+        "without it."
     ),
 }
 #: The same on papers, for readers who have never seen a model.
 IN_PLAIN_WORDS = {
     Guarantee.SPAN: (
-        "The model was not trained again. It is built from the remaining data, and may still carry some of what it had "
-        "learned from this data."
+        "The model was not trained again. It is a combination of the remaining data, and may still carry some of what "
+        "it had learned from the deleted data."
     ),
     Guarantee.RETRAINED: (
         "The model was then corrected. It is now the one that training without this data would have given, up to a "
         "proven difference."
     ),
-    Guarantee.GRAPH_ONLY: "The model itself was trained with this data, and stays as it was.",
+    Guarantee.GRAPH_ONLY: (
+        "The model itself was trained with this data, and may still carry some of what it had learned from it."
+    ),
 }
 #: The same for a request whose targets were all deleted already.
 NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."
 #: The same if the earlier request is unknown.
 NOTHING_LEFT_UNKNOWN = (
-    "Everything that this request names had already been deleted. Only a receipt of that time says what was done: the "
-    "database was restored from an older backup."
+    "Everything that this request names had already been deleted. Only a receipt from that time says what was done: "
+    "the database was restored from an older backup."
 )
 
 
@@ -161,13 +163,14 @@ def noise_in_words(epsilon: float, delta: float, planned: int, mu: float) -> str
     """
     success = math.ceil(500 * (1 + math.erf(mu * math.sqrt(planned / 8)))) / 10
     return (
-        "Everything published from this model is computed from weights with noise. Nobody who sees all of it, for "
-        f"{planned:,} versions after a deletion, can tell whether the deleted data was unlearned or never was in the "
-        f"training, except with a stated advantage: right in at most {success:g} % of cases, where guessing is right "
-        f"in 50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was deleted, nor when, nor what "
-        "retraining without them reveals by itself. It does not cover versions from before it was turned on, nor parts "
-        "of the model that were fixed earlier and do not change. The audit describes the weights without noise: "
-        "publishing it would undo this. A later setting can promise less, or nothing, for earlier deletions as well."
+        "Everything published about this model's weights, predictions included, is computed from weights with noise. "
+        f"Nobody who sees all of it, for {planned:,} versions after a deletion, can tell whether the deleted data was "
+        f"unlearned or was never in the training data, except with a stated advantage: right in at most {success:g} % "
+        f"of cases, where guessing is right in 50 % (epsilon {epsilon:g}, delta {delta:g}). This does not hide who was "
+        "deleted, nor when, nor what retraining without them reveals by itself. It does not cover versions published "
+        "before it was turned on, nor parts of the model that were fixed earlier and do not change. The audit "
+        "describes the weights without noise: publishing it would undo this. A later setting can promise less, or "
+        "nothing, for earlier deletions as well."
     )
 
 

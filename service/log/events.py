@@ -112,7 +112,7 @@ class LogRepository:
         return await self._stored(_OF_EVENTS.where(of_request).order_by(LeafRow.index))
 
     async def unrequested(self, *, after: int = -1, limit: int | None = None) -> list[StoredLeaf]:
-        """Return up to `limit` leaves after the leaf `after` whose events belong to no request, newest first."""
+        """Return up to `limit` leaves of events without a request after the leaf `after`, newest first."""
         asked_by_none = _OF_EVENTS.where(EventRow.request_id.is_(None), LeafRow.index > after)
         return await self._stored(asked_by_none.order_by(EventRow.id.desc()).limit(limit))
 

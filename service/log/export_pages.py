@@ -62,7 +62,7 @@ async def _leaves(conn: AsyncConnection, start: int, stop: int) -> list[Exported
 async def _checkpoints(
     conn: AsyncConnection, after: int, last: int, size: int | None
 ) -> tuple[list[ExportedCheckpoint], int]:
-    """Return checkpoints with ids above `after` up to `last`, and sizes up to any `size`; and the last one's id."""
+    """Return the checkpoints with ids above `after` up to `last` and, if given, sizes up to `size`; and the last id."""
     query = select(CheckpointRow.id, CheckpointRow.size, CheckpointRow.note)
     query = query.where(CheckpointRow.id > after, CheckpointRow.id <= last).order_by(CheckpointRow.id)
     found: list[ExportedCheckpoint] = []

@@ -96,7 +96,7 @@ class LogKeys:
 
 
 def are_there(folder: Path) -> bool:
-    """Return whether the key folder `folder` holds any log key."""
+    """Return whether `folder` holds a log key."""
     return any((folder / UNLEARNER_PART).glob("log-*.key"))
 
 

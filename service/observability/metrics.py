@@ -212,7 +212,7 @@ class UnlearningMetrics:
         )
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
-        """Record that a request reached `status` this long (seconds, by Postgres' clock) after its receipt."""
+        """Record the time from receipt to `status` (seconds, by Postgres' clock)."""
         self._age.labels(status.value).observe(age_seconds)
         if status not in (RequestStatus.QUEUED, RequestStatus.APPLIED):
             self._ended.labels(status.value).inc()
@@ -279,7 +279,7 @@ class UnlearningMetrics:
         self._pending.set(requests)
 
     def repaired(self, status: RepairStatus, seconds: float | None) -> None:
-        """Count a repair that ended, CONVERGED or NOT_CONVERGED, and its working time; None if unknown."""
+        """Count an ended repair by its status, CONVERGED or NOT_CONVERGED, and add its working time if known."""
         self._repairs.labels(status.value).inc()
         if status is RepairStatus.NOT_CONVERGED:
             self._not_converged.inc()

@@ -39,7 +39,7 @@ async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> Async
 
 @asynccontextmanager
 async def connected(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """Yield the response of the process at `path`, to be read to its end, and that process's id.
+    """Yield the response of the process at `path`, which the caller reads to its end, and that process's id.
 
     The id is 0 if the process runs in another container. Raises OSError if no process listens there.
     """

@@ -164,7 +164,7 @@ def in_use(home: Path) -> Iterator[Callable[[], bool]]:
     """Keep publications from being removed inside the block. Waits while they are being removed. Raises OSError.
 
     Yields a function that returns whether nobody else uses them. After True, others wait for the end of the block.
-    After False, this process no longer counts as a user. So of several that ask concurrently, the last one gets True.
+    After False, this process no longer counts as a user. So if several ask concurrently, the last one gets True.
     """
     path = home / _LOCK
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ class Reader:
         return self._answer(_facts)
 
     def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
-        """Return the version, and the rows of the live ones of `nodes`, in the given order. Raises Unavailable."""
+        """Return the version, and the rows of those `nodes` that are live, in the given order. Raises Unavailable."""
         return self._answer(_rows, nodes)
 
     def predict_many(
@@ -141,7 +141,7 @@ class Reader:
         return self._answer_from_last(_found, nodes, edges)
 
     def live(self, nodes: Sequence[str]) -> frozenset[str]:
-        """Return the live ones of `nodes`, in the same version. Raises Unavailable if nothing has been read yet."""
+        """Return those `nodes` that are live, in the same version. Raises Unavailable if nothing has been read yet."""
         found = self.look_up(nodes)
         if found is None:
             raise Unavailable(*_LOADING)

@@ -110,9 +110,9 @@ class VersionRepository:
         return (await self._conn.execute(finished)).rowcount == 1
 
     async def unfinished(self, model: str) -> list[Version]:
-        """Return the versions that a crash may have left between commit and end, oldest first.
+        """Return the versions that a crash may have left unfinished after their commit, oldest first.
 
-        All of them except at most one are recoveries.
+        At most one of them is not a recovery.
         """
         query = select(*version_columns()).where(VersionRow.model == model, VersionRow.finished_at.is_(None))
         return await self._all(query.order_by(VersionRow.number))

@@ -33,7 +33,7 @@ async def keep_gauges(
     room: Callable[[], tuple[float, float]],
     stop: asyncio.Event,
 ) -> None:
-    """Set the gauges and fold the totals until `stop`; both stay as they are during a Postgres outage.
+    """Set the gauges and fold the totals until `stop`; a Postgres outage leaves both unchanged.
 
     `served` describes the committed version, None while none is loaded or another process serves it. `room` returns the
     free bytes of its disk and of memory; it runs on a thread.

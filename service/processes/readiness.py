@@ -234,7 +234,7 @@ async def residuals_too_large(connection: Connection, model: str) -> list[str]:
 
 
 def holder_probes(engine: Engine, model: str) -> Probes:
-    """Return checks, from the lease, that some process unlearns; a restarting one gets `MOST_AWAY_S`."""
+    """Return checks of the lease that an unlearner works; one that restarts may take `MOST_AWAY_S`."""
 
     async def held() -> str:
         found = await _holder(engine, model)

@@ -1,6 +1,6 @@
 """Assemble `lethe serve`: private servers, one unlearner, and processes that answer requests on one socket.
 
-With several workers, also the processes that compute with the unlearner.
+With several workers, it also includes the processes that compute with the unlearner.
 """
 
 import contextlib

@@ -102,8 +102,8 @@ _KNOWN = {*_USED, *_TLS, *_REFUSED}
 def read(url: str) -> dict[str, Any]:
     """Return `url` as arguments of redis-py's connections; `ssl_cert_reqs` among them means TLS.
 
-    Reads the certificate files that it names. Raises ValueError. Its text continues the name of a setting and contains
-    neither user nor password nor any other value.
+    Reads the certificate files that it names. Raises ValueError. Its text is meant to follow the
+    name of a setting, and contains no user, password or other value.
     """
     scheme = url.partition("://")[0]
     authority, path, parameters = split(url)

@@ -249,7 +249,7 @@ class FoundDeletion(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """The deleted ones of the given nodes, each with its request; without nodes, a page of requests."""
+    """Those of the given nodes that were deleted, each with its request; without nodes, a page of requests."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SEARCH]})
 

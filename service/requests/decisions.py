@@ -174,7 +174,7 @@ class FailedRequests:
         return settled
 
     async def _deleted_by(self, part: Part, named: Collection[Target]) -> Mapping[Target, UUID | None]:
-        """Return the deleted ones of `named`, by themselves or with a node, each with its request."""
+        """Return those of `named` that were deleted, by themselves or with a node, each with its request."""
         found = await self._tombstones.find(part, list(named))
         others = {target: ends_of(target) for target in named if target not in found}
         nodes = await self._tombstones.deleted_nodes(list({end for ends in others.values() for end in ends}))
@@ -182,7 +182,7 @@ class FailedRequests:
         return found | with_node
 
     async def _completed(self, ids: Collection[UUID]) -> Mapping[UUID, datetime]:
-        """Return the completed ones of `ids`, with their completion times."""
+        """Return those of `ids` that are completed, with their completion times."""
         query = select(RequestRow.id, RequestRow.completed_at).where(RequestRow.id == any_of(ids))
         async with transaction(self._engine) as connection:
             found = await connection.execute(query.where(RequestRow.completed_at.is_not(None)))

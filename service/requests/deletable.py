@@ -81,7 +81,7 @@ class UnknownTargets(NotFound):
 
 
 async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> None:
-    """Raise UnknownTargets unless all of `subjects` are, or were and are deleted, in the model; or Unavailable.
+    """Raise UnknownTargets unless each of `subjects` is in the model or was deleted from it. Raises Unavailable.
 
     For keys that may not know of deletions: lookups and answer are the same whatever exists and whatever is deleted. An
     edge that went with a node counts as unknown. Otherwise every pair with a deleted node would be accepted, which

@@ -210,7 +210,7 @@ class ClaimWatch:
         return UnclaimedRequests(lasts_s, 0.0 if oldest is None else oldest.waits_s, reason, remedy)
 
     async def unclaimed_s(self) -> float:
-        """Return the seconds that the oldest request has waited although it could be claimed; 0 without a delay.
+        """Return how long the oldest claimable request has waited, in seconds; 0 without a delay.
 
         Raises Unavailable.
         """

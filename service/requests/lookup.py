@@ -107,7 +107,7 @@ class RequestRepository:
         return list((await self._conn.execute(query)).scalars())
 
     async def queued(self, model: str, ids: Collection[UUID]) -> list[QueuedRequest]:
-        """Return those of `ids` that are queued and in no batch, oldest first."""
+        """Return those of `ids` that are queued and not in a batch, oldest first."""
         query = (
             select(*QUEUED_COLUMNS)
             .where(RequestRow.id == any_of(ids), RequestRow.model == model)

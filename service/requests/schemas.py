@@ -22,7 +22,7 @@ _UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
 
 def _are_salts(value: object) -> object:
-    """Check up to the first fault: further ones would only cost time."""
+    """Check up to the first fault; reporting more is not worth the time."""
     if isinstance(value, dict) and not all(isinstance(one, str) and _SALT.fullmatch(one) for one in value.values()):
         raise ValueError(f"salts must be {SALT_BYTES} bytes in lower-case hex")
     return value

@@ -72,7 +72,7 @@ class TombstoneRepository:
             )
 
     async def find(self, hashes: Collection[bytes], *, with_void: bool = False) -> dict[bytes, UUID | None]:
-        """Return the recorded ones of `hashes`, with the request that deleted each first.
+        """Return those `hashes` that are recorded, each with the request that deleted it first.
 
         None stands for a request that this database, restored from an older backup, lacks. The tombstones of what
         joined again are void, and left out unless `with_void`.
@@ -117,7 +117,7 @@ class TombstoneLookup:
         self._model = model
 
     async def find(self, part: Part, targets: Sequence[Target]) -> dict[Target, UUID | None]:
-        """Return those of `targets` whose part was deleted, with the request. Raises Unavailable.
+        """Return those `targets` whose part was deleted, each with the request. Raises Unavailable.
 
         None stands for a request that the database, restored from an older backup, lacks.
         """
@@ -143,6 +143,6 @@ class TombstoneLookup:
         return by_node, {by_hash[digest] for digest in joining}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
-        """Return the deleted ones of `nodes`, like `find`. Raises Unavailable."""
+        """Return those `nodes` that were deleted, like `find`. Raises Unavailable."""
         found = await self.find(Part.NODES, nodes)
         return {node: request_id for node, request_id in found.items() if isinstance(node, str)}

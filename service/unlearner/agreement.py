@@ -69,8 +69,8 @@ async def require_own(connection: Connection, store: Store, request_keys: Reques
 async def check_agreement(connection: Connection, store: Store, request_keys: RequestKeys, model: str) -> None:
     """Check at process start, before any change, that the database belongs to this store.
 
-    Raises StateMismatch if it does not. Even the keys of requests that it does not know are kept then. Passes while a
-    committed import is unfinished, because the answer is unknown then.
+    Raises StateMismatch if it does not. Nothing is removed then, not even unknown keys. Passes while a committed
+    import is unfinished, because the answer is unknown then.
     """
     current = store.current()
     pointer = await _committed(connection, model)

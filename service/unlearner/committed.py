@@ -267,7 +267,7 @@ class Committed:
         return features, labels
 
     def held(self, preconditioner: Preconditioner | None) -> HeldModel:
-        """Return the input that a deletion needs."""
+        """Return everything that computing a deletion needs."""
         return HeldModel(
             self.state, self.features, self.labels, self.live_graph, self.regularization, self.training_rows,
             self.injected, preconditioner,

@@ -260,7 +260,7 @@ class Importer:
             )
 
     def _rest(self, error: OSError) -> None:
-        """Wait for disk space, which is not the model's fault; other work goes on."""
+        """Wait for disk space, which is not the model's fault; other work continues."""
         self.give_up()
         now = time.monotonic()
         rest = min(max(_REST_S, _REST_TIMES * (now - self._begun_at)), _LONGEST_REST_S)

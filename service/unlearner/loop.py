@@ -153,7 +153,7 @@ class Unlearner:
         return committed_facts(resident.committed, self._context.ledger)
 
     def live(self, nodes: Sequence[str]) -> list[str]:
-        """Return those of these external ids that are live nodes. Raises Unavailable before a version is loaded."""
+        """Return the external ids among these that are live nodes. Raises Unavailable before a version is loaded."""
         resident = self.resident
         if resident is None:
             raise Unavailable("The model is loading.", "Try again in a moment.")

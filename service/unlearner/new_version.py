@@ -68,13 +68,13 @@ class CauseSteps:
     cause: ClassVar[Cause]
 
     def written(self, ref: VersionRef) -> None:
-        """Run at the end of step 5, on the executor."""
+        """Do the cause's work at the end of step 5, on the executor."""
 
     async def record(self, connection: Connection, version: Version) -> None:
         """Insert the cause's rows in step 6, in the transaction that inserts the version's."""
 
     async def apply(self, version: Version) -> None:
-        """Run step 8."""
+        """Do the cause's work of step 8."""
 
     def erase(self) -> None:
         """Erase the cause's data from the disk in step 9, on the executor."""
@@ -83,7 +83,7 @@ class CauseSteps:
         """Complete the cause's rows in step 10, in the transaction that finishes the version's."""
 
     async def done(self, version: Version) -> None:
-        """Run after step 10."""
+        """Do the cause's work after step 10."""
 
 
 class ToErase:

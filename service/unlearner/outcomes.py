@@ -38,8 +38,8 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, norms: R
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
-            f"for up to {record.factor_age_s:g} s. It is never written to disk and does not influence what the "
-            "weights converge to."
+            f"for up to {record.factor_age_s:g} s after it. It is never written to disk and does not influence what "
+            "the weights converge to."
         )
     if kind.rules.joins and joined < named:
         sentences.append(
@@ -96,13 +96,13 @@ def frozen_parts(manifest: Manifest) -> str:
     """
     parts = []
     if manifest.diffusion is not None:
-        parts.append("the sigmas of the diffusion, learned when what was deleted was still in the graph")
+        parts.append("the sigmas of the diffusion, learned while the deleted data was still in the graph")
     if manifest.temperature is not None:
-        parts.append("the temperature of the probabilities, fitted on validation nodes, those deleted since among them")
+        parts.append("the temperature of the probabilities, fitted on validation nodes, including those deleted since")
     if manifest.mlp is not None:
         parts.append("the MLP that computes the features, trained only on public nodes")
     if manifest.column_scale is not None:
-        parts.append("the scales of the feature columns, fixed at the import with what was deleted among them")
+        parts.append("the scales of the feature columns, fixed at the import, when the deleted data was still included")
     if not parts:
         return ""
     return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."

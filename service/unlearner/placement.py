@@ -1,4 +1,4 @@
-"""Settings for holding a model: its device, its repair policy and the aids to repair."""
+"""Settings for holding a model: its device, its repair policy, and limits on what speeds up repairs."""
 
 from dataclasses import dataclass
 

@@ -137,7 +137,7 @@ class Processor:
         return unfit
 
     async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
-        """Return the requests of `batch` that were not cancelled; they can no longer be.
+        """Return the requests of `batch` that were not cancelled; from now on they cannot be.
 
         All at the same moment, so that the end of cancellation does not reveal whether there was anything to delete.
         """

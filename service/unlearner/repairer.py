@@ -1,4 +1,4 @@
-"""Repairs that outlast their batch's budget: continued in idle time, and committed as versions of their own.
+"""Repairs that outlast their batch's budget: continued in idle time, and committed as separate versions.
 
 A repair works in slices, so that a new request waits for at most one of them. A batch that arrives meanwhile goes first
 and continues from the weights reached. At the end, the commit of the repair's version adds one `repaired` event to
@@ -70,7 +70,7 @@ class CertificationSteps(RepairSteps):
 
 
 class Repairer:
-    """Continues the repair of one model, and the factor for the next repair, a slice at a time."""
+    """Continues the repair of one model a slice at a time, then makes the factor for the next repair."""
 
     def __init__(self, context: Context, writer: VersionWriter) -> None:
         self._context = context
@@ -141,8 +141,8 @@ class Repairer:
     async def keep_promise(self) -> None:
         """Start a session: if the weights do not keep the current promise, publish a version that does.
 
-        They are repaired as far as needed, before any deletion. Raises NotPublishable if that failed, and Unavailable,
-        LeaseLost and WorkersLost.
+        The weights are repaired as far as needed, before any deletion. Raises NotPublishable if that failed, and
+        Unavailable, LeaseLost and WorkersLost.
         """
         resident, context = self._writer.resident, self._context
         if context.placement.promise is None:

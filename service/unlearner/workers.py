@@ -192,7 +192,7 @@ class Team:
             raise self._lost
 
     def late(self) -> bool:
-        """Whether more workers could join by now, and a new session may begin for them."""
+        """Whether more workers could join now, and a new session may begin for them."""
         if self.count == self.wanted or self._clock() < self._rests_until:
             return False
         if self._meeting is None:

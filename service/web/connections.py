@@ -1,4 +1,4 @@
-"""Connections of one process: their limit, and deadlines for clients that keep it waiting."""
+"""Connections of one process: their limit, and deadlines for slow clients."""
 
 import asyncio
 import resource

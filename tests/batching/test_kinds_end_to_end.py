@@ -70,7 +70,14 @@ async def test_features_are_forgotten_and_their_node_stays(lethe: Lethe, world: 
     assert (state["kind"], state["guarantee"], state["repair"], state["count"]) == ("features", "span", "none", 2)
     assert "The nodes themselves stay" in state["explanation"]
     audit = state["audit"]
-    assert audit["batch"] | {"id": None} == {"id": None, "requests": 1, "nodes": 0, "features": 2, "edges": 0}
+    assert audit["batch"] | {"id": None} == {
+        "id": None,
+        "requests": 1,
+        "nodes": 0,
+        "features": 2,
+        "edges": 0,
+        "labels": 0,
+    }
     assert audit["deleted"] == 2
     assert (audit["directions_removed"], audit["rank_before"] - audit["rank_after"]) == (1, 1)
     assert audit["injected_norm_before"] > 0
@@ -102,7 +109,14 @@ async def test_edges_are_forgotten_by_the_graph_alone(lethe: Lethe, world: World
     assert (state["kind"], state["guarantee"], state["repair"], state["count"]) == ("edge", "graph_only", "none", 1)
     assert "no norms" in state["explanation"]
     audit = state["audit"]
-    assert audit["batch"] | {"id": None} == {"id": None, "requests": 1, "nodes": 0, "features": 0, "edges": 1}
+    assert audit["batch"] | {"id": None} == {
+        "id": None,
+        "requests": 1,
+        "nodes": 0,
+        "features": 0,
+        "edges": 1,
+        "labels": 0,
+    }
     for name in ("injected_norm_before", "injected_norm_after", "channel_norm_before", "channel_norm_after"):
         assert audit[name] is None
     assert (audit["directions_removed"], audit["weight_change"], audit["factor_method"]) == (0, 0, "none")
@@ -141,9 +155,9 @@ async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     applied = {name: state for name, state in states.items() if state["audit"] is not None}
     assert set(applied) == {"features", "edge", "node"}
     batches = {name: state["audit"]["batch"] | {"id": None} for name, state in applied.items()}
-    together_in_one = {"id": None, "requests": 2, "nodes": 1, "features": 0, "edges": 1}
+    together_in_one = {"id": None, "requests": 2, "nodes": 1, "features": 0, "edges": 1, "labels": 0}
     # Part of it was removed with the node, so it waited until that was applied.
-    afterwards = {"id": None, "requests": 1, "nodes": 0, "features": 1, "edges": 0}
+    afterwards = {"id": None, "requests": 1, "nodes": 0, "features": 1, "edges": 0, "labels": 0}
     assert batches == {"node": together_in_one, "edge": together_in_one, "features": afterwards}
     guarantees = {name: state["guarantee"] for name, state in applied.items()}
     assert guarantees == {"features": "span", "edge": "graph_only", "node": "span"}

@@ -356,7 +356,7 @@ def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int
     answer = window.page.goto(f"{window.url}/dashboard/nothing")
     assert answer is not None
     assert answer.status == 404
-    expect(window.page.get_by_text("There is no such page.")).to_be_visible()
+    expect(window.page.get_by_text("This page does not exist.")).to_be_visible()
     judge(window.page, axe)
     # The browser also complains that it is missing.
     assert [text for text in window.complaints if "404" not in text] == []

@@ -47,5 +47,5 @@ def judged(route: Route, call: Call, told: Told) -> str | None:
     if not call.wrong or (call.may_be_taken and (not refused or elsewhere)):
         return None
     # A list names the filters that it did not apply.
-    is_said = route.path == "/dashboard/requests" and "not understood and not applied" in told.body
+    is_said = route.path == "/dashboard/requests" and "are invalid and were not applied" in told.body
     return fault_of(refused or is_said, html.unescape(told.body), *call.wrong)

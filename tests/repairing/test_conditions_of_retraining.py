@@ -16,8 +16,8 @@ from tests.support.service.running import Lethe, running, settings_of
 #: Stops far from the optimum, and learns sigmas.
 SPEC = ModelSpec(diffusion=True, solver=SolverKind.SGD, epochs=5, learning_rate=0.1)
 FROZEN = (
-    "Retraining here keeps the frozen parts as they are: the sigmas of the diffusion, learned when what "
-    "was deleted was still in the graph."
+    "Retraining here keeps the frozen parts as they are: the sigmas of the diffusion, learned while the "
+    "deleted data was still in the graph."
 )
 UNFINISHED = "because training had stopped early and no repair had reached the optimum yet."
 

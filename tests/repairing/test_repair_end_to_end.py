@@ -155,7 +155,7 @@ async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_sta
         assert (state["guarantee"], state["audit"]["repair_tolerance"]) == ("retrained", tolerance)
         assert state["audit"]["distance_bound_after_relative"] <= tolerance
         assert state["audit"]["factor_age_s"] == 90.0
-        assert "may stay in memory for up to 90 s. It is never written to disk" in state["explanation"]
+        assert "may stay in memory for up to 90 s after it. It is never written to disk" in state["explanation"]
         assert state["audit"]["span_residual"] < 1e-8
     async with running(deferring.model_copy(update={"factor_age": 0.0})) as lethe:
         await until(lethe.is_ready)

@@ -64,7 +64,7 @@ class Postgres:
     def prepare(self, lock: int) -> None:
         """Create the data folder and the passwords if missing. Raises EmbeddedServerError.
 
-        Every start resets the passwords, and the settings that a login changed for itself.
+        Every start resets the passwords, and the settings that logins have changed for themselves.
         """
         logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
         if self.folder.exists():

@@ -21,7 +21,7 @@ from service.web.services import Services
 
 @dataclass(frozen=True)
 class Period:
-    """The last few days up to now."""
+    """A number of days up to now."""
 
     #: Name in the URL.
     name: str
@@ -166,7 +166,7 @@ async def charts_region(
 async def points_of(
     connection: Connection, model: str, period: Period, at: datetime
 ) -> tuple[SeriesStep, list[SeriesPoint]]:
-    """Return a period's points from the first day with a request on, by the hour for up to two days."""
+    """Return a period's points from the first day that has a request; hourly for periods of up to two days."""
     received = await first_received(connection, model)
     start = period.start(at)
     if received is not None:

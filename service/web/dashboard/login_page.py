@@ -57,7 +57,7 @@ async def login(request: Request) -> Response:
         _log.warning("dashboard.sign_in_failed")
         return _form(request, after, status=401, fault="This key is unknown or revoked.")
     if Scope.AUDIT_READ not in key.scopes:
-        fault = "This key is valid, and lacks the scope audit:read. Ask for one that has it."
+        fault = "This key is valid but lacks the scope audit:read. Ask for one that has it."
         return _form(request, after, status=403, fault=fault)
     async with transaction(services.engine) as connection:
         token = await SessionRepository(connection, services.keyring).start(key.id)

@@ -90,7 +90,10 @@ class Page(StrictRoute):
                     words = "; ".join(f"`{fault['loc'][-1]}` {in_words(fault)}" for fault in faults)
                     return error_page(422, InvalidRequest.title, f"In the address, {words}.", _REMEDY)
                 return error_page(
-                    404, "Not found", "There is no such page.", "Go back to the overview, or to the list of requests."
+                    404,
+                    "Not found",
+                    "This page does not exist.",
+                    "Go back to the overview, or to the list of requests.",
                 )
 
         return handle_page

@@ -103,7 +103,7 @@ def new_form_token() -> str:
 
 
 def is_form_token(text: str) -> bool:
-    """Return whether a cookie has the form of a form token; a browser may send anything."""
+    """Return whether a cookie looks like a form token, since a browser may send anything."""
     return re.fullmatch(r"[A-Za-z0-9_-]{43}", text) is not None
 
 

@@ -254,7 +254,9 @@ WORDS: dict[StrEnum, Word] = {
         "Completed", "good", "Erased from the disk too, with every older version of the weights."
     ),
     RequestStatus.FAILED: Word("Failed", "bad", "Nothing was deleted; its page says why and what to do."),
-    RequestStatus.CANCELLED: Word("Cancelled", "quiet", "Withdrawn by the caller before work on it began."),
+    RequestStatus.CANCELLED: Word(
+        "Cancelled", "quiet", "Withdrawn by the caller or an operator before work on it began."
+    ),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
     Drills.ONLY: Word("Only drills", "quiet", "Drills and nothing else."),

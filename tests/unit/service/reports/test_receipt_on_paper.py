@@ -65,7 +65,7 @@ def test_it_says_in_three_sentences_what_was_asked_what_was_done_and_what_holds(
     ("kind", "count", "words"),
     [
         ("node", 1200, "delete 1,200 records from"),
-        ("features", 1, "delete the stored details of one record from"),
+        ("features", 1, "delete the stored details of one record (not its label and links) from"),
         ("edge", 2, "delete 2 links between records from"),
     ],
 )

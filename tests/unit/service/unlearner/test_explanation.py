@@ -181,7 +181,9 @@ def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_st
 def test_what_was_made_before_a_deletion_and_stays_in_memory_is_told(repair: RepairStatus) -> None:
     record = replace(CONVERGED, repair=repair)
     told = said(replace(record, factor_age_s=60.0))
-    assert "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s." in told
+    assert (
+        "a factor of the loss's curvature from before this deletion may stay in memory for up to 60 s after it." in told
+    )
     assert "never written to disk and does not influence what the weights converge to." in told
     for age in (0.0, None):
         assert "in memory" not in said(replace(record, factor_age_s=age))
@@ -199,7 +201,7 @@ def test_without_a_repair_the_weights_are_said_not_to_be_those_of_retraining() -
 
 def test_of_an_edge_the_graph_alone_forgets_until_a_repair_has_ended() -> None:
     never = said(RECORD, RequestKind.EDGE)
-    assert "asked nothing of the projection and there are no norms to give" in never
+    assert "the projection had nothing to do and there are no norms to report" in never
     assert "Only the graph has forgotten the edges, and the weights are not those of retraining" in never
     pending = said(replace(RECORD, repair=RepairStatus.PENDING), RequestKind.EDGE)
     assert "only the graph has forgotten the edges so far" in pending
