@@ -98,7 +98,9 @@ def changed(
     train = np.concatenate([graph.train_mask, np.zeros(len(added), dtype=np.bool_)])
     for node in [*added, *(labels or {})]:
         train[place[node]] = y[place[node]] >= 0
-    other = {name: np.concatenate([getattr(graph, name), np.zeros(len(added), dtype=np.bool_)]) for name in _OTHERS}
+    other: dict[str, Any] = {
+        name: np.concatenate([getattr(graph, name), np.zeros(len(added), dtype=np.bool_)]) for name in _OTHERS
+    }
     adjacency = sp.csr_array(A)
     adjacency.sort_indices()
     return replace(
