@@ -14,15 +14,19 @@ and replaced only if their fencing number is not above the caller's.
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store import tombstones
-from model_store.base.base import Base, BaseStore, SpanChunk
+from model_store.base.base import Base, BaseStore
+from model_store.base.edit import Edit, PendingEdit
 from model_store.base.erasure import Erasure
-from model_store.base.tables import NO_ROW
+from model_store.base.index import NO_ROW
+from model_store.base.span_chunks import SpanChunk
+from model_store.current import CURRENT, Current
 from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
@@ -32,7 +36,6 @@ from model_store.disk.durable import (
     make_folder,
     make_folders,
     read_file,
-    remove_file,
     remove_tree,
     rename,
     write_file,
@@ -40,13 +43,13 @@ from model_store.disk.durable import (
 from model_store.errors import NoModel, NotAStore
 from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
-from model_store.sizes import check_sizes, unfit
+from model_store.sizes import check_sizes, unfit, unfit_edit
 from model_store.tombstones import RecordedTombstone, TombstoneRecord
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from model_store.work import Work
 from projector.graph.graph import Graph, validate
 
-_CURRENT, _BASE, _VERSIONS = "CURRENT", "base", "versions"
+_BASE, _VERSIONS = "base", "versions"
 _FIRST = VersionRef(0, 0)
 
 
@@ -58,6 +61,7 @@ class Store:
         self.manifest = manifest
         self._base = BaseStore(path / _BASE, manifest, manifest_sha256=manifest_sha256)
         self._versions = Versions(path / _VERSIONS, manifest_sha256=manifest_sha256)
+        self._current = Current(path, self._versions)
 
     @classmethod
     def create(
@@ -119,7 +123,7 @@ class Store:
         Raises NotAStore if there is no model, StoreDamaged naming the file that is missing or altered.
         """
         manifest_path = path / MANIFEST
-        if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
+        if not manifest_path.exists() and not any((path / name).exists() for name in (CURRENT, _BASE, _VERSIONS)):
             raise NoModel(
                 f"{path} contains no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
@@ -133,37 +137,11 @@ class Store:
 
     def current(self) -> VersionRef:
         """Return the version that CURRENT names. Raises StoreDamaged if it names no existing version."""
-        path = self.path / _CURRENT
-        try:
-            folder, digest, end = read_file(path).decode("ascii").split("\n")
-            ref = VersionRef.parse(folder)
-        except ValueError as error:
-            raise damaged(path, "does not name a version: it is truncated or altered") from error
-        if end or self._versions.digest(ref) != digest:
-            raise damaged(path, f"does not have the digest of version {ref.folder}")
-        return ref
+        return self._current.read()
 
     def set_current(self, ref: VersionRef) -> None:
-        """Make CURRENT name a version. Raises StoreConflict if it already names a later one.
-
-        CURRENT never goes back, even if a writer was overtaken in the middle of this call and continues: its prepared
-        file is removed, and a writer that prepares a new one sees the later version first.
-        """
-        content = f"{ref.folder}\n{self.version_digest(ref)}\n".encode()
-        path, prepared = self.path / _CURRENT, self.path / f".{_CURRENT}-{ref.folder}"
-        while True:
-            write_file(prepared, [content])
-            if path.exists() and self.current() > ref:
-                remove_file(prepared)
-                raise _overtaken(ref, self.current())
-            try:
-                rename(prepared, path)
-            except FileNotFoundError:
-                if self.current() > ref:
-                    raise _overtaken(ref, self.current()) from None
-            self._remove_prepared(below_fencing=ref.fencing - 1)
-            if read_file(path) == content:
-                return
+        """Make CURRENT name a version. Raises StoreConflict if it already names a later one."""
+        self._current.replace(ref)
 
     def versions(self) -> list[VersionRef]:
         """Return all versions on disk, oldest first. Raises NotAStore naming a file that is not a version."""
@@ -182,12 +160,12 @@ class Store:
 
     def read_version(self, ref: VersionRef, *, digest: str | None = None) -> VersionState:
         """Return a version's verified state, also checked against its manifest's digest if given."""
-        state = self._versions.read(ref, digest=digest)
-        if wrong := unfit(self.manifest, state):
-            raise NotAStore(
-                f"{self.folder_of(ref)} holds {wrong}, which does not belong to a version of {self.manifest.name}.",
-                f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
-            )
+        state, pending = self._versions.read(ref, digest=digest), self._pending(ref)
+        nodes = self._base.nodes if pending is None else pending.edit.nodes
+        # Versions before the last growth have fewer.
+        least = nodes if ref == self.current() else self.manifest.nodes
+        if wrong := unfit(self.manifest, state, range(least, nodes + 1)):
+            raise self._foreign(ref, wrong)
         return state
 
     def beta_version(self, ref: VersionRef) -> int:
@@ -227,22 +205,55 @@ class Store:
             f"holds the span coefficients of version {found}, but version {ref.folder} needs those of {wanted}",
         )
 
-    def write_version(self, ref: VersionRef, state: VersionState, *, edges: int, beta_version: int = 0) -> str:
+    @property
+    def nodes(self) -> int:
+        """Rows of the graph on disk, erased ones included; without those of a version that `is_ungrown`."""
+        return self._base.nodes
+
+    def edit(self, ref: VersionRef) -> Edit | None:
+        """Return what joins the graph in a version and what it replaces; None if nothing does."""
+        if not self._versions.has_edit(ref):
+            return None
+        edit = self._versions.edit(ref)
+        if wrong := unfit_edit(self.manifest, edit):
+            raise self._foreign(ref, wrong)
+        return edit
+
+    def is_ungrown(self, ref: VersionRef) -> bool:
+        """Return whether the edit of version `ref` is still to be applied to `base/`, which `grow` does.
+
+        That is so between the commit of a version with an edit and the end of `grow`, and a crash may fall in between.
+        Raises StoreDamaged if the graph is that of a later version.
+        """
+        if not self._versions.has_edit(ref):
+            return False
+        found = self._base.grown_version()
+        if found > ref.version:
+            raise damaged(self.path / _BASE, f"holds the graph of version {found}, which is later than {ref.folder}")
+        return found < ref.version
+
+    def write_version(
+        self, ref: VersionRef, state: VersionState, *, edges: int, beta_version: int = 0, edit: Edit | None = None
+    ) -> str:
         """Write a version durably and return its digest, replacing an unused version of that name.
 
         `edges` is the number of edges between its live nodes, each counted once, for `live_edges`. `beta_version` is
         the version from whose weights `state`'s span coefficients were rebuilt: `ref`'s own if `write_beta` will
-        follow, otherwise that of the version before it. Raises StoreConflict if CURRENT names that version or a later
-        one, ValueError for a `beta_version` later than `ref`.
+        follow, otherwise that of the version before it. `edit` is what joins the graph and what it replaces; `state` is
+        about the nodes after it, and if it gives features, `write_beta` must follow. After that, `grow` applies it.
+        Raises StoreConflict if CURRENT names that version or a later one, ValueError for a `beta_version` later than
+        `ref` and an `edit` that does not fit.
         """
         if beta_version > ref.version:
             raise ValueError(f"version {ref.version} cannot use coefficients of version {beta_version}")
-        if (self.path / _CURRENT).exists() and self.current() >= ref:
+        if edit is not None:
+            self._check_edit(edit, state, rewrites_beta=beta_version == ref.version)
+        if self._current.path.exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
                 "Another unlearner has continued; read the pointer in the database again.",
             )
-        return self._versions.write(ref, state, beta_version=beta_version, edges=edges)
+        return self._versions.write(ref, state, beta_version=beta_version, edges=edges, edit=edit)
 
     def discard_version(self, ref: VersionRef) -> None:
         """Remove what `write_version` left of a version, complete or not, unless CURRENT names it."""
@@ -276,8 +287,8 @@ class Store:
         """
         self._base.claim(fencing=fencing)
 
-    def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
-        """Return the file of the features' values, the bytes of a slot, and each slot's row, -1 if blanked.
+    def feature_slots(self) -> list[tuple[Path, int, NDArray[np.int64]]]:
+        """Return each file of feature values with the bytes of a slot and the row of each slot, -1 if blanked.
 
         A slot is a row of dense features, or a stored value of sparse ones, in any order.
         """
@@ -289,9 +300,9 @@ class Store:
         return frozenset(
             [
                 MANIFEST,
-                _CURRENT,
+                CURRENT,
                 *(f"{_BASE}/{name}" for name in self._base.files()),
-                *(f"{_VERSIONS}/{current.folder}/{name}" for name in self._versions.FILES),
+                *(f"{_VERSIONS}/{current.folder}/{name}" for name in self._versions.files(current)),
                 *tombstones.files(self.path),
             ]
         )
@@ -299,13 +310,14 @@ class Store:
     def load_base(self, work: Work | None = None) -> Base:
         """Return graph and span coefficients with every chunk verified. Slots in an open erasure are already blank.
 
-        Reports as one step of `work`.
+        An edit of the current version is applied, also if `grow` has not yet applied it on disk. Then rows that join
+        have coefficients of zero until `write_beta`. Reports as one step of `work`.
         """
-        return self._base.load(work or Work())
+        return self._base.load(work or Work(), self._pending(self.current()))
 
     def load_graph(self) -> Graph:
         """Return the graph of `load_base`."""
-        return self._base.load_graph()
+        return self._base.load_graph(self._pending(self.current()))
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Return features and coefficients of all rows in `parts` iterators, for as many threads.
@@ -328,7 +340,12 @@ class Store:
         `keep` also removes all other versions, as `remove_versions` does, saving one disk wait. Finishes an
         interrupted erasure first. Raises StoreConflict if a writer with a higher fencing number has changed the base,
         IndexError for a row that the graph does not have.
+
+        Call it before `grow`: the edges that leave in a version are gone once its edit is applied, and the same ones
+        may have joined again. After that, `edges` is passed over while `keep` is that version.
         """
+        if keep is not None and self._versions.has_edit(keep) and not self.is_ungrown(keep):
+            erasure = replace(erasure, edges=erasure.edges[:0])
         index = self._base.begin_erasure(erasure, fencing=fencing)
         with durable_changes() as changes:
             self._base.overwrite(index, changes)
@@ -338,6 +355,24 @@ class Store:
             self._base.end_erasure(index, last, fencing=fencing)
             if keep is not None:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
+
+    def grow(self, ref: VersionRef, *, fencing: int, work: Work | None = None) -> None:
+        """Apply the edit of version `ref`, durably: append what joins, and overwrite what it replaces.
+
+        Call it once that version is committed, after `write_beta` and `erase`. Idempotent; does nothing for a version
+        without an edit. Raises StoreConflict as `erase` does, ValueError before `write_beta`. Reports as one step of
+        `work`.
+        """
+        edit = self.edit(ref)
+        if edit is None:
+            return
+        if work is not None:
+            work.begin("Adding what joined")
+        index = self._base.begin_growth(PendingEdit(ref.version, edit), fencing=fencing)
+        with durable_changes() as changes:
+            self._base.overwrite(index, changes)
+        with durable_changes() as last:
+            self._base.end_erasure(index, last, fencing=fencing)
 
     def write_beta(
         self,
@@ -352,9 +387,18 @@ class Store:
 
         Call it once that version is committed. The old coefficients stay on disk until the next `erase`. Rows of
         deleted nodes and, in `beta`, of nodes with deleted features must be zero. Raises StoreConflict as `erase` does,
-        ValueError for another shape. Reports as one step of `work`.
+        ValueError for another shape. If that version's edit is still to be applied, n counts the nodes that join.
+        Reports as one step of `work`.
         """
-        self._base.write_beta(beta, label_beta, version=version, fencing=fencing, work=work or Work())
+        pending = self._pending(self.current())
+        self._base.write_beta(
+            beta,
+            label_beta,
+            joining=0 if pending is None else len(pending.edit.ids),
+            version=version,
+            fencing=fencing,
+            work=work or Work(),
+        )
 
     def tombstones(self) -> TombstoneRecord:
         """Return the readable keyed hashes of what was deleted."""
@@ -368,25 +412,33 @@ class Store:
         """Replace the record of deletions with these hashes, dropping the records of earlier writers."""
         tombstones.replace(self.path, kept, fencing=fencing)
 
+    def _pending(self, ref: VersionRef) -> PendingEdit | None:
+        """Return the edit of a version if it is still to be applied."""
+        edit = self.edit(ref) if self.is_ungrown(ref) else None
+        return None if edit is None else PendingEdit(ref.version, edit)
+
+    def _foreign(self, ref: VersionRef, what: str) -> NotAStore:
+        return NotAStore(
+            f"{self.folder_of(ref)} holds {what}, which does not belong to a version of {self.manifest.name}.",
+            f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
+        )
+
+    def _check_edit(self, edit: Edit, state: VersionState, *, rewrites_beta: bool) -> None:
+        if wrong := unfit_edit(self.manifest, edit):
+            raise ValueError(f"the edit has {wrong}")
+        if edit.first_row != self.nodes:
+            raise ValueError(f"the edit begins at row {edit.first_row} of a graph of {self.nodes}")
+        if state.live.size != edit.nodes:
+            raise ValueError(f"the state is about {state.live.size} nodes, and the edit leads to {edit.nodes}")
+        if edit.feature_rows.size and not rewrites_beta:
+            raise ValueError("the span coefficients of rows that get features must be written")
+
     def _set_aside(self, changes: DurableChanges, *, keep: VersionRef, below_fencing: int) -> list[VersionRef]:
         if self.current() != keep:
             raise StoreConflict(
                 f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
                 "Set CURRENT to the committed version first.",
             )
-        self._remove_prepared(below_fencing=below_fencing)
+        self._current.remove_prepared(below_fencing=below_fencing)
         tombstones.remove_unfinished(self.path, below_fencing=below_fencing)
         return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
-
-    def _remove_prepared(self, *, below_fencing: int) -> None:
-        """Remove files prepared as CURRENT with a fencing number of at most `below_fencing`."""
-        for path in sorted(self.path.glob(f".{_CURRENT}-*")):
-            if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
-                remove_file(path)
-
-
-def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
-    return StoreConflict(
-        f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
-        "Another unlearner has continued; read the pointer in the database again.",
-    )

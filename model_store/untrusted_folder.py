@@ -45,14 +45,19 @@ def require_plain(folder: Path, *, free_bytes: Callable[[], int | None] = free_m
 def copy_model(source: Path, target: Path, *, work: Work | None = None) -> Store:
     """Copy the model in `source` to the new folder `target`: its current version and no other file.
 
-    Reports as one step of `work`. Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore if an erasure was
-    interrupted in it.
+    Reports as one step of `work`. Raises NotAStore and StoreDamaged as `Store.open`, and NotAStore if an erasure or an
+    addition was interrupted in it.
     """
     store = Store.open(source)
     if store.is_erasing():
         raise NotAStore(
             f"The model in {source} still contains deleted data.",
             "Serve it once, which erases that data, then import it.",
+        )
+    if store.is_ungrown(store.current()):
+        raise NotAStore(
+            f"The model in {source} still lacks data that was added to it.",
+            "Serve it once, which adds that data, then import it.",
         )
     work, names = work or Work(), sorted(store.files())
     work.begin("Copying the model", sum((source / name).lstat().st_size for name in names))

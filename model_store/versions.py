@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from model_store.base.edit import Edit
 from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import (
     TRAIN_AGAIN,
     DurableChanges,
     damaged,
+    durable_changes,
     make_folder,
     read_file,
     remove_tree,
@@ -33,6 +35,7 @@ _FOLDER = re.compile(r"(?P<version>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})
 _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
 _STATE = "state.safetensors"
+_EDIT = "edit.safetensors"
 _PARTS = ("weights", "B", "T")
 _PUBLICATION = "publication"
 _TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PARTS} | {"live", "featured"}
@@ -126,9 +129,6 @@ class VersionManifest:
 class Versions:
     """The folder `versions/` of a store."""
 
-    #: The files of each version.
-    FILES = (_MANIFEST, _STATE)
-
     def __init__(self, folder: Path, *, manifest_sha256: str) -> None:
         self.folder = folder
         self.manifest_sha256 = manifest_sha256
@@ -139,15 +139,21 @@ class Versions:
             raise damaged(self.folder, "is missing")
         return sorted(_ref(path) for path in self.folder.iterdir() if not path.name.startswith("."))
 
-    def write(self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int) -> str:
+    def files(self, ref: VersionRef) -> list[str]:
+        """Return the names of a version's files."""
+        return [_MANIFEST, *self.manifest(ref).files]
+
+    def write(
+        self, ref: VersionRef, state: VersionState, *, beta_version: int, edges: int, edit: Edit | None = None
+    ) -> str:
         """Write a version durably and atomically, replacing an unused one of that name; return its digest."""
         tensors = _tensors(state)
-        state_bytes = save(tensors)
+        files = {_STATE: save(tensors)} | ({} if edit is None else {_EDIT: edit.to_bytes()})
         manifest = VersionManifest(
             version=ref.version,
             fencing=ref.fencing,
             manifest_sha256=self.manifest_sha256,
-            files={_STATE: hashlib.sha256(state_bytes).hexdigest()},
+            files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             weights_sha256=_weights_sha256(tensors, state.publication),
             rank=state.rank,
             beta_version=beta_version,
@@ -157,8 +163,8 @@ class Versions:
         self.discard(ref)
         unfinished = self._temporary(ref)
         make_folder(unfinished)
-        write_file(unfinished / _STATE, [state_bytes])
-        write_file(unfinished / _MANIFEST, [manifest_bytes])
+        for name, content in (files | {_MANIFEST: manifest_bytes}).items():
+            write_file(unfinished / name, [content])
         sync(unfinished)
         rename(unfinished, self.folder / ref.folder)
         return hashlib.sha256(manifest_bytes).hexdigest()
@@ -171,10 +177,7 @@ class Versions:
         manifest = self.manifest(ref)
         if digest is not None and self.digest(ref) != digest:
             raise damaged(self.folder / ref.folder / _MANIFEST, f"does not have the expected digest {digest}")
-        path = self.folder / ref.folder / _STATE
-        data = read_file(path)
-        if hashlib.sha256(data).hexdigest() != manifest.files[_STATE]:
-            raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
+        path, data = self._content(manifest, _STATE)
         try:
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -195,12 +198,31 @@ class Versions:
             publication=publication,
         )
 
+    def has_edit(self, ref: VersionRef) -> bool:
+        """Return whether something joins the graph in a version, or is replaced. Raises as `manifest`."""
+        return _EDIT in self.manifest(ref).files
+
+    def edit(self, ref: VersionRef) -> Edit:
+        """Return the edit of a version that has one. Raises as `read`."""
+        path, data = self._content(self.manifest(ref), _EDIT)
+        try:
+            return Edit.from_bytes(data)
+        except ValueError as error:
+            raise damaged(path, f"is not an edit: {error}") from error
+
+    def _content(self, manifest: VersionManifest, name: str) -> tuple[Path, bytes]:
+        path = self.folder / manifest.ref.folder / name
+        data = read_file(path)
+        if hashlib.sha256(data).hexdigest() != manifest.files[name]:
+            raise damaged(path, f"does not match the digest in {_MANIFEST} beside it")
+        return path, data
+
     def manifest(self, ref: VersionRef) -> VersionManifest:
         """Return the manifest of a version. Raises StoreDamaged or NotAStore, naming it, if it was altered."""
         path = self.folder / ref.folder / _MANIFEST
         manifest = read_checksummed(path, VersionManifest)
-        if manifest.files.keys() != {_STATE}:
-            raise wrong(path, "files", f"the digest of {_STATE}", manifest.files)
+        if manifest.files.keys() not in ({_STATE}, {_STATE, _EDIT}):
+            raise wrong(path, "files", f"the digests of {_STATE} and {_EDIT}, or of the first", manifest.files)
         if manifest.ref != ref:
             raise damaged(path, f"is that of version {manifest.ref.folder}")
         if manifest.manifest_sha256 != self.manifest_sha256:
@@ -228,7 +250,7 @@ class Versions:
         removed = [ref for ref in self.refs() if ref != keep and ref.fencing <= below_fencing]
         for ref in removed:
             if self._temporary(ref).exists():
-                remove_tree(self._temporary(ref))
+                _remove(self._temporary(ref))
             changes.rename(self.folder / ref.folder, self._temporary(ref))
         return removed
 
@@ -236,20 +258,28 @@ class Versions:
         """Remove temporary folders with fencing numbers up to `below_fencing`."""
         for path in sorted(self.folder.iterdir()):
             if _is_unfinished(path.name, below_fencing):
+                last.shred(path / _EDIT)
                 last.remove_tree(path)
 
     def discard(self, ref: VersionRef) -> None:
         """Remove everything that an attempt to write a version left."""
         whole, temporary = self.folder / ref.folder, self._temporary(ref)
         if temporary.exists():
-            remove_tree(temporary)
+            _remove(temporary)
         if whole.exists():
             # Atomic: only a temporary folder can remain.
             rename(whole, temporary)
-            remove_tree(temporary)
+            _remove(temporary)
 
     def _temporary(self, ref: VersionRef) -> Path:
         return self.folder / f"{_TEMPORARY}{ref.folder}"
+
+
+def _remove(folder: Path) -> None:
+    """Remove a version's temporary folder; what joined is overwritten first, because others may ask to erase it."""
+    with durable_changes() as changes:
+        changes.shred(folder / _EDIT)
+    remove_tree(folder)
 
 
 def _publication(path: Path, data: NDArray[np.uint8]) -> Publication:

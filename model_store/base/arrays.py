@@ -1,21 +1,24 @@
 """Read the arrays of `base/` chunk by chunk, verifying digests, and rewrite them."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store.base.index import Generation, Index, StoredArray, Table
+from model_store.base.index import DIGEST, Generation, Index, StoredArray, Table
 from model_store.disk.durable import DurableChanges, damaged, read_range
 
 #: The slots of one chunk as stored on disk, (slots, slot_bytes).
 Raw = NDArray[np.uint8]
 
 
+#: Prefix of the tables that hold what joined after the import. They grow at their end.
+LATE = "late_"
 #: Relative time per byte of unordered slots, which must be sorted, against rows. [20 million slots.]
 _SORTED = 9
 
@@ -68,7 +71,7 @@ class BaseArrays:
         first, last = int(table.starts[chunks.start]), int(table.starts[chunks.stop])
         path = self.folder / array.file
         raw = np.empty((last - first, array.slot_bytes), dtype=np.uint8) if out is None else out
-        read_range(path, raw, offset=first * array.slot_bytes, file_bytes=table.slots * array.slot_bytes)
+        _read_slots(path, raw, first, table, table_name, array)
         if table.erasing.size:
             left, right = np.searchsorted(table.erasing, [first, last])
             raw[table.erasing[left:right] - first] = array.blank
@@ -97,9 +100,15 @@ class BaseArrays:
     def check_sizes(self) -> None:
         """Raise StoreDamaged naming the array file that is missing, too short or too long."""
         nothing = np.empty((0, 1), dtype=np.uint8)
-        for table in self.index.tables.values():
+        for name, table in self.index.tables.items():
             for array in table.arrays.values():
-                read_range(self.folder / array.file, nothing, offset=0, file_bytes=table.slots * array.slot_bytes)
+                _read_slots(self.folder / array.file, nothing, 0, table, name, array)
+
+
+def _read_slots(path: Path, raw: Raw, first: int, table: Table, table_name: str, array: StoredArray) -> None:
+    """Fill `raw` with the slots from `first`. A crash may have left more slots in a table that grows."""
+    size = array.slot_bytes
+    read_range(path, raw, offset=first * size, file_bytes=table.slots * size, grows=table_name.startswith(LATE))
 
 
 def _bytes_of(table: Table) -> int:
@@ -158,3 +167,34 @@ def _counted(chunks: Iterable[Raw], count: Callable[[float], None] | None) -> It
         yield chunk
         if count is not None:
             count(chunk.nbytes / 2)
+
+
+def extend_table(
+    base: BaseArrays, name: str, added: NewTable, generation: Generation, changes: DurableChanges
+) -> Table:
+    """Append slots to every array of a table and return its description; `added.starts` are those of all slots.
+
+    Each writer appends only to files that it created, because a writer that lost its lease may still be appending.
+    Slots from another writer are first copied to new files of `generation`, without what is being blanked.
+    """
+    table, starts = base.index.tables[name], added.starts
+    # The last chunk may become longer.
+    kept = table.chunks - 1 if table.chunks and starts[table.chunks] != table.slots else table.chunks
+    arrays = {}
+    for array_name, array in table.arrays.items():
+        values = np.ascontiguousarray(added.arrays[array_name].values)
+        new = values.reshape(-1).view(np.uint8).reshape(-1, array.slot_bytes)
+        tail = np.concatenate([base.read_raw(name, array_name, range(kept, table.chunks)), new])
+        bounds = (starts[kept:] - table.starts[kept]).tolist()
+        digests = [digest_of(tail[first:end]) for first, end in itertools.pairwise(bounds)]
+        file = array.file
+        if array.generation.fencing == generation.fencing:
+            changes.append(base.folder / file, [new.reshape(-1).data], offset=table.slots * array.slot_bytes)
+        else:
+            file = f"{name}.{array_name}-{generation}"
+            earlier = (
+                base.read_raw(name, array_name, range(chunk, chunk + 1)).reshape(-1).data for chunk in range(kept)
+            )
+            changes.write(base.folder / file, itertools.chain(earlier, [tail.reshape(-1).data]))
+        arrays[array_name] = replace(array, file=file, digests=array.digests[: kept * DIGEST] + "".join(digests))
+    return Table(starts, arrays, table.erasing)

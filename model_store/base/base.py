@@ -1,31 +1,24 @@
 """The folder `base/` of a store: graph and span coefficients, read with verified digests and erased in place."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.base.arrays import BaseArrays, NewTable, write_table
+from model_store.base.arrays import LATE, BaseArrays, NewTable, write_table
+from model_store.base.decoding import BaseReader
+from model_store.base.edit import PendingEdit
 from model_store.base.erasure import Erasure, carry_out, plan
+from model_store.base.growth import grow
 from model_store.base.index import Generation, Index, check_file_names, labelled_files
-from model_store.base.tables import (
-    check_index,
-    decode_beta,
-    decode_graph,
-    decode_public,
-    decode_training_labels,
-    encode_beta,
-    encode_graph,
-    rows_of_feature_slots,
-    stored_features,
-)
-from model_store.disk.durable import DurableChanges, durable_changes, make_folder, rename, replace_file
+from model_store.base.span_chunks import SpanChunk, feature_chunks, label_chunks
+from model_store.base.tables import check_index, encode_beta, encode_graph
+from model_store.disk.durable import DurableChanges, damaged, durable_changes, make_folder, rename, replace_file
 from model_store.errors import NotAStore, StoreDamaged
 from model_store.manifest import Manifest
 from model_store.versions import StoreConflict
@@ -37,8 +30,6 @@ _Result = TypeVar("_Result")
 _READ_ATTEMPTS = 5
 #: Upper limit of a base's random first number; leaves room for many changes within 18 digits.
 _FIRST_BELOW = 10**15
-#: Bytes of an input and its coefficients read at a time.
-_SPAN_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +44,6 @@ class Base:
     label_beta: NDArray[np.float64]
     #: Mask of public nodes, (n,), which are never deleted.
     public: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class SpanChunk:
-    """An input and its span coefficients in consecutive rows; zero for nodes outside of the span."""
-
-    rows: slice
-    #: Features (k, d), dense or COO, or one-hot labels (k, C), CSR; float64.
-    X: NDArray[Any] | sp.sparray
-    #: (blocks, k, C) float64.
-    beta: NDArray[np.float64]
 
 
 class BaseStore:
@@ -85,7 +65,8 @@ class BaseStore:
         first = Generation(fencing=0, number=secrets.randbelow(_FIRST_BELOW))
         with durable_changes() as changes:
             tables = {name: write_table(self.folder, name, table, first, changes) for name, table in new.items()}
-            index = Index(first, self._manifest_sha256, base.graph.nodes, chunk_rows, beta_version=0, tables=tables)
+            nodes = base.graph.nodes
+            index = Index(first, self._manifest_sha256, nodes, chunk_rows, 0, nodes, 0, tables)
             changes.write(self.folder / index.file_name, [index.to_bytes()])
             changes.name(self.folder)
 
@@ -93,38 +74,48 @@ class BaseStore:
         """Raise StoreDamaged or NotAStore for a file that is missing, has another size, or is not the store's."""
         self._steadily(self._check)
 
-    def load(self, work: Work) -> Base:
-        """Return graph and span coefficients with every chunk verified. Slots in an open erasure are already blank."""
-        return self._steadily(partial(self._load, work))
+    def load(self, work: Work, pending: PendingEdit | None) -> Base:
+        """Return graph and span coefficients with every chunk verified. Slots in an open erasure are already blank.
 
-    def load_graph(self) -> Graph:
+        If `pending` was not applied to the disk yet, it is applied to the result.
+        """
+        return self._steadily(partial(self._load, work, pending))
+
+    def load_graph(self, pending: PendingEdit | None) -> Graph:
         """Return the graph of `load`."""
-        return self._steadily(lambda: decode_graph(self._arrays(), self._manifest))
+        return self._steadily(lambda: self._graph(self._reader(), pending)[0])
 
     def span_chunks(self, featured: NDArray[np.bool_], parts: int = 1) -> list[Iterator[SpanChunk]]:
         """Return features and coefficients of all rows in `parts` iterators, for as many threads.
 
         Each reads and verifies about 4 MiB at a time. Rows outside of `featured` (n,) are zero.
         """
-        base = self._arrays()
-
-        def read(steps: Sequence[tuple[range, slice]]) -> Iterator[SpanChunk]:
-            for chunks, rows in steps:
-                beta = decode_beta(base, "beta", chunks)
-                beta[:, ~featured[rows]] = 0
-                yield SpanChunk(rows, _only(stored_features(base, self._manifest, chunks), featured[rows]), beta)
-
-        steps = list(_steps(base.index, "features", "beta"))
-        return [read(steps[part::parts]) for part in range(parts)]
+        return feature_chunks(self._whole_reader(), featured, parts)
 
     def label_span_chunks(self, live: NDArray[np.bool_]) -> Iterator[SpanChunk]:
         """Yield labels and their coefficients likewise, in one part. Rows outside `live` (n,) or training are zero."""
-        base = self._arrays()
-        for chunks, rows in _steps(base.index, "nodes", "label_beta"):
-            labels = decode_training_labels(base, self._manifest, chunks, live[rows])
-            beta = decode_beta(base, "label_beta", chunks)
-            beta[:, np.diff(labels.indptr) == 0] = 0
-            yield SpanChunk(rows, labels, beta)
+        return label_chunks(self._whole_reader(), live)
+
+    def begin_growth(self, pending: PendingEdit, *, fencing: int) -> Index:
+        """Append what an edit adds, visibly and in one step, and begin the erasure of what it replaces.
+
+        Nothing is appended twice. Raises StoreConflict as `begin_erasure` does, StoreDamaged if the edit does not go
+        with the rows on disk, ValueError if the span coefficients of its rows were not written.
+        """
+        index = self._resolve_open_index(fencing)
+        if pending.version <= index.grown_version:
+            return index
+        self._check_rows(index, pending)
+        if pending.edit.nodes != index.beta_rows:
+            raise ValueError(f"the span coefficients are those of {index.beta_rows} rows, not {pending.edit.nodes}")
+        target = _next(index, fencing)
+        with durable_changes() as changes:
+            base = BaseArrays(self.folder, index)
+            index = grow(
+                base, pending.edit, self._manifest, version=pending.version, generation=target, changes=changes
+            )
+            changes.name(self.folder)
+        return self._install(index)
 
     def is_open(self) -> bool:
         """Return whether a crash interrupted an erasure. Any write finishes it first."""
@@ -173,12 +164,21 @@ class BaseStore:
         """Return the model version of the last rebuild of the span coefficients; 0 for those of training."""
         return self._index().beta_version
 
-    def feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
-        """Return the file of the features' values, the bytes of a slot, and each slot's row, -1 if blanked.
+    @property
+    def nodes(self) -> int:
+        """Rows of the graph on disk."""
+        return self._index().nodes
+
+    def grown_version(self) -> int:
+        """Return the last model version whose edit was applied; 0 for none."""
+        return self._index().grown_version
+
+    def feature_slots(self) -> list[tuple[Path, int, NDArray[np.int64]]]:
+        """Return each file of feature values with the bytes of a slot and the row of each slot, -1 if blanked.
 
         A slot is a row of dense features, or a stored value of sparse ones.
         """
-        return self._steadily(self._feature_slots)
+        return self._steadily(lambda: list(self._reader().feature_slots()))
 
     def files(self) -> frozenset[str]:
         """Return the names of the current index and its arrays."""
@@ -190,15 +190,23 @@ class BaseStore:
         return max(generation.fencing for _, generation, _ in labelled_files(self.folder))
 
     def write_beta(
-        self, beta: NDArray[np.float64], label_beta: NDArray[np.float64], *, version: int, fencing: int, work: Work
+        self,
+        beta: NDArray[np.float64],
+        label_beta: NDArray[np.float64],
+        *,
+        joining: int,
+        version: int,
+        fencing: int,
+        work: Work,
     ) -> None:
         """Replace all span coefficients, (blocks, n, C) and (label_hops, n, C), with those of `version`, atomically.
 
         The old ones stay on disk until the next erasure. Rows of deleted nodes and, in `beta`, of nodes with deleted
-        features must be zero. Raises StoreConflict as `begin_erasure` does, ValueError for another shape.
+        features must be zero. `joining` of the n rows are still to be added by `begin_growth`. Raises StoreConflict as
+        `begin_erasure` does, ValueError for another shape.
         """
         index = self._resolve_open_index(fencing)
-        spec, nodes, classes = self._manifest.spec, self._manifest.nodes, len(self._manifest.classes)
+        spec, nodes, classes = self._manifest.spec, index.nodes + joining, len(self._manifest.classes)
         for name, array, blocks in (
             ("beta", beta, len(spec.block_hops)),
             ("label_beta", label_beta, spec.label_hops),
@@ -206,7 +214,7 @@ class BaseStore:
             if array.shape != (blocks, nodes, classes):
                 raise ValueError(f"{name} must be {(blocks, nodes, classes)}, not {array.shape}")
         target = _next(index, fencing)
-        index = replace(index, generation=target, beta_version=version)
+        index = replace(index, generation=target, beta_version=version, beta_rows=nodes)
         work.begin("Writing the span coefficients", beta.nbytes + label_beta.nbytes)
         with durable_changes() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
@@ -230,21 +238,42 @@ class BaseStore:
         self._arrays().check_sizes()
         check_file_names(self.folder)
 
-    def _load(self, work: Work) -> Base:
-        base = BaseArrays(self.folder, self._index(), work.count)
-        work.begin(f"Reading {base.bytes >> 20:,} MiB of the model, every digest checked", base.reading_work())
-        everything = range(base.index.row_chunks)
-        return Base(
-            graph=decode_graph(base, self._manifest),
-            beta=decode_beta(base, "beta", everything),
-            label_beta=decode_beta(base, "label_beta", everything),
-            public=decode_public(base),
-        )
+    def _load(self, work: Work, pending: PendingEdit | None) -> Base:
+        arrays = BaseArrays(self.folder, self._index(), work.count)
+        base = BaseReader(arrays, self._manifest)
+        work.begin(f"Reading {arrays.bytes >> 20:,} MiB of the model, every digest checked", arrays.reading_work())
+        graph, public = self._graph(base, pending)
+        self._check_beta_rows(base.index, base.index.nodes, graph.nodes)
+        beta, label_beta = (_with_rows(base.all_beta(name), graph.nodes) for name in ("beta", "label_beta"))
+        return Base(graph, beta, label_beta, public)
 
-    def _feature_slots(self) -> tuple[Path, int, NDArray[np.int64]]:
-        base = self._arrays()
-        values = base.index.tables["features"].arrays["values"]
-        return self.folder / values.file, values.slot_bytes, rows_of_feature_slots(base, self._manifest)
+    def _graph(self, base: BaseReader, pending: PendingEdit | None) -> tuple[Graph, NDArray[np.bool_]]:
+        graph, public = base.graph()
+        if pending is None or pending.version <= base.index.grown_version:
+            return graph, public
+        self._check_rows(base.index, pending)
+        return pending.edit.applied(graph, public)
+
+    def _check_rows(self, index: Index, pending: PendingEdit) -> None:
+        """Raise StoreDamaged unless an edit adds to just the rows on disk."""
+        edit = pending.edit
+        if edit.first_row != index.nodes:
+            what = f"holds {index.nodes} rows, but version {pending.version} adds {len(edit.ids)} to {edit.first_row}"
+            raise damaged(self.folder, what)
+
+    def _check_beta_rows(self, index: Index, *nodes: int) -> None:
+        """Raise StoreDamaged unless the span coefficients are those of a graph with such a number of `nodes`."""
+        if index.beta_rows not in nodes:
+            raise damaged(self.folder, f"holds span coefficients of {index.beta_rows} rows for a graph of {nodes[-1]}")
+
+    def _whole_reader(self) -> BaseReader:
+        """Return a reader of rows that all have coefficients."""
+        base = self._reader()
+        self._check_beta_rows(base.index, base.index.nodes)
+        return base
+
+    def _reader(self) -> BaseReader:
+        return BaseReader(BaseArrays(self.folder, self._index()), self._manifest)
 
     def _arrays(self) -> BaseArrays:
         return BaseArrays(self.folder, self._index())
@@ -283,8 +312,11 @@ class BaseStore:
         if latest > index.generation:
             raise _overtaken(latest, fencing)
         needed = {index.file_name, *index.files()}
-        for _, generation, path in labelled_files(self.folder):
+        for stem, generation, path in labelled_files(self.folder):
             if path.name not in needed and generation.fencing <= fencing:
+                if stem.startswith(LATE):
+                    # Another file holds a copy, and only that would be overwritten when its nodes are erased.
+                    last.shred(path)
                 last.remove(path)
 
 
@@ -292,17 +324,9 @@ def _beta_tables(beta: NDArray[np.float64], label_beta: NDArray[np.float64], chu
     return {"beta": encode_beta(beta, chunk_rows), "label_beta": encode_beta(label_beta, chunk_rows)}
 
 
-def _steps(index: Index, *tables: str) -> Iterator[tuple[range, slice]]:
-    """Yield consecutive chunks of rows, and the rows, in steps of about 4 MiB of the given tables."""
-    row_bytes = sum(
-        array.slot_bytes * index.tables[name].slots // index.nodes
-        for name in tables
-        for array in index.tables[name].arrays.values()
-    )
-    step = max(1, _SPAN_BYTES // (index.chunk_rows * max(1, row_bytes)))
-    for first in range(0, index.row_chunks, step):
-        chunks = range(first, min(first + step, index.row_chunks))
-        yield chunks, slice(chunks.start * index.chunk_rows, min(chunks.stop * index.chunk_rows, index.nodes))
+def _with_rows(beta: NDArray[np.float64], nodes: int) -> NDArray[np.float64]:
+    """Return `beta` (blocks, m, C) with `nodes` rows; those of nodes that join are zero until they are written."""
+    return beta if beta.shape[1] >= nodes else np.pad(beta, ((0, 0), (0, nodes - beta.shape[1]), (0, 0)))
 
 
 def _next(index: Index, fencing: int) -> Generation:
@@ -319,16 +343,3 @@ def _overtaken(latest: Generation, fencing: int) -> StoreConflict:
         f"The base was changed under fencing number {latest.fencing}, above this writer's {fencing}.",
         "Another unlearner holds the lease; this one must stop writing.",
     )
-
-
-def _only(features: NDArray[Any] | sp.coo_array, live: NDArray[np.bool_]) -> NDArray[Any] | sp.coo_array:
-    """Return features in float64 with the rows of deleted nodes zero."""
-    if isinstance(features, np.ndarray):
-        features = features.astype(np.float64)
-        features[~live] = 0
-        return features
-    # Avoid the matrix's own `astype`, which sorts the values first.
-    values, (rows, columns) = features.data.astype(np.float64), features.coords
-    if not live.all():
-        values[~live[rows]] = 0
-    return sp.coo_array((values, (rows, columns)), shape=features.shape)

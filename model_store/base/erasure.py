@@ -5,7 +5,7 @@ affected chunk. So recovery after a crash does not depend on how much was done. 
 the same places: a writer that continues after losing its lease only repeats its successor's work.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.base.arrays import BaseArrays, digest_of, slots_within
-from model_store.base.index import Generation, Index, Table
-from model_store.base.tables import NO_ROW
+from model_store.base.index import NO_ROW, Generation, Index, Table
+from model_store.base.late import LateEntries
 from model_store.disk.durable import DurableChanges
 from model_store.manifest import FeatureLayout
 
@@ -53,17 +53,47 @@ def plan(base: BaseArrays, erasure: Erasure, layout: FeatureLayout, generation: 
     erasure.check(base.index.nodes)
     nodes = np.unique(erasure.nodes)
     featureless = np.union1d(nodes, erasure.feature_rows)
-    slots = {
-        "nodes": nodes,
-        "ids": _id_slots(base, nodes),
-        "features": featureless if layout is FeatureLayout.DENSE else _value_slots(base, featureless),
-        "beta": _beta_slots(base, "beta", featureless),
-        "label_beta": _beta_slots(base, "label_beta", nodes),
-        "adjacency": _edge_slots(base, nodes, erasure.edges),
+    imported, joined = nodes[nodes < base.index.imported], nodes[nodes >= base.index.imported] - base.index.imported
+    adjacency, late_adjacency = _edge_slots(base, nodes, erasure.edges)
+    index = blanking(
+        base,
+        {
+            "nodes": imported,
+            "ids": _id_slots(base, "", imported),
+            **label_slots(base, nodes),
+            **feature_slots(base, featureless, layout),
+            "beta": _beta_slots(base, "beta", featureless),
+            "label_beta": _beta_slots(base, "label_beta", nodes),
+            "adjacency": adjacency,
+            "late_nodes": joined,
+            "late_ids": _id_slots(base, "late_", joined),
+            "late_adjacency": late_adjacency,
+        },
+    )
+    return replace(index, generation=generation) if index.is_open else None
+
+
+def blanking(base: BaseArrays, slots: Mapping[str, NDArray[np.int64]]) -> Index:
+    """Return the index of `base` with the slots to blank in each table, as far as they are not blank."""
+    index = base.index
+    for name, found in slots.items():
+        if found.size:
+            index = index.with_table(name, _erasing(base, name, found))
+    return index
+
+
+def label_slots(base: BaseArrays, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """Return the slots of the labels and masks of sorted `rows`, by table."""
+    return {"labels": rows[rows < base.index.imported], "late_labels": _entries(base, "late_labels", rows)}
+
+
+def feature_slots(base: BaseArrays, rows: NDArray[np.int64], layout: FeatureLayout) -> dict[str, NDArray[np.int64]]:
+    """Return the slots of the features of sorted `rows`, by table."""
+    imported = rows[rows < base.index.imported]
+    return {
+        "features": imported if layout is FeatureLayout.DENSE else _value_slots(base, imported),
+        "late_features": _entries(base, "late_features", rows),
     }
-    tables = {name: _erasing(base, name, found) for name, found in slots.items()}
-    index = replace(base.index, generation=generation, tables={**base.index.tables, **tables})
-    return index if index.is_open else None
 
 
 def carry_out(index: Index, folder: Path, changes: DurableChanges) -> None:
@@ -73,11 +103,17 @@ def carry_out(index: Index, folder: Path, changes: DurableChanges) -> None:
             changes.overwrite(folder / array.file, table.erasing, slot_bytes=array.slot_bytes, fill=array.blank)
 
 
-def _id_slots(base: BaseArrays, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _entries(base: BaseArrays, table_name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the slots of a late table whose entries belong to sorted `rows`."""
+    return np.flatnonzero(np.isin(LateEntries(base, table_name).rows, rows)) if rows.size else _no_rows()
+
+
+def _id_slots(base: BaseArrays, prefix: str, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the slots of the ids of `nodes`, which are rows of the tables with that prefix."""
     found = [_no_rows()]
     for chunk, local in _by_chunk(base, nodes):
-        sizes = base.read("layout", "id_slots", range(chunk, chunk + 1))[:, 0].astype(np.int64)
-        ends = base.index.tables["ids"].starts[chunk] + np.cumsum(sizes)
+        sizes = base.read(f"{prefix}layout", "id_slots", range(chunk, chunk + 1))[:, 0].astype(np.int64)
+        ends = base.index.tables[f"{prefix}ids"].starts[chunk] + np.cumsum(sizes)
         found += [np.arange(ends[row] - sizes[row], ends[row]) for row in local]
     return np.concatenate(found)
 
@@ -93,30 +129,38 @@ def _value_slots(base: BaseArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _beta_slots(base: BaseArrays, table_name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    blocks = base.index.tables[table_name].slots // base.index.nodes
-    return (np.arange(blocks, dtype=np.int64)[:, None] * base.index.nodes + rows).reshape(-1)
+    blocks = base.index.tables[table_name].slots // base.index.beta_rows
+    return (np.arange(blocks, dtype=np.int64)[:, None] * base.index.beta_rows + rows).reshape(-1)
 
 
-def _edge_slots(base: BaseArrays, nodes: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the slots of all edges at `nodes` and of `edges`, in both directions."""
-    n = base.index.nodes
+def _edge_slots(
+    base: BaseArrays, nodes: NDArray[np.int64], edges: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the slots of all edges at `nodes` and of `edges`, in both directions: imported ones, and late ones."""
+    n, imported = base.index.nodes, base.index.imported
     # One extra entry, for row and column -1 of a blanked slot.
     gone = np.zeros(n + 1, dtype=np.bool_)
     gone[nodes] = True
     pairs = np.unique(np.concatenate([edges[:, 0] * n + edges[:, 1], edges[:, 1] * n + edges[:, 0]]))
+
+    def chosen(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        named = (rows >= 0) & np.isin(rows * n + columns, pairs) if pairs.size else False
+        return np.asarray(gone[rows] | gone[columns] | named)
+
     neighbours = [_no_rows()]
-    for chunk, _ in _by_chunk(base, nodes):
+    for chunk, _ in _by_chunk(base, nodes[nodes < imported]):
         _, rows, columns = _edges_in(base, chunk)
         neighbours.append(columns[gone[rows]])
     touched = np.unique(np.concatenate([nodes, edges.reshape(-1), *neighbours]))
     found = [_no_rows()]
-    for chunk, _ in _by_chunk(base, touched):
+    for chunk, _ in _by_chunk(base, touched[touched < imported]):
         slots, rows, columns = _edges_in(base, chunk)
-        chosen = gone[rows] | gone[columns]
-        if pairs.size:
-            chosen |= (rows >= 0) & np.isin(rows * n + columns, pairs)
-        found.append(slots[chosen])
-    return np.concatenate(found)
+        found.append(slots[chosen(rows, columns)])
+    late, joined = LateEntries(base, "late_adjacency"), _no_rows()
+    if touched.size and late.rows.size:
+        columns = base.read_all("late_adjacency", "columns")[:, 0].astype(np.int64)
+        joined = np.flatnonzero(chosen(late.rows, columns))
+    return np.concatenate(found), joined
 
 
 def _edges_in(base: BaseArrays, chunk: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

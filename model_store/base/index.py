@@ -28,7 +28,10 @@ _LABELLED = re.compile(
     r"(?P<stem>.+)-(?P<number>0|[1-9]\d{0,17})-(?P<fencing>0|[1-9]\d{0,17})(?P<suffix>\.json)?", re.ASCII
 )
 _INDEX = "index"
-_HEX = 64
+#: Characters of a digest.
+DIGEST = 64
+#: Row of a blanked slot of a sparse table, counted within its chunk. So chunks must have fewer rows.
+NO_ROW = 0xFFFF
 
 
 @dataclass(frozen=True, order=True)
@@ -69,9 +72,14 @@ class StoredArray:
         """Bytes per slot."""
         return int(np.dtype(self.dtype).itemsize) * self.width
 
+    @property
+    def generation(self) -> Generation:
+        """The generation that created the file."""
+        return Generation.parse(self.file.partition("-")[2])
+
     def digest(self, chunk: int) -> str:
         """Return the hex SHA-256 of a chunk."""
-        return self.digests[_HEX * chunk : _HEX * (chunk + 1)]
+        return self.digests[DIGEST * chunk : DIGEST * (chunk + 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,16 +114,35 @@ class Index:
     generation: Generation
     #: SHA-256, hex, of this base's manifest.json.
     manifest_sha256: str
+    #: Rows of the graph: imported ones, then those that joined.
     nodes: int
     chunk_rows: int
     #: The model version of the last rebuild of the span coefficients; 0 for those of training.
     beta_version: int
+    #: Rows of the span coefficients: `nodes`, or more until the new nodes have joined.
+    beta_rows: int
+    #: The last model version whose edit was applied; 0 for none.
+    grown_version: int
     tables: Mapping[str, Table]
+
+    @property
+    def imported(self) -> int:
+        """Number of imported rows."""
+        return self.tables["nodes"].slots
 
     @property
     def row_chunks(self) -> int:
         """Number of chunks of rows."""
         return -(-self.nodes // self.chunk_rows)
+
+    def rows(self, chunks: range) -> slice:
+        """Return the rows of consecutive chunks."""
+        return slice(chunks.start * self.chunk_rows, min(chunks.stop * self.chunk_rows, self.nodes))
+
+    def imported_chunks(self, chunks: range) -> range:
+        """Return the chunks that contain imported rows. The last one may also contain rows that joined."""
+        count = -(-self.imported // self.chunk_rows)
+        return range(min(chunks.start, count), min(chunks.stop, count))
 
     @property
     def file_name(self) -> str:
@@ -147,7 +174,16 @@ class Index:
         }
         generation = str(self.generation)
         return checksummed(
-            _IndexFile(generation, self.manifest_sha256, self.nodes, self.chunk_rows, self.beta_version, tables)
+            _IndexFile(
+                generation,
+                self.manifest_sha256,
+                self.nodes,
+                self.chunk_rows,
+                self.beta_version,
+                self.beta_rows,
+                self.grown_version,
+                tables,
+            )
         )
 
     @classmethod
@@ -159,7 +195,7 @@ class Index:
         except ValueError as error:
             raise wrong(path, "generation", "a generation", found.generation) from error
         tables = {name: _table(path, name, table) for name, table in found.tables.items()}
-        index = cls(generation, found.manifest_sha256, found.nodes, found.chunk_rows, found.beta_version, tables)
+        index = cls(**{**vars(found), "generation": generation, "tables": tables})
         if index.file_name != path.name:
             raise damaged(path, f"holds the index that belongs in {index.file_name}")
         return index
@@ -216,6 +252,8 @@ class _IndexFile:
     nodes: int
     chunk_rows: int
     beta_version: int
+    beta_rows: int
+    grown_version: int
     tables: dict[str, _TableFile]
 
 
@@ -231,6 +269,6 @@ def _table(path: Path, table_name: str, found: _TableFile) -> Table:
         # The file must be in this folder: a path could make reading, and worse, erasing, reach outside of the store.
         if labelled is None or labelled["stem"] != stem or labelled["suffix"] or "/" in array.file:
             raise wrong(path, f"{stem}.file", f"the name {stem}-<number>-<fencing>", array.file)
-        if len(array.digests) != _HEX * chunks:
+        if len(array.digests) != DIGEST * chunks:
             raise wrong(path, f"{stem}.digests", f"those of {chunks} chunks", array.digests)
     return Table(starts, found.arrays, slots)

@@ -21,7 +21,7 @@ from model_store.disk.durable import TRAIN_AGAIN, damaged, read_file
 from model_store.errors import NotAStore
 
 #: The format of every store document that this version reads and writes.
-FORMAT = 3
+FORMAT = 4
 
 _UNDECIDED = "0" * 64
 _T = TypeVar("_T")

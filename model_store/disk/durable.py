@@ -7,6 +7,7 @@ by their owner only, since they hold personal data.
 
 import contextlib
 import errno
+import itertools
 import mmap
 import os
 import stat
@@ -29,6 +30,8 @@ _AT_ONCE = 4
 #: Parts of a file that one call overwrites, the kernel's maximum, and their largest length in bytes.
 _MOST_SPANS = 1024
 _SPAN_BYTES = 4096
+#: Bytes of zeros written at a time.
+_SHRED_BYTES = 1 << 16
 #: Remedy for an unreadable folder without a backup.
 TRAIN_AGAIN = (
     "train the model again, with the same `--name`; where this folder was served, put the new one in its place and run "
@@ -65,12 +68,15 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: int) -> None:
-    """Fill `out` from byte `offset` of a file. Raises StoreDamaged unless it has `file_bytes` bytes."""
+def read_range(path: Path, out: NDArray[np.uint8], *, offset: int, file_bytes: int, grows: bool = False) -> None:
+    """Fill `out` from byte `offset` of a file.
+
+    Raises StoreDamaged unless it has `file_bytes` bytes. A file that `grows` may have more.
+    """
     descriptor = open_plain(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
-        if size != file_bytes:
+        if size < file_bytes or (size > file_bytes and not grows):
             raise damaged(path, f"is {size} bytes long instead of {file_bytes}")
         view = out.reshape(-1).data
         while view:
@@ -108,6 +114,24 @@ class DurableChanges:
             view = memoryview(part)
             while view:
                 view = view[os.write(descriptor, view) :]
+
+    def append(self, path: Path, parts: Iterable[bytes | memoryview], *, offset: int) -> None:
+        """Write `parts` from byte `offset` of a file, and cut off what follows them."""
+        descriptor = open_plain(path, os.O_WRONLY)
+        self._changed.append(descriptor)
+        if os.fstat(descriptor).st_size < offset:
+            raise damaged(path, f"is shorter than {offset} bytes")
+        os.ftruncate(descriptor, offset)
+        _write_at(descriptor, parts, offset)
+
+    def shred(self, path: Path) -> None:
+        """Fill a file with zeros in place, before its removal; a missing file is fine."""
+        if not path.exists():
+            return
+        descriptor = open_plain(path, os.O_WRONLY)
+        self._changed.append(descriptor)
+        blocks, rest = divmod(os.fstat(descriptor).st_size, _SHRED_BYTES)
+        _write_at(descriptor, [*itertools.repeat(bytes(_SHRED_BYTES), blocks), bytes(rest)], 0)
 
     def name(self, folder: Path) -> None:
         """Make the folder's final names durable too."""
@@ -260,6 +284,14 @@ def _read_into(mapped: mmap.mmap, firsts: NDArray[np.int64], ends: NDArray[np.in
         whole.release()
     if done != int((ends - firsts).sum()):
         raise OSError(errno.EIO, "part of a file to overwrite cannot be reached, or there is no space left")
+
+
+def _write_at(descriptor: int, parts: Iterable[bytes | memoryview], offset: int) -> None:
+    for part in parts:
+        view = memoryview(part)
+        while view:
+            done = os.pwrite(descriptor, view, offset)
+            view, offset = view[done:], offset + done
 
 
 def make_folder(path: Path) -> None:

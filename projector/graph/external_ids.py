@@ -146,6 +146,12 @@ class NodeIds(Sequence[str]):
         starts, ends = self.starts[rows], self.starts[rows + 1]
         return NodeIds(self.utf8[ranges(starts, ends)], (ends - starts).astype(np.uint32), self.lengths[rows])
 
+    def followed_by(self, others: "NodeIds") -> "NodeIds":
+        """These ids, then `others`, in one."""
+        slots = np.concatenate([np.diff(self.starts), np.diff(others.starts)]).astype(np.uint32)
+        lengths = np.concatenate([self.lengths, others.lengths])
+        return NodeIds(np.concatenate([self.utf8, others.utf8]), slots, lengths)
+
     def without(self, rows: NDArray[np.int64]) -> "NodeIds":
         """Return a copy in which `rows` (k,) are blank, with its lookup table already built."""
         copied = NodeIds(self.utf8.copy(), np.diff(self.starts).astype(np.uint32), self.lengths.copy())

@@ -166,7 +166,7 @@ def _own_rows(
         own = state.live & state.featured
         sought = graph.node_ids.rows_of(ids)
         own[sought[sought >= 0]] = False
-    return StoredRows(own, *store.feature_slots())
+    return StoredRows(own, store.feature_slots())
 
 
 def _in_model(

@@ -149,19 +149,19 @@ class StoredRows:
 
     #: (n,) bool.
     own: NDArray[np.bool_]
-    #: File of the feature values, and bytes per slot: one row if dense, one value if sparse.
-    file: Path
-    slot_bytes: int
-    #: (slots,) row whose features a slot holds; -1 for a blanked slot.
-    row_of_slot: NDArray[np.int64]
+    #: Each file of feature values with its bytes per slot, one row if dense, one value if sparse, and the row whose
+    #: features each slot holds, (slots,), -1 for a blanked slot.
+    slots: Sequence[tuple[Path, int, NDArray[np.int64]]]
 
     def explain(self, finding: Trace) -> bool:
         """Return whether a finding lies within these nodes' features, possibly across several nodes if sparse."""
-        if finding.path.resolve() != self.file.resolve():
-            return False
-        first, last = finding.offset // self.slot_bytes, (finding.offset + finding.size - 1) // self.slot_bytes
-        rows = self.row_of_slot[first : last + 1]
-        return bool((rows >= 0).all() and self.own[rows].all())
+        for file, slot_bytes, row_of_slot in self.slots:
+            if finding.path.resolve() == file.resolve():
+                last = (finding.offset + finding.size - 1) // slot_bytes
+                rows = row_of_slot[finding.offset // slot_bytes : last + 1]
+                # A crash may have left slots behind the last one.
+                return last < row_of_slot.size and bool((rows >= 0).all() and self.own[rows].all())
+        return False
 
 
 def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:

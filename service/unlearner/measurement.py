@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model_store.base.base import SpanChunk
+from model_store.base.span_chunks import SpanChunk
 from model_store.store import Store
 from model_store.versions import VersionRef, VersionState
 from model_store.work import Work
@@ -65,7 +65,7 @@ def measure(
     work.begin("Measuring the weights")
     committed = Committed.load(store.manifest, base, version, ref.version, device)
     certificate = committed.certificate
-    stale = store.stale_coefficients(ref)
+    stale = store.stale_coefficients(ref) or store.is_ungrown(ref)
     return Measured(
         weights_sha256=store.weights_sha256(ref),
         rank=committed.state.features.gram.rank,

@@ -246,7 +246,7 @@ def changed_files(draw: st.DrawFn) -> Change:
     how = draw(
         st.sampled_from(["link", "twin", "loop", "folder", "pipe", "zero", "gone", "renamed", "copied", "parent"])
     )
-    name = draw(st.sampled_from(["x", ".x", "a-0-0", "nodes.labels-7-7", "erasing-9-9.json", "index-9-9.json", "2-2"]))
+    name = draw(st.sampled_from(["x", ".x", "a-0-0", "labels.labels-7-7", "erasing-9-9.json", "index-9-9.json", "2-2"]))
 
     def change(folder: Path) -> None:
         entries = sorted(folder.rglob("*"))

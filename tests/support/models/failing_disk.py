@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from model_store.disk import durable
 
-OPERATIONS = ("open", "write", "pwrite", "fsync", "rename", "unlink", "mkdir", "rmdir")
+OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "rename", "unlink", "mkdir", "rmdir")
 
 
 class Stopped(BaseException):
@@ -179,6 +179,12 @@ class FailingDisk:
         if operation == "pwrite":
             return int(self._real["pwrite"](descriptor, data, offset))
         return int(self._real["write"](descriptor, data))
+
+    def _ftruncate(self, descriptor: int, length: int) -> None:
+        path = self._paths[descriptor]
+        self._step("ftruncate", path)
+        self._note_content(descriptor, path, path.read_bytes())
+        self._real["ftruncate"](descriptor, length)
 
     def _fsync(self, descriptor: int) -> None:
         path = self._paths[descriptor]

@@ -154,6 +154,7 @@ def without(base: Base, erasure: Erasure) -> Base:
         adjacency=sp.csr_array(adjacency),
         features=features,
         labels=np.where(live, graph.labels, -1),
+        values=None if graph.values is None else np.where(live[:, None], graph.values, 0.0),
         train_mask=graph.train_mask & live,
         val_mask=graph.val_mask & live,
         test_mask=graph.test_mask & live,
@@ -189,6 +190,9 @@ def difference(found: Base, expected: Base) -> str | None:
         same_type = left.dtype == right.dtype or name.endswith((".indptr", ".indices"))
         if not same_type or left.shape != right.shape or not np.array_equal(left, right):
             return name
+    left, right = (np.zeros(0) if graph.values is None else graph.values for graph in (found.graph, expected.graph))
+    if not np.array_equal(left, right, equal_nan=True):
+        return "values"
     if found.graph.node_ids != expected.graph.node_ids:
         return "node_ids"
     return None if found.graph.class_names == expected.graph.class_names else "class_names"

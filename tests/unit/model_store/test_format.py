@@ -1,6 +1,7 @@
-"""A stored folder of format 3 is read, and writing it gives identical bytes.
+"""A stored folder of format 4 is read, and writing it gives identical bytes.
 
-`format-3.zip` holds a model of 23 nodes with a version 1-2, its Gram checkpoint, and an interrupted erasure.
+`format-4.zip` holds a model of 23 nodes and 2 that joined, a version 2-2 with a node that is still to join, its Gram
+checkpoint, and an interrupted erasure.
 """
 
 import shutil
@@ -19,7 +20,7 @@ from tests.support.models.store_states import read_everything
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-KEPT = Path(__file__).with_name("format-3.zip")
+KEPT = Path(__file__).with_name("format-4.zip")
 
 
 @pytest.fixture
@@ -30,12 +31,13 @@ def kept(tmp_path: Path) -> Path:
 
 def test_a_folder_that_was_kept_is_read(kept: Path) -> None:
     store = Store.open(kept)
-    assert store.current() == VersionRef(1, 2)
+    assert store.current() == VersionRef(2, 2)
     assert store.manifest.warnings == ("A sentence, théorie \N{SNOWMAN}.",)
     assert store.manifest.column_scale == (0, -3, 12, 0, 1, 0)
-    assert store.live_edges(VersionRef(1, 2)) == 17
+    assert store.live_edges(VersionRef(2, 2)) == 17
     assert store.is_erasing()
-    assert store.load_base().graph.node_ids[:5] == ("n0", "n1", "n2", "", "n4")
+    assert store.is_ungrown(VersionRef(2, 2))
+    assert store.load_base().graph.node_ids == ("n0", "n1", "n2", "", *(f"n{row}" for row in range(4, 26)))
     read_everything(kept)
 
 
@@ -52,12 +54,13 @@ def test_its_indexes_are_written_as_the_same_bytes(kept: Path) -> None:
 
 def test_its_versions_are_written_as_the_same_bytes(kept: Path, tmp_path: Path) -> None:
     store = Store.open(kept)
-    state, edges = store.read_version(VersionRef(1, 2)), store.live_edges(VersionRef(1, 2))
-    before = {path.name: path.read_bytes() for path in store.folder_of(VersionRef(1, 2)).iterdir()}
+    state, edges = store.read_version(VersionRef(2, 2)), store.live_edges(VersionRef(2, 2))
+    before = {path.name: path.read_bytes() for path in store.folder_of(VersionRef(2, 2)).iterdir()}
     (kept / "CURRENT").unlink()
-    digest = store.write_version(VersionRef(1, 2), state, edges=edges, beta_version=0)
+    edit = store.edit(VersionRef(2, 2))
+    digest = store.write_version(VersionRef(2, 2), state, edges=edges, beta_version=2, edit=edit)
     gram = gram_written(tmp_path, before[gram_checkpoint.FILE], digest)
-    assert {path.name: path.read_bytes() for path in store.folder_of(VersionRef(1, 2)).iterdir()} | gram == before
+    assert {path.name: path.read_bytes() for path in store.folder_of(VersionRef(2, 2)).iterdir()} | gram == before
 
 
 def gram_written(folder: Path, kept: bytes, digest: str) -> dict[str, bytes]:

@@ -139,7 +139,7 @@ def test_an_unknown_field_is_refused_by_name(read: Read, path: tuple[str, ...]) 
 
 def test_another_format_is_refused_naming_both_numbers(read: Read) -> None:
     document = {**document_of(MANIFEST), "format": 7}
-    with pytest.raises(NotAStore, match=r"m\.json has format 7.*reads format 3"):
+    with pytest.raises(NotAStore, match=r"m\.json has format 7.*reads format 4"):
         read(document)
 
 

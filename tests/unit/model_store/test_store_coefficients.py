@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from model_store.base import base
+from model_store.base import span_chunks
 from model_store.base.erasure import Erasure
 from model_store.errors import StoreDamaged
 from model_store.store import Store
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 def test_span_chunks_cover_all_rows_once_without_the_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, bytes_at_a_time: int
 ) -> None:
-    monkeypatch.setattr(base, "_SPAN_BYTES", bytes_at_a_time)
+    monkeypatch.setattr(span_chunks, "_SPAN_BYTES", bytes_at_a_time)
     model = small_model(layout)
     store = model.create(tmp_path / "m")
     featured = np.arange(23) % 5 != 2
@@ -45,7 +45,7 @@ def test_span_chunks_cover_all_rows_once_without_the_dead(
 def test_label_span_chunks_hold_the_live_training_labels_and_nothing_of_other_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_at_a_time: int, label_hops: int
 ) -> None:
-    monkeypatch.setattr(base, "_SPAN_BYTES", bytes_at_a_time)
+    monkeypatch.setattr(span_chunks, "_SPAN_BYTES", bytes_at_a_time)
     model = small_model(label_hops=label_hops)
     store = model.create(tmp_path / "m")
     live = np.arange(23) % 5 != 2

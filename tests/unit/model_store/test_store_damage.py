@@ -118,7 +118,7 @@ def test_documents_of_another_format_are_refused_naming_both_numbers(intact: Pat
         path = copied(intact, tmp_path)
         [file] = path.glob(name)
         reseal(file, format=2)
-        with pytest.raises(NotAStore, match=rf"{file.name} has format 2; .* reads format 3") as refused:
+        with pytest.raises(NotAStore, match=rf"{file.name} has format 2; .* reads format 4") as refused:
             read_everything(path)
         assert "train the model again" in refused.value.remedy
 

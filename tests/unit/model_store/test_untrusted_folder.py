@@ -48,15 +48,15 @@ def naming(table: str, array: str, file: str) -> Callable[[Index], Index]:
     [
         "../victim",
         "/etc/passwd",
-        "nodes.labels-0-0/../../victim",
-        "nodes.masks-0-0",
+        "labels.labels-0-0/../../victim",
+        "labels.masks-0-0",
         "manifest.json",
         "",
-        "nodes.labels",
+        "labels.labels",
     ],
 )
 def test_an_index_that_names_a_file_outside_of_its_folder_is_refused(model: Path, file: str) -> None:
-    resealed(model, naming("nodes", "labels", file))
+    resealed(model, naming("labels", "labels", file))
     with pytest.raises(NotAStore, match=r"index-\d+-0\.json"):
         Store.open(model)
 
@@ -81,7 +81,7 @@ def test_ids_that_lie_across_chunks_of_rows_are_refused(tmp_path: Path) -> None:
 
 def test_a_link_in_the_place_of_an_array_is_neither_read_nor_overwritten(model: Path, tmp_path: Path) -> None:
     store, victim = Store.open(model), tmp_path / "victim"
-    labels = next((model / "base").glob("nodes.labels-*"))
+    labels = next((model / "base").glob("labels.labels-*"))
     shutil.move(labels, victim)
     labels.symlink_to(victim)
     before = victim.read_bytes()

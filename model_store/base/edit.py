@@ -1,0 +1,163 @@
+"""What joins the graph of one version and what it replaces, by row, as it is kept in the version's folder."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from projector.graph.external_ids import SLOT_BYTES, NodeIds
+from projector.graph.graph import Features, Graph
+from projector.graph.sparse_parts import from_compressed
+
+#: Bits of a node's masks.
+TRAIN, VAL, TEST, PUBLIC = 1, 2, 4, 8
+
+
+def _no_rows() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_masks() -> NDArray[np.uint8]:
+    return np.empty(0, dtype=np.uint8)
+
+
+def _no_edges() -> NDArray[np.int64]:
+    return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """What joins once everything that leaves has left.
+
+    The rows of the graph are those of the version before, then the new nodes. What `feature_rows` and `label_rows` had
+    before is overwritten on disk when the edit is applied.
+    """
+
+    #: Rows of the graph before; the first new node gets this row.
+    first_row: int
+    #: Ids of the new nodes, (a,).
+    ids: NodeIds = field(default_factory=lambda: NodeIds.of(()))
+    #: Their labels, (a,), -1 for none, and their masks, (a,), bits `TRAIN`, `VAL`, `TEST` and `PUBLIC`.
+    labels: NDArray[np.int64] = field(default_factory=_no_rows)
+    masks: NDArray[np.uint8] = field(default_factory=_no_masks)
+    #: Their real-valued targets, (a, C) float64; None for a model of classes.
+    targets: NDArray[np.float64] | None = None
+    #: Rows that get features, ascending: earlier rows, then every new one, (m,).
+    feature_rows: NDArray[np.int64] = field(default_factory=_no_rows)
+    #: Their features, (m, d), in the layout, dtype and column scales of the store; None for no row.
+    features: Features | None = None
+    #: Earlier rows whose label and masks are replaced, ascending, (l,). -1 withdraws a label. The masks are all that
+    #: the row has from now on.
+    label_rows: NDArray[np.int64] = field(default_factory=_no_rows)
+    labels_of_rows: NDArray[np.int64] = field(default_factory=_no_rows)
+    masks_of_rows: NDArray[np.uint8] = field(default_factory=_no_masks)
+    #: (l, C) float64; None for a model of classes.
+    targets_of_rows: NDArray[np.float64] | None = None
+    #: Edges that join, each once, (k, 2).
+    edges: NDArray[np.int64] = field(default_factory=_no_edges)
+
+    @property
+    def nodes(self) -> int:
+        """Number of rows of the graph afterwards."""
+        return self.first_row + len(self.ids)
+
+    def to_bytes(self) -> bytes:
+        """Return the edit as written to disk."""
+        tensors = {"first_row": np.array([self.first_row]), "id_utf8": self.ids.utf8, "id_bytes": self.ids.lengths}
+        tensors["id_slots"] = np.diff(self.ids.starts).astype(np.uint32)
+        tensors |= {name: getattr(self, name) for name in _ARRAYS}
+        tensors |= {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
+        if isinstance(self.features, np.ndarray):
+            tensors["features"] = self.features
+        elif self.features is not None:
+            tensors |= {f"features.{part}": getattr(self.features, part) for part in _CSR}
+            tensors["features.shape"] = np.array(self.features.shape)
+        return save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Edit":
+        """Return the edit in the bytes of `to_bytes`; raises ValueError for other bytes."""
+        try:
+            tensors = load(data)
+            arrays: dict[str, Any] = {name: tensors[name] for name in _ARRAYS}
+            arrays |= {name: tensors.get(name) for name in _TARGETS}
+            arrays["ids"] = _ids(tensors["id_utf8"], tensors["id_slots"], tensors["id_bytes"])
+            arrays["features"] = tensors.get("features")
+            if "features.shape" in tensors:
+                indptr, indices, values = (tensors[f"features.{part}"] for part in _CSR)
+                arrays["features"] = from_compressed(indptr, indices, values, tensors["features.shape"].tolist())
+            return cls(int(tensors["first_row"][0]), **arrays)
+        except (SafetensorError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(str(error)) from error
+
+    def applied(self, graph: Graph, public: NDArray[np.bool_]) -> tuple[Graph, NDArray[np.bool_]]:
+        """Return the `graph` of the version before and its `public` nodes (n,) with the edit applied."""
+        nodes = self.nodes
+        labels = np.concatenate([graph.labels, self.labels])
+        labels[self.label_rows] = self.labels_of_rows
+        masks = graph.train_mask * TRAIN + graph.val_mask * VAL + graph.test_mask * TEST + public * PUBLIC
+        masks = np.concatenate([masks, self.masks])
+        masks[self.label_rows] = self.masks_of_rows
+        values = graph.values
+        if values is not None:
+            new = np.zeros((0, values.shape[1])) if self.targets is None else self.targets
+            values = np.concatenate([values, new])
+            values[self.label_rows] = 0 if self.targets_of_rows is None else self.targets_of_rows
+        ends = np.concatenate([self.edges, self.edges[:, ::-1]])
+        joined = sp.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(nodes, nodes))
+        adjacency = graph.adjacency.copy()
+        adjacency.resize(nodes, nodes)
+        adjacency = sp.csr_array(adjacency + joined.tocsr())
+        # One that left in this version and joined again may still be in `base/`.
+        adjacency.data[:] = 1.0
+        grown = replace(
+            graph,
+            adjacency=adjacency,
+            features=self._applied_features(graph.features),
+            labels=labels,
+            train_mask=(masks & TRAIN) > 0,
+            val_mask=(masks & VAL) > 0,
+            test_mask=(masks & TEST) > 0,
+            node_ids=graph.node_ids.followed_by(self.ids),
+            values=values,
+        )
+        return grown, np.asarray((masks & PUBLIC) > 0)
+
+    def _applied_features(self, features: Features) -> Features:
+        given, shape = self.features, (self.nodes, features.shape[1])
+        if given is None:
+            return features
+        if isinstance(features, np.ndarray):
+            grown = np.zeros(shape, dtype=features.dtype)
+            grown[: len(features)] = features
+            grown[self.feature_rows] = given
+            return grown
+        stored, added = features.tocoo(), sp.coo_array(given)
+        stays = ~np.isin(stored.row, self.feature_rows)
+        rows = np.concatenate([stored.row[stays], self.feature_rows[added.row]])
+        columns = np.concatenate([stored.col[stays], added.col])
+        values = np.concatenate([stored.data[stays], added.data])
+        return sp.csr_array(sp.coo_array((values, (rows, columns)), shape=shape))
+
+
+@dataclass(frozen=True, eq=False)
+class PendingEdit:
+    """The edit of a version that may not be applied yet."""
+
+    version: int
+    edit: Edit
+
+
+_ARRAYS = ("labels", "masks", "feature_rows", "label_rows", "labels_of_rows", "masks_of_rows", "edges")
+_TARGETS = ("targets", "targets_of_rows")
+_CSR = ("indptr", "indices", "data")
+
+
+def _ids(utf8: NDArray[np.uint8], slots: NDArray[np.uint32], lengths: NDArray[np.uint32]) -> NodeIds:
+    if utf8.shape != (slots.sum(), SLOT_BYTES) or lengths.shape != slots.shape or (lengths > slots * SLOT_BYTES).any():
+        raise ValueError("its ids do not fill their slots")
+    return NodeIds(utf8, slots, lengths)
