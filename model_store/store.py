@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import tombstones
-from model_store.base.base import Base, BaseStore, PendingEdit
-from model_store.base.edit import Edit
+from model_store.base.base import Base, BaseStore
+from model_store.base.edit import Edit, PendingEdit
 from model_store.base.erasure import Erasure
 from model_store.base.index import NO_ROW
 from model_store.base.span_chunks import SpanChunk
+from model_store.current import CURRENT, Current
 from model_store.disk.checksummed import checksummed, read_checksummed
 from model_store.disk.durable import (
     TRAIN_AGAIN,
@@ -35,7 +36,6 @@ from model_store.disk.durable import (
     make_folder,
     make_folders,
     read_file,
-    remove_file,
     remove_tree,
     rename,
     write_file,
@@ -43,13 +43,13 @@ from model_store.disk.durable import (
 from model_store.errors import NoModel, NotAStore
 from model_store.manifest import Manifest
 from model_store.naming import MANIFEST
-from model_store.sizes import check_sizes, unfit
+from model_store.sizes import check_sizes, unfit, unfit_edit
 from model_store.tombstones import RecordedTombstone, TombstoneRecord
 from model_store.versions import SpanArrays, StoreConflict, VersionRef, Versions, VersionState
 from model_store.work import Work
 from projector.graph.graph import Graph, validate
 
-_CURRENT, _BASE, _VERSIONS = "CURRENT", "base", "versions"
+_BASE, _VERSIONS = "base", "versions"
 _FIRST = VersionRef(0, 0)
 
 
@@ -61,6 +61,7 @@ class Store:
         self.manifest = manifest
         self._base = BaseStore(path / _BASE, manifest, manifest_sha256=manifest_sha256)
         self._versions = Versions(path / _VERSIONS, manifest_sha256=manifest_sha256)
+        self._current = Current(path, self._versions)
 
     @classmethod
     def create(
@@ -122,7 +123,7 @@ class Store:
         Raises NotAStore if there is no model, StoreDamaged naming the file that is missing or altered.
         """
         manifest_path = path / MANIFEST
-        if not manifest_path.exists() and not any((path / name).exists() for name in (_CURRENT, _BASE, _VERSIONS)):
+        if not manifest_path.exists() and not any((path / name).exists() for name in (CURRENT, _BASE, _VERSIONS)):
             raise NoModel(
                 f"{path} contains no model.", "Train one with `./lethe train --out DIR`, or name the folder of one."
             )
@@ -136,37 +137,11 @@ class Store:
 
     def current(self) -> VersionRef:
         """Return the version that CURRENT names. Raises StoreDamaged if it names no existing version."""
-        path = self.path / _CURRENT
-        try:
-            folder, digest, end = read_file(path).decode("ascii").split("\n")
-            ref = VersionRef.parse(folder)
-        except ValueError as error:
-            raise damaged(path, "does not name a version: it is truncated or altered") from error
-        if end or self._versions.digest(ref) != digest:
-            raise damaged(path, f"does not have the digest of version {ref.folder}")
-        return ref
+        return self._current.read()
 
     def set_current(self, ref: VersionRef) -> None:
-        """Make CURRENT name a version. Raises StoreConflict if it already names a later one.
-
-        CURRENT never goes back, even if a writer was overtaken in the middle of this call and continues: its prepared
-        file is removed, and a writer that prepares a new one sees the later version first.
-        """
-        content = f"{ref.folder}\n{self.version_digest(ref)}\n".encode()
-        path, prepared = self.path / _CURRENT, self.path / f".{_CURRENT}-{ref.folder}"
-        while True:
-            write_file(prepared, [content])
-            if path.exists() and self.current() > ref:
-                remove_file(prepared)
-                raise _overtaken(ref, self.current())
-            try:
-                rename(prepared, path)
-            except FileNotFoundError:
-                if self.current() > ref:
-                    raise _overtaken(ref, self.current()) from None
-            self._remove_prepared(below_fencing=ref.fencing - 1)
-            if read_file(path) == content:
-                return
+        """Make CURRENT name a version. Raises StoreConflict if it already names a later one."""
+        self._current.replace(ref)
 
     def versions(self) -> list[VersionRef]:
         """Return all versions on disk, oldest first. Raises NotAStore naming a file that is not a version."""
@@ -190,10 +165,7 @@ class Store:
         # Versions before the last growth have fewer.
         least = nodes if ref == self.current() else self.manifest.nodes
         if wrong := unfit(self.manifest, state, range(least, nodes + 1)):
-            raise NotAStore(
-                f"{self.folder_of(ref)} holds {wrong}, which does not belong to a version of {self.manifest.name}.",
-                f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
-            )
+            raise self._foreign(ref, wrong)
         return state
 
     def beta_version(self, ref: VersionRef) -> int:
@@ -240,7 +212,12 @@ class Store:
 
     def edit(self, ref: VersionRef) -> Edit | None:
         """Return what joins the graph in a version and what it replaces; None if nothing does."""
-        return self._versions.edit(ref, self.manifest) if self._versions.has_edit(ref) else None
+        if not self._versions.has_edit(ref):
+            return None
+        edit = self._versions.edit(ref)
+        if wrong := unfit_edit(self.manifest, edit):
+            raise self._foreign(ref, wrong)
+        return edit
 
     def is_ungrown(self, ref: VersionRef) -> bool:
         """Return whether the edit of version `ref` is still to be applied to `base/`, which `grow` does.
@@ -271,7 +248,7 @@ class Store:
             raise ValueError(f"version {ref.version} cannot use coefficients of version {beta_version}")
         if edit is not None:
             self._check_edit(edit, state, rewrites_beta=beta_version == ref.version)
-        if (self.path / _CURRENT).exists() and self.current() >= ref:
+        if self._current.path.exists() and self.current() >= ref:
             raise StoreConflict(
                 f"Version {ref.folder} is not later than {self.current().folder}, which CURRENT names.",
                 "Another unlearner has continued; read the pointer in the database again.",
@@ -323,7 +300,7 @@ class Store:
         return frozenset(
             [
                 MANIFEST,
-                _CURRENT,
+                CURRENT,
                 *(f"{_BASE}/{name}" for name in self._base.files()),
                 *(f"{_VERSIONS}/{current.folder}/{name}" for name in self._versions.files(current)),
                 *tombstones.files(self.path),
@@ -440,8 +417,14 @@ class Store:
         edit = self.edit(ref) if self.is_ungrown(ref) else None
         return None if edit is None else PendingEdit(ref.version, edit)
 
+    def _foreign(self, ref: VersionRef, what: str) -> NotAStore:
+        return NotAStore(
+            f"{self.folder_of(ref)} holds {what}, which does not belong to a version of {self.manifest.name}.",
+            f"It was altered, or another program wrote it; {TRAIN_AGAIN}",
+        )
+
     def _check_edit(self, edit: Edit, state: VersionState, *, rewrites_beta: bool) -> None:
-        if wrong := edit.unfit(self.manifest):
+        if wrong := unfit_edit(self.manifest, edit):
             raise ValueError(f"the edit has {wrong}")
         if edit.first_row != self.nodes:
             raise ValueError(f"the edit begins at row {edit.first_row} of a graph of {self.nodes}")
@@ -456,19 +439,6 @@ class Store:
                 f"CURRENT names version {self.current().folder}, not {keep.folder}; older versions are kept.",
                 "Set CURRENT to the committed version first.",
             )
-        self._remove_prepared(below_fencing=below_fencing)
+        self._current.remove_prepared(below_fencing=below_fencing)
         tombstones.remove_unfinished(self.path, below_fencing=below_fencing)
         return self._versions.set_aside(changes, keep=keep, below_fencing=below_fencing)
-
-    def _remove_prepared(self, *, below_fencing: int) -> None:
-        """Remove files prepared as CURRENT with a fencing number of at most `below_fencing`."""
-        for path in sorted(self.path.glob(f".{_CURRENT}-*")):
-            if VersionRef.parse(path.name.removeprefix(f".{_CURRENT}-")).fencing <= below_fencing:
-                remove_file(path)
-
-
-def _overtaken(ref: VersionRef, current: VersionRef) -> StoreConflict:
-    return StoreConflict(
-        f"CURRENT names version {current.folder}, which is later than {ref.folder}.",
-        "Another unlearner has continued; read the pointer in the database again.",
-    )

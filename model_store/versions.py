@@ -28,7 +28,6 @@ from model_store.disk.durable import (
     write_file,
 )
 from model_store.errors import NotAStore
-from model_store.manifest import Manifest
 from projector.certified.publication import Publication
 from projector.errors import ProjectorError
 
@@ -203,16 +202,13 @@ class Versions:
         """Return whether something joins the graph in a version, or is replaced. Raises as `manifest`."""
         return _EDIT in self.manifest(ref).files
 
-    def edit(self, ref: VersionRef, store: Manifest) -> Edit:
-        """Return the edit of a version of `store`. Raises as `read`."""
+    def edit(self, ref: VersionRef) -> Edit:
+        """Return the edit of a version that has one. Raises as `read`."""
         path, data = self._content(self.manifest(ref), _EDIT)
         try:
-            edit = Edit.from_bytes(data)
+            return Edit.from_bytes(data)
         except ValueError as error:
             raise damaged(path, f"is not an edit: {error}") from error
-        if unfit := edit.unfit(store):
-            raise NotAStore(f"{path} holds {unfit}.", f"Restore it from a backup, or {TRAIN_AGAIN}")
-        return edit
 
     def _content(self, manifest: VersionManifest, name: str) -> tuple[Path, bytes]:
         path = self.folder / manifest.ref.folder / name

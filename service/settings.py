@@ -337,24 +337,6 @@ class Settings(BaseSettings):
             raise ConfigurationError("No Postgres or Redis is configured.", "Set DATABASE_URL and REDIS_URL.")
         return self.database_url, self.redis_url
 
-    def with_servers(
-        self,
-        *,
-        database_url: str,
-        redis_url: str,
-        api_database_url: str | None = None,
-        unlearner_database_url: str | None = None,
-    ) -> Self:
-        """Return a copy with these servers."""
-        return self.model_copy(
-            update={
-                "database_url": database_url,
-                "redis_url": redis_url,
-                "api_database_url": api_database_url,
-                "unlearner_database_url": unlearner_database_url,
-            }
-        )
-
 
 def _networks_in(text: str | None) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(one.strip()) for one in (text or "").split(",") if one.strip())

@@ -1,7 +1,9 @@
 """Measured results for the report, and the format of figures."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -36,10 +38,17 @@ class Results:
         """Return a figure for every seed that has it."""
         return {
             record["seed"]: record["cases"][case][figure]
-            for record in self.records
-            if (record["experiment"], record["dataset"], record["method"]) == (experiment, dataset, method)
-            and record["cases"].get(case, {}).get(figure) is not None
+            for record in self._of_methods.get((experiment, dataset, method), ())
+            if record["cases"].get(case, {}).get(figure) is not None
         }
+
+    @cached_property
+    def _of_methods(self) -> Mapping[tuple[str, str, str], Sequence[dict[str, Any]]]:
+        """The records of each experiment, dataset and method."""
+        found = defaultdict(list)
+        for record in self.records:
+            found[record["experiment"], record["dataset"], record["method"]].append(record)
+        return found
 
     def values(self, experiment: str, dataset: str, method: str, case: str, figure: str) -> list[float]:
         """Return a figure of all seeds, without the seeds."""

@@ -189,10 +189,12 @@ def extend_table(
         digests = [digest_of(tail[first:end]) for first, end in itertools.pairwise(bounds)]
         file = array.file
         if array.generation.fencing == generation.fencing:
-            changes.append(base.folder / file, [new.data], offset=table.slots * array.slot_bytes)
+            changes.append(base.folder / file, [new.reshape(-1).data], offset=table.slots * array.slot_bytes)
         else:
             file = f"{name}.{array_name}-{generation}"
-            earlier = (base.read_raw(name, array_name, range(chunk, chunk + 1)).data for chunk in range(kept))
-            changes.write(base.folder / file, itertools.chain(earlier, [tail.data]))
+            earlier = (
+                base.read_raw(name, array_name, range(chunk, chunk + 1)).reshape(-1).data for chunk in range(kept)
+            )
+            changes.write(base.folder / file, itertools.chain(earlier, [tail.reshape(-1).data]))
         arrays[array_name] = replace(array, file=file, digests=array.digests[: kept * DIGEST] + "".join(digests))
     return Table(starts, arrays, table.erasing)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from model_store.base.arrays import LATE, BaseArrays, NewTable, write_table
 from model_store.base.decoding import BaseReader
-from model_store.base.edit import Edit
+from model_store.base.edit import PendingEdit
 from model_store.base.erasure import Erasure, carry_out, plan
 from model_store.base.growth import grow
 from model_store.base.index import Generation, Index, check_file_names, labelled_files
@@ -44,14 +44,6 @@ class Base:
     label_beta: NDArray[np.float64]
     #: Mask of public nodes, (n,), which are never deleted.
     public: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class PendingEdit:
-    """The edit of a version that may not be applied yet."""
-
-    version: int
-    edit: Edit
 
 
 class BaseStore:
@@ -113,8 +105,7 @@ class BaseStore:
         index = self._resolve_open_index(fencing)
         if pending.version <= index.grown_version:
             return index
-        if pending.edit.first_row != index.nodes:
-            raise self._misfit(pending, index.nodes)
+        self._check_rows(index, pending)
         if pending.edit.nodes != index.beta_rows:
             raise ValueError(f"the span coefficients are those of {index.beta_rows} rows, not {pending.edit.nodes}")
         target = _next(index, fencing)
@@ -123,8 +114,8 @@ class BaseStore:
             index = grow(
                 base, pending.edit, self._manifest, version=pending.version, generation=target, changes=changes
             )
-            self._prepare(index, changes)
-        return self._prepared(index)
+            changes.name(self.folder)
+        return self._install(index)
 
     def is_open(self) -> bool:
         """Return whether a crash interrupted an erasure. Any write finishes it first."""
@@ -228,8 +219,9 @@ class BaseStore:
         with durable_changes() as changes:
             for name, new in _beta_tables(beta, label_beta, index.chunk_rows).items():
                 index = index.with_table(name, write_table(self.folder, name, new, target, changes, work.count))
-            self._prepare(index, changes)
-        self._prepared(index)
+            changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
+            changes.name(self.folder)
+        rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
 
     def _steadily(self, read: Callable[[], _Result]) -> _Result:
         """Return the result of `read`, retrying if another process erased something meanwhile."""
@@ -247,42 +239,37 @@ class BaseStore:
         check_file_names(self.folder)
 
     def _load(self, work: Work, pending: PendingEdit | None) -> Base:
-        base = BaseReader(BaseArrays(self.folder, self._index(), work.count), self._manifest)
-        work.begin(
-            f"Reading {base.base.bytes >> 20:,} MiB of the model, every digest checked", base.base.reading_work()
-        )
+        arrays = BaseArrays(self.folder, self._index(), work.count)
+        base = BaseReader(arrays, self._manifest)
+        work.begin(f"Reading {arrays.bytes >> 20:,} MiB of the model, every digest checked", arrays.reading_work())
         graph, public = self._graph(base, pending)
+        self._check_beta_rows(base.index, base.index.nodes, graph.nodes)
         beta, label_beta = (_with_rows(base.all_beta(name), graph.nodes) for name in ("beta", "label_beta"))
-        self._check_coefficients(base, graph.nodes)
         return Base(graph, beta, label_beta, public)
 
     def _graph(self, base: BaseReader, pending: PendingEdit | None) -> tuple[Graph, NDArray[np.bool_]]:
         graph, public = base.graph()
         if pending is None or pending.version <= base.index.grown_version:
             return graph, public
-        if pending.edit.first_row != graph.nodes:
-            raise self._misfit(pending, graph.nodes)
+        self._check_rows(base.index, pending)
         return pending.edit.applied(graph, public)
 
-    def _check_coefficients(self, base: BaseReader, nodes: int) -> None:
-        """Raise StoreDamaged if there are coefficients of other rows than those of `nodes`, or of the rows so far."""
-        if base.index.beta_rows not in (nodes, base.index.nodes):
-            raise damaged(
-                base.base.path_of("beta", "values"),
-                f"contains the span coefficients of {base.index.beta_rows} rows for a graph of {nodes}",
-            )
-
-    def _misfit(self, pending: PendingEdit, nodes: int) -> StoreDamaged:
+    def _check_rows(self, index: Index, pending: PendingEdit) -> None:
+        """Raise StoreDamaged unless an edit adds to just the rows on disk."""
         edit = pending.edit
-        return damaged(
-            self.folder, f"holds {nodes} rows, but version {pending.version} adds {len(edit.ids)} to {edit.first_row}"
-        )
+        if edit.first_row != index.nodes:
+            what = f"holds {index.nodes} rows, but version {pending.version} adds {len(edit.ids)} to {edit.first_row}"
+            raise damaged(self.folder, what)
+
+    def _check_beta_rows(self, index: Index, *nodes: int) -> None:
+        """Raise StoreDamaged unless the span coefficients are those of a graph with such a number of `nodes`."""
+        if index.beta_rows not in nodes:
+            raise damaged(self.folder, f"holds span coefficients of {index.beta_rows} rows for a graph of {nodes[-1]}")
 
     def _whole_reader(self) -> BaseReader:
         """Return a reader of rows that all have coefficients."""
         base = self._reader()
-        if base.index.beta_rows != base.index.nodes:
-            raise damaged(self.folder, "was not extended yet with the nodes that its span coefficients belong to")
+        self._check_beta_rows(base.index, base.index.nodes)
         return base
 
     def _reader(self) -> BaseReader:
@@ -317,15 +304,6 @@ class BaseStore:
     def _install(self, index: Index) -> Index:
         name = index.file_name
         replace_file(self.folder / name, index.to_bytes(), temporary=f".{name}")
-        return index
-
-    def _prepare(self, index: Index, changes: DurableChanges) -> None:
-        """Write an index that `_prepared` makes the current one."""
-        changes.write(self.folder / f".{index.file_name}", [index.to_bytes()])
-        changes.name(self.folder)
-
-    def _prepared(self, index: Index) -> Index:
-        rename(self.folder / f".{index.file_name}", self.folder / index.file_name)
         return index
 
     def _tidy(self, index: Index, last: DurableChanges, fencing: int) -> None:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from model_store.manifest import FeatureLayout, Manifest
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.graph import NO_LABEL, Features, Graph
 from projector.graph.sparse_parts import from_compressed
@@ -95,59 +94,6 @@ class Edit:
         """Number of rows of the graph afterwards."""
         return self.first_row + len(self.ids)
 
-    def unfit(self, manifest: Manifest) -> str | None:
-        """Return what part of it does not fit a store with that manifest; None if it fits."""
-        new, old, classes = len(self.ids), self.label_rows.size, len(manifest.classes)
-        arrays: dict[str, tuple[NDArray[Any], tuple[int, ...], type]] = {
-            "labels": (self.labels, (new,), np.int64),
-            "masks": (self.masks, (new,), np.uint8),
-            "feature_rows": (self.feature_rows, (self.feature_rows.size,), np.int64),
-            "label_rows": (self.label_rows, (old,), np.int64),
-            "labels_of_rows": (self.labels_of_rows, (old,), np.int64),
-            "masks_of_rows": (self.masks_of_rows, (old,), np.uint8),
-            "edges": (self.edges, (len(self.edges), 2), np.int64),
-        }
-        for each in self.coefficients or ():
-            arrays["coefficients"] = (each.beta, (each.beta.shape[0], each.rows.size, classes), np.float64)
-        real_valued = manifest.regression is not None
-        for name, targets, rows in (("targets", self.targets, new), ("targets_of_rows", self.targets_of_rows, old)):
-            if (targets is not None) != (real_valued and rows > 0):
-                return f"no {name}" if targets is None else f"{name} without need"
-            if targets is not None:
-                arrays[name] = (targets, (rows, classes), np.float64)
-        for name, (array, shape, dtype) in arrays.items():
-            if array.shape != shape or array.dtype != dtype:
-                return f"{name} as {array.dtype} of shape {array.shape}"
-        return self._unfit_rows(1 if real_valued else classes) or self._unfit_features(manifest)
-
-    def _unfit_rows(self, classes: int) -> str | None:
-        earlier, new = np.split(self.feature_rows, [max(self.feature_rows.size - len(self.ids), 0)])
-        if not np.array_equal(new, np.arange(self.first_row, self.nodes)):
-            return "feature_rows that do not end in the new rows"
-        for name, rows in (("feature_rows", earlier), ("label_rows", self.label_rows)):
-            if rows.size and (rows[0] < 0 or rows[-1] >= self.first_row or (np.diff(rows) <= 0).any()):
-                return f"{name} that are not ascending rows below {self.first_row}"
-        if self.edges.size and (self.edges.min() < 0 or self.edges.max() >= self.nodes):
-            return f"edges that do not join rows below {self.nodes}"
-        labels = np.concatenate([self.labels, self.labels_of_rows])
-        if labels.size and (labels.min() < NO_LABEL or labels.max() >= classes):
-            return f"labels outside of -1 to {classes - 1}"
-        return None
-
-    def _unfit_features(self, manifest: Manifest) -> str | None:
-        features = self.features
-        if features is None:
-            return "no features" if self.feature_rows.size else None
-        layout = FeatureLayout.DENSE if isinstance(features, np.ndarray) else FeatureLayout.CSR
-        if layout is not manifest.feature_layout:
-            return f"{layout} features"
-        if features.shape != (self.feature_rows.size, manifest.features):
-            return f"features of shape {features.shape}"
-        if features.dtype != np.dtype(manifest.feature_dtype):
-            return f"features as {features.dtype}"
-        values = features if isinstance(features, np.ndarray) else features.data
-        return None if np.isfinite(values).all() else "features that are not finite"
-
     def to_bytes(self) -> bytes:
         """Return the edit as written to disk."""
         tensors = {"first_row": np.array([self.first_row]), "id_utf8": self.ids.utf8, "id_bytes": self.ids.lengths}
@@ -228,6 +174,14 @@ class Edit:
         columns = np.concatenate([stored.col[stays], added.col])
         values = np.concatenate([stored.data[stays], added.data])
         return sp.csr_array(sp.coo_array((values, (rows, columns)), shape=shape))
+
+
+@dataclass(frozen=True, eq=False)
+class PendingEdit:
+    """The edit of a version that may not be applied yet."""
+
+    version: int
+    edit: Edit
 
 
 _ARRAYS = ("labels", "masks", "feature_rows", "label_rows", "labels_of_rows", "masks_of_rows", "edges")

@@ -12,12 +12,11 @@ from uuid import UUID, uuid4
 from pydantic import SecretStr
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.tables import ApiKeyRow
-from service.db.transactions import transaction
+from service.db.transactions import Repository, transaction
 from service.domain.addresses import is_loopback
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
@@ -39,11 +38,8 @@ def new_api_key() -> NewApiKey:
     return NewApiKey(id=key_id, text=f"lethe_{key_id.hex[:8]}_{secrets.token_urlsafe(32)}")
 
 
-class ApiKeyRepository:
+class ApiKeyRepository(Repository):
     """The table `api_keys` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def create(self, key_id: UUID, name: str, scopes: Collection[Scope], key_hash: bytes) -> ApiKey:
         """Record a key. Raises `Conflict` when an unrevoked key has the name, or this key already exists."""
@@ -65,11 +61,6 @@ class ApiKeyRepository:
         if row is None or not hmac.compare_digest(row.hash, key_hash):
             return None
         return api_key(row)
-
-    async def get(self, key_id: UUID) -> ApiKey | None:
-        """Return the key with this id, revoked or not; None when unknown."""
-        row = (await self._conn.execute(select(ApiKeyRow.__table__).where(ApiKeyRow.id == key_id))).one_or_none()
-        return None if row is None else api_key(row)
 
     async def list(self) -> builtins.list[ApiKey]:
         """Return all keys, oldest first, including revoked ones."""
@@ -110,15 +101,8 @@ _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
 
 
-@dataclass(frozen=True)
-class FirstKey:
-    """A key that was just generated; its text is stored nowhere."""
-
-    text: str
-
-
-async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> FirstKey | None:
-    """Ensure that a key with all scopes exists; return it only if this call generated it.
+async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings) -> str | None:
+    """Ensure that a key with all scopes exists; return its text only if this call generated it.
 
     If LETHE_ADMIN_KEY is set, that key becomes valid and replaces the one set before. If it is unset and the database
     has no valid key, a key is generated.
@@ -143,7 +127,7 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             except Conflict:
                 # Another process that started at the same moment created one.
                 return None
-            return FirstKey(made.text)
+            return made.text
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
         found = await keys.find_by_hash(chosen_hash)
         for key in valid:

@@ -16,7 +16,7 @@ from service.db.locks import Lock
 from service.db.notifications import listen
 from service.db.rows import any_of, key_slot
 from service.db.tables import RequestRow
-from service.db.transactions import transaction
+from service.db.transactions import Repository, transaction
 from service.domain.records import KeySlot
 from service.domain.states import RequestStatus
 from service.errors import Unavailable
@@ -31,11 +31,8 @@ _UNFINISHED = (RequestStatus.QUEUED, RequestStatus.APPLIED)
 _PATIENCE = "1s"
 
 
-class RequestKeyRepository:
+class RequestKeyRepository(Repository):
     """The key slots in the table `requests`, in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def unfinished(self) -> dict[UUID, KeySlot | None]:
         """Return the requests that need their own key to be carried out, each with its slot."""

@@ -50,7 +50,8 @@ class Keyring:
         Raises `KeyMissing` naming an absent or damaged file, and `ConfigurationError` when other users may read one.
         """
         private_files.secure_folder(folder, create=create and not known)
-        numbers = sorted({*_tombstone_numbers(folder), *_numbers(f"{name}.key" for name in known)}) or [1]
+        files = {*(path.name for path in folder.iterdir()), *(f"{name}.key" for name in known)}
+        numbers = _numbers(files) or [1]
         names = ["api-pepper", "body", "cursor", *(f"tombstone-{number}" for number in numbers)]
         for name in names:
             path = folder / f"{name}.key"
@@ -190,10 +191,6 @@ class Keyring:
 def _frame(*parts: str) -> bytes:
     encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
-
-
-def _tombstone_numbers(folder: Path) -> list[int]:
-    return _numbers(path.name for path in folder.iterdir())
 
 
 def _numbers(file_names: Iterable[str]) -> list[int]:

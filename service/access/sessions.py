@@ -19,6 +19,7 @@ from service.access.keyring import Keyring
 from service.db import locks
 from service.db.locks import Lock
 from service.db.tables import ApiKeyRow, SessionRow
+from service.db.transactions import Repository
 from service.domain.records import ApiKey
 
 #: A session ends after LIFETIME in any case, and after IDLE without a request.
@@ -40,11 +41,11 @@ class Session:
     form_token: str
 
 
-class SessionRepository:
+class SessionRepository(Repository):
     """The table `sessions` in the caller's transaction."""
 
     def __init__(self, conn: AsyncConnection, keyring: Keyring) -> None:
-        self._conn = conn
+        super().__init__(conn)
         self._hash = keyring.session_hash
 
     async def start(self, key_id: UUID) -> str:

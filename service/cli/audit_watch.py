@@ -2,6 +2,8 @@
 
 import random
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +15,114 @@ from service.cli.audit_log import read_checkpoint, read_keys
 from service.cli.console import ExitStatus, Json, interrupted, note, print_result, report
 from service.cli.server import Home, Key, Url, connect
 from service.domain.formats import plural
-from service.log.checkpoints import VerifierKey
-from service.log.watch import Contradiction, Seen, Watcher
+from service.log.checkpoints import Checkpoint, NotVerified, VerifierKey, verify
+from service.log.merkle import is_consistent, root_by_inclusion
 from service.private_files import write_private
 
 #: Responses of a Lethe whose log is shorter than what was signed, or differs; no proxy sends them.
 _DENIED = ("urn:lethe:problem:not-found", "urn:lethe:problem:invalid-request")
 _ANOTHER = "urn:lethe:problem:conflict"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A checkpoint that passed all checks."""
+
+    checkpoint: Checkpoint
+    #: The signed note; keep it.
+    note: str
+    #: The newest earlier, smaller checkpoint that it was compared with; None without one.
+    against: Checkpoint | None = None
+
+
+class Contradiction(Exception):
+    """The server's log contradicts what it signed before; `note` is the returned checkpoint, the evidence."""
+
+    def __init__(self, what: str, note: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.note = note
+
+
+class Watcher:
+    """Remembers the last good checkpoint and compares each new one with it."""
+
+    def __init__(
+        self, client: LetheClient, keys: Collection[VerifierKey], last: Seen | None, *, samples: int, rng: random.Random
+    ) -> None:
+        """`samples` random leaves of each checkpoint are verified, besides the newest new leaf."""
+        self._client = client
+        self._keys = keys
+        self._samples = samples
+        self._rng = rng
+        #: None before the first round of a watcher that starts without a checkpoint.
+        self.last = last
+
+    def look(self) -> Seen:
+        """Run one round; return the newest checkpoint, which becomes `last`.
+
+        Raises Contradiction, and LetheClientError if the server does not answer.
+        """
+        note = self._client.log_checkpoint()
+        try:
+            checkpoint = verify(note, self._keys)
+            if self.last is not None:
+                self._compare(self.last.checkpoint, checkpoint, note)
+            for index in self._places(checkpoint.size):
+                self._sample(index, checkpoint, note)
+        except NotVerified as error:
+            raise Contradiction(error.detail, note) from None
+        except ProblemError as error:
+            if error.type not in _DENIED:
+                raise
+            # It refuses to prove what it has just signed.
+            what = f"The server signed a checkpoint but refuses to prove it: {error.detail}"
+            raise Contradiction(what, note) from None
+        self.last = Seen(checkpoint, note, self._earlier(checkpoint))
+        return self.last
+
+    def _earlier(self, now: Checkpoint) -> Checkpoint | None:
+        if self.last is None or self.last.checkpoint.size == 0:
+            return None
+        # The log has not grown, so the last comparison still holds.
+        return self.last.checkpoint if self.last.checkpoint.size < now.size else self.last.against
+
+    def _compare(self, before: Checkpoint, now: Checkpoint, note: str) -> None:
+        if now.origin != before.origin:
+            raise Contradiction(f"This is the log {now.origin}; the watched log was {before.origin}.", note)
+        if now.size < before.size:
+            raise Contradiction(
+                f"The log has shrunk from {before.size} leaves to {now.size}: it was rolled back.", note
+            )
+        path: list[bytes] = []
+        if 0 < before.size < now.size:
+            path = _hashes(self._client.log_consistency(before.size, now.size).proof, note)
+        if not is_consistent(before.size, now.size, before.root, now.root, path):
+            raise Contradiction(
+                f"The log of {now.size} leaves does not begin with the {before.size} leaves signed before: "
+                "logged events were changed.",
+                note,
+            )
+
+    def _sample(self, index: int, checkpoint: Checkpoint, note: str) -> None:
+        answer = self._client.log_proof(index, checkpoint.size)
+        [digest] = _hashes([answer.leaf_hash], note)
+        if root_by_inclusion(index, checkpoint.size, digest, _hashes(answer.proof, note)) != checkpoint.root:
+            raise Contradiction(f"Leaf {index} is not in the log of {checkpoint.size} signed leaves.", note)
+
+    def _places(self, size: int) -> list[int]:
+        """Return the leaves to sample: the newest if new, and the wanted number among all."""
+        known = 0 if self.last is None else self.last.checkpoint.size
+        places = {size - 1} if size > known else set()
+        places.update(self._rng.sample(range(size), min(self._samples, size)))
+        return sorted(places)
+
+
+def _hashes(texts: Sequence[str], note: str) -> list[bytes]:
+    try:
+        return [bytes.fromhex(text) for text in texts]
+    except ValueError:
+        raise Contradiction("The server returned an invalid proof.", note) from None
 
 
 def watch(
@@ -57,7 +160,7 @@ def watch(
         watcher = Watcher(client, keys, last, samples=samples, rng=random.SystemRandom())
         while True:
             try:
-                seen = _look(watcher)
+                seen = watcher.look()
                 # Save the signed checkpoint before the next request, whatever the server returns.
                 write_private(state, seen.note)
                 _tell(client, seen)
@@ -88,17 +191,6 @@ def watch(
                 if once:
                     return
             time.sleep(interval)
-
-
-def _look(watcher: Watcher) -> Seen:
-    """Run one round. A server that refuses to prove what it has just signed contradicts itself."""
-    try:
-        return watcher.look()
-    except ProblemError as error:
-        if watcher.answered is None or error.type not in _DENIED:
-            raise
-        what = f"The server signed a checkpoint but refuses to prove it: {error.detail}"
-        raise Contradiction(what, watcher.answered) from None
 
 
 def _tell(client: LetheClient, seen: Seen) -> None:

@@ -67,7 +67,8 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
     [bold]./lethe doctor --role unlearner[/bold]
     """
     settings = settings_of(home)
-    found = _unlearners(settings) if role else _everything(settings)
+    timeout_s = settings.readiness_timeout_s
+    found = asyncio.run(unlearners(settings.home, timeout_s)) if role else _everything(settings)
     rows = [(one.name, _MARKS[one.ok], one.found) for one in found]
     wrong = [one for one in found if one.ok is False]
     print_result({"ok": not wrong, "findings": found}, as_json, table("Lethe's health", ("", "", "found"), rows))
@@ -75,10 +76,6 @@ def command(home: Home = Path("var"), role: Role = None, as_json: Json = False) 
         stderr().print(Text.assemble((f"{one.name}: ", "bold"), one.remedy))
     if wrong:
         raise typer.Exit(ExitStatus.FAILED)
-
-
-def _unlearners(settings: Settings) -> Sequence[Finding]:
-    return asyncio.run(unlearners(settings.home, settings.readiness_timeout_s))
 
 
 def _everything(settings: Settings) -> Sequence[Finding]:
@@ -96,18 +93,15 @@ def _everything(settings: Settings) -> Sequence[Finding]:
 async def _servers(settings: Settings, facts: ServerFacts | None) -> Sequence[Finding]:
     from service.cli import server_findings
     from service.db.roles import API_ROLE, UNLEARNER_ROLE
-    from service.processes.private_servers import running_servers
+    from service.processes.private_servers import running_servers, with_private
 
     private = running_servers(settings.home) if facts is not None else None
-    database_url = settings.database_url or (private.database_url if private else None)
-    redis_url = settings.redis_url or (private.redis_url if private else None)
-    logins = {
-        API_ROLE: settings.api_database_url or (private.api_database_url if private else None),
-        UNLEARNER_ROLE: settings.unlearner_database_url or (private.unlearner_database_url if private else None),
-    }
+    if private is not None:
+        settings = with_private(settings, private)
+    logins = {API_ROLE: settings.api_database_url, UNLEARNER_ROLE: settings.unlearner_database_url}
     return [
-        *await server_findings.postgres(database_url, settings.home / "keys"),
-        *[await server_findings.login(url, role) for role, url in logins.items() if database_url is not None],
-        await server_findings.redis(redis_url),
+        *await server_findings.postgres(settings.database_url, settings.home / "keys"),
+        *[await server_findings.login(url, role) for role, url in logins.items() if settings.database_url is not None],
+        await server_findings.redis(settings.redis_url),
         *server_findings.service(facts),
     ]

@@ -1,9 +1,8 @@
 """`lethe keys`: create, list and revoke API keys."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -18,9 +17,7 @@ from service.settings import Settings
 from service.text import fault_of
 
 if TYPE_CHECKING:
-    from service.access.api_keys import ApiKeyRepository
-
-_T = TypeVar("_T")
+    from service.db.engine import Connection
 
 
 def create(
@@ -42,13 +39,13 @@ def create(
         raise ConfigurationError(f"The name {name!r} is reserved for a key that Lethe creates.", "Choose another name.")
     made = new_api_key()
 
-    async def insert(repository: ApiKeyRepository, settings: Settings) -> ApiKey:
+    async def insert(connection: "Connection", settings: Settings) -> ApiKey:
         assert settings.database_url is not None
         async with opened(settings.database_url) as engine:
             keyring = await open_keyring(engine, settings.home / "keys")
-        return await repository.create(made.id, name, scope, keyring.api_key_hash(made.text))
+        return await ApiKeyRepository(connection).create(made.id, name, scope, keyring.api_key_hash(made.text))
 
-    created = _with_repository(home, insert)
+    created = with_database(home, insert)
     note(f"Key {created.id} for {created.name} ({_scopes(created)}), shown only once:")
     print_result({**_facts(created), "key": made.text}, as_json, made.text)
 
@@ -60,10 +57,7 @@ def list_(home: Home = Path("var"), as_json: Json = False) -> None:
     """
     from service.access.api_keys import ApiKeyRepository
 
-    async def read(repository: ApiKeyRepository, settings: Settings) -> list[ApiKey]:
-        return await repository.list()
-
-    keys = _with_repository(home, read)
+    keys = with_database(home, lambda connection, _: ApiKeyRepository(connection).list())
     rows = [(str(key.id), key.name, _scopes(key), f"{key.created_at:%Y-%m-%d %H:%M}", _revoked(key)) for key in keys]
     titles = ("id", "name", "scopes", "created (UTC)", "revoked (UTC)")
     print_result({"keys": list(map(_facts, keys))}, as_json, table("API keys", titles, rows))
@@ -80,20 +74,10 @@ def revoke(
     """
     from service.access.api_keys import ApiKeyRepository
 
-    async def write(repository: ApiKeyRepository, settings: Settings) -> ApiKey | None:
-        return await repository.revoke(key_id)
-
-    revoked = _with_repository(home, write)
+    revoked = with_database(home, lambda connection, _: ApiKeyRepository(connection).revoke(key_id))
     if revoked is None:
         raise NotFound(f"Unknown key {key_id}.", "`./lethe keys list` lists the keys.")
     print_result(_facts(revoked), as_json, f"{revoked.id} {revoked.name} revoked")
-
-
-def _with_repository(home: Path, work: "Callable[[ApiKeyRepository, Settings], Awaitable[_T]]") -> _T:
-    """Run `work(repository, settings)` in one transaction on the database of `home`, which may be empty."""
-    from service.access.api_keys import ApiKeyRepository
-
-    return with_database(home, lambda connection, settings: work(ApiKeyRepository(connection), settings))
 
 
 def _facts(key: ApiKey) -> dict[str, object]:

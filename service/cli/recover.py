@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -23,10 +22,7 @@ from service.home_id import require_local_disks
 from service.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from model_store.store import Store
-    from service.access.request_keys import RequestKeys
     from service.db.engine import Connection, Engine
     from service.domain.records import Lease
     from service.domain.versions import Recovery
@@ -38,18 +34,6 @@ _ASK_S = 0.2
 _MOST_LOSSES = 5
 _LEFT = "The work so far is kept. Run the same command again before you start Lethe."
 _SEND_AGAIN = "Send the failed requests again: `GET /deletions?status=failed` lists them."
-
-
-@dataclass(frozen=True)
-class _GivenUp:
-    """Losses that the operator accepts."""
-
-    #: Requests whose keys are lost.
-    requests: "set[UUID]"
-    #: Whether unreadable tombstones of the store are given up.
-    tombstones: bool
-    #: Whether the other LETHE_HOME has stopped serving the model for good.
-    other_home: bool
 
 
 def command(
@@ -117,10 +101,13 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
     from service.access.request_keys import RequestKeys
     from service.db import migrate, roles
     from service.db.roles import UNLEARNER_ROLE
+    from service.observability.metrics import UnlearningMetrics, new_registry
     from service.predictions.version_rows import PointerRepository
     from service.processes.key_folder import SLOTS, accept_lost, lost_requests, open_keyring, open_request_keys
+    from service.unlearner.context import Context
     from service.unlearner.deleted_parts import TOMBSTONES
-    from service.unlearner.recovery import require_unpromised
+    from service.unlearner.lease_keeper import give_back, holding
+    from service.unlearner.recovery import Recoverer, require_unpromised
 
     assert settings.database_url is not None
     keys = settings.home / "keys"
@@ -141,78 +128,57 @@ async def _recover(settings: Settings, store: "Store", accepted: frozenset[str],
     engine = await roles.open_engine(settings.database_url, UNLEARNER_ROLE)
     try:
         keyring = await open_keyring(engine, keys)
-        with ExitStack() as stack:
-            if SLOTS in accepted:
-                request_keys = RequestKeys(keys / SLOTS)
-            else:
-                request_keys = await open_request_keys(engine, keys, keyring)
-            lost = await lost_requests(engine, request_keys, keyring)
-            executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="recover"))
-            given_up = _GivenUp(lost, tombstones=TOMBSTONES in accepted, other_home=take_over)
-            return await _persistently(settings, engine, store, request_keys, given_up, executor)
+        if SLOTS in accepted:
+            request_keys = RequestKeys(keys / SLOTS)
+        else:
+            request_keys = await open_request_keys(engine, keys, keyring)
+        lost = await lost_requests(engine, request_keys, keyring)
+        with ThreadPoolExecutor(1, thread_name_prefix="recover") as executor:
+
+            async def attempt(store: "Store") -> "Recovered":
+                lease = await _lease(settings, engine, store, take_over=take_over)
+                try:
+                    async with holding(engine, lease) as keeper:
+                        with show_progress("Comparing store and database") as work, keeper.blaming_loss():
+                            context = Context.of(
+                                settings,
+                                engine,
+                                keyring,
+                                request_keys,
+                                store.manifest.name,
+                                name="recover",
+                                metrics=UnlearningMetrics(new_registry()),
+                                executor=executor,
+                                repair_budget_s=0.0,
+                                stop=asyncio.Event(),
+                                work=work,
+                            )
+                            return await Recoverer(context, store, keeper).recover(
+                                lost, accept_lost_tombstones=TOMBSTONES in accepted
+                            )
+                finally:
+                    await give_back(engine, lease)
+
+            return await _persistently(attempt, store)
     finally:
         await engine.dispose()
 
 
-async def _persistently(
-    settings: Settings,
-    engine: "Engine",
-    store: "Store",
-    request_keys: "RequestKeys",
-    given_up: _GivenUp,
-    executor: Executor,
-) -> "Recovered":
+async def _persistently(attempt: "Callable[[Store], Awaitable[Recovered]]", store: "Store") -> "Recovered":
     """Recover, starting over if the lease was not renewed in time, as on an overloaded machine."""
     from service.unlearner.lease_keeper import RenewalFailed
 
     losses = 0
     while True:
         try:
-            return await _under_lease(settings, engine, store, request_keys, given_up, executor)
+            return await attempt(store)
         except (LeaseLost, RenewalFailed) as error:
             losses += 1
             if losses == _MOST_LOSSES:
                 raise
             said = error.detail if isinstance(error, LeaseLost) else str(error)
             note(f"{said} Starting again; finished steps are not repeated.")
-            store = type(store).open(settings.model_dir)
-
-
-async def _under_lease(
-    settings: Settings,
-    engine: "Engine",
-    store: "Store",
-    request_keys: "RequestKeys",
-    given_up: _GivenUp,
-    executor: Executor,
-) -> "Recovered":
-    from service.observability.metrics import UnlearningMetrics, new_registry
-    from service.processes.key_folder import open_keyring
-    from service.unlearner.context import Context
-    from service.unlearner.lease_keeper import give_back, holding
-    from service.unlearner.recovery import Recoverer
-
-    lease = await _lease(settings, engine, store, take_over=given_up.other_home)
-    try:
-        async with holding(engine, lease) as keeper, AsyncExitStack() as stack:
-            context = Context.of(
-                settings,
-                engine,
-                await open_keyring(engine, settings.home / "keys"),
-                request_keys,
-                store.manifest.name,
-                name="recover",
-                metrics=UnlearningMetrics(new_registry()),
-                executor=executor,
-                repair_budget_s=0.0,
-                stop=asyncio.Event(),
-                work=stack.enter_context(show_progress("Comparing store and database")),
-            )
-            recoverer = Recoverer(context, store, keeper)
-            with keeper.blaming_loss():
-                return await recoverer.recover(given_up.requests, accept_lost_tombstones=given_up.tombstones)
-    finally:
-        await give_back(engine, lease)
+            store = type(store).open(store.path)
 
 
 async def _lease(settings: Settings, engine: "Engine", store: "Store", *, take_over: bool) -> "Lease":

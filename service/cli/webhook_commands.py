@@ -5,7 +5,6 @@ These commands use the database directly, like `keys`: no API key can make Lethe
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID, uuid4
@@ -65,10 +64,7 @@ def list_(home: Home = Path("var"), as_json: Json = False) -> None:
     """
     from service.webhooks.endpoints import EndpointRepository
 
-    async def read(connection: "Connection", settings: Settings) -> "Sequence[Endpoint]":
-        return await EndpointRepository(connection).list()
-
-    found = with_database(home, read)
+    found = with_database(home, lambda connection, _: EndpointRepository(connection).list())
     rows = [(str(one.id), one.url, f"{one.created_at:%Y-%m-%d %H:%M}", _removed(one)) for one in found]
     titles = ("id", "address", "added (UTC)", "removed (UTC)")
     print_result({"endpoints": list(map(_facts, found))}, as_json, table("Webhook endpoints", titles, rows))
@@ -81,10 +77,8 @@ def remove(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = F
     """
     from service.webhooks.endpoints import EndpointRepository
 
-    async def write(connection: "Connection", settings: Settings) -> bool:
-        return await EndpointRepository(connection).remove(endpoint_id, "It was removed.")
-
-    if not with_database(home, write):
+    why = "It was removed."
+    if not with_database(home, lambda connection, _: EndpointRepository(connection).remove(endpoint_id, why)):
         raise _unknown(endpoint_id)
     print_result({"id": str(endpoint_id)}, as_json, f"{endpoint_id} removed")
 
@@ -100,10 +94,7 @@ def ping(endpoint_id: _EndpointId, home: Home = Path("var"), as_json: Json = Fal
     from service.webhooks.posting import Poster
     from service.webhooks.sending import WebhookSender
 
-    async def read(connection: "Connection", settings: Settings) -> "Endpoint | None":
-        return await EndpointRepository(connection).get(endpoint_id)
-
-    found = with_database(home, read)
+    found = with_database(home, lambda connection, _: EndpointRepository(connection).get(endpoint_id))
     if found is None:
         raise _unknown(endpoint_id)
     settings = load_settings(home=home)

@@ -134,6 +134,13 @@ async def fenced_transaction(engine: AsyncEngine, lease: Lease) -> AsyncIterator
         yield conn
 
 
+class Repository:
+    """Statements on some tables in the caller's transaction."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+
+
 def is_outage(error: BaseException) -> bool:
     """Return whether `error` means that Postgres cannot serve now, as opposed to a wrong statement or value.
 

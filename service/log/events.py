@@ -7,12 +7,12 @@ from uuid import UUID
 
 from sqlalchemy import BigInteger, LargeBinary, Select, SmallInteger, Text, Uuid, and_, func, insert, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db import locks
 from service.db.locks import Lock
 from service.db.rows import REQUEST_COLUMNS, any_of, deletion_request, unnested
 from service.db.tables import EventRow, LeafRow, LogNodeRow, RequestRow
+from service.db.transactions import Repository
 from service.domain.states import EventType
 from service.errors import LetheError
 from service.log.commitments import Commitments
@@ -56,11 +56,8 @@ class StoredLeaf:
     hash: bytes
 
 
-class LogRepository:
+class LogRepository(Repository):
     """The tables `leaves` and `log_nodes` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def take_turn(self) -> None:
         """Wait for other appenders, and exclude them until the caller's transaction ends.
@@ -208,11 +205,8 @@ class Event:
     created_at: datetime
 
 
-class EventRepository:
+class EventRepository(Repository):
     """The events of requests. The database refuses a second `applied`, `repaired` or `completed` event of a request."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def append_many(self, event_type: EventType, contents: Mapping[UUID, Content]) -> list[int]:
         """Add an event of one type, with its leaf, to each request; return the event numbers in that order.

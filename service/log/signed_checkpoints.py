@@ -9,12 +9,11 @@ from uuid import UUID
 import structlog
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.engine import Engine
 from service.db.notifications import listen
 from service.db.tables import ApiKeyRow, CheckpointRow, LogCheckRow, LogKeyRow
-from service.db.transactions import transaction
+from service.db.transactions import Repository, transaction
 from service.domain.states import EventType
 from service.errors import Conflict, InvalidRequest, LetheError, Unavailable
 from service.log.checkpoints import Checkpoint, Signer, VerifierKey, read, sign, signers_of, verify
@@ -29,11 +28,8 @@ class LogForked(LetheError):
     """The log in the database contradicts what was signed before, so it is not signed again."""
 
 
-class CheckpointRepository:
+class CheckpointRepository(Repository):
     """The tables `checkpoints` and `log_keys` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def latest(self) -> str | None:
         """Return the newest checkpoint as a signed note; None before the first."""
@@ -128,11 +124,8 @@ class LogCheck:
     at: datetime
 
 
-class LogCheckRepository:
+class LogCheckRepository(Repository):
     """The table `log_checks` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def record(self, api_key_id: UUID, checked: Extent, against: Extent) -> None:
         """Record that the holder of this key found the log grown from `against` to `checked`.
@@ -189,7 +182,7 @@ class LogSigner:
         """Sign leaves that lack a checkpoint; return the signed size. Raises as `run`, and Unavailable."""
         async with transaction(self._engine) as connection:
             checkpoint = await CheckpointRepository(connection).sign(self._keys)
-        self._metrics.log_signed(checkpoint.size)
+        self._metrics.log_signed.set(checkpoint.size)
         return checkpoint.size
 
     async def _run(self) -> None:

@@ -7,8 +7,8 @@ here.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
@@ -25,8 +25,8 @@ _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 class Exposition:
     """The metrics of a process, and of those that share its folder."""
 
-    def __init__(self, registry: CollectorRegistry, process: str, folder: Path | None = None) -> None:
-        """`process` is its name among its siblings, such as `api-0`; without a `folder` it has no siblings."""
+    def __init__(self, registry: CollectorRegistry, process: str, folder: Path) -> None:
+        """`process` is its name among its siblings, such as `api-0`; their sockets are in `folder`."""
         self.registry = registry
         self._process = process
         self._folder = folder
@@ -36,22 +36,15 @@ class Exposition:
         shown = await asyncio.gather(self._own(), *(_ask(path) for path in self._siblings()))
         return _merged(shown).encode()
 
-    @asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
+    def shared(self) -> AbstractAsyncContextManager[None]:
         """Answer siblings inside the block. A socket left by a dead process of this name is replaced."""
-        if self._folder is None:
-            yield
-            return
-        async with answering(self._folder / f"{self._process}.sock", self._own):
-            yield
+        return answering(self._folder / f"{self._process}.sock", self._own)
 
     async def _own(self) -> bytes:
         # Run in a thread: rendering hundreds of lines takes milliseconds and would block requests.
         return await asyncio.to_thread(generate_latest, _Named(self.registry, self._process))
 
     def _siblings(self) -> list[Path]:
-        if self._folder is None:
-            return []
         return sorted(path for path in self._folder.glob("*.sock") if path.stem != self._process)
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -215,6 +216,17 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
 _PROBES = frozenset({"/healthz", "/readyz", "/readyz/predictions", "/metrics"})
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Log and metrics data of one request; contains the route's template, never its path."""
+
+    request_id: str
+    method: str
+    route: str
+    status: int
+    seconds: float
+
+
 class AccessLog:
     """Writes access lines in the format of `configure_logging`, but bypasses it.
 
@@ -231,26 +243,26 @@ class AccessLog:
         #: Lines that the stream refused since the last successful one.
         self._lost = 0
 
-    def answered(self, *, request_id: str, method: str, route: str, status: int, seconds: float) -> None:
+    def answered(self, answer: Answer) -> None:
         """Log one response. `route` is the template (`/predict/{node}`), never the path; the caller is not named.
 
         A log that cannot be written, as on a full disk, never blocks a response. The next line that succeeds counts the
         missing ones before it.
         """
-        level = logging.DEBUG if route in _PROBES and status < 500 else logging.INFO
+        level = logging.DEBUG if answer.route in _PROBES and answer.status < 500 else logging.INFO
         if level < self._level:
             return
         name = "debug" if level == logging.DEBUG else "info"
         missing = self._lost
         timestamp = f"{datetime.now(UTC).replace(tzinfo=None).isoformat()}Z"
-        ms = round(seconds * 1000, 2)
+        ms = round(answer.seconds * 1000, 2)
         if self._json:
             line = orjson.dumps(
                 {
-                    "request": request_id,
-                    "method": method,
-                    "route": route,
-                    "status": status,
+                    "request": answer.request_id,
+                    "method": answer.method,
+                    "route": answer.route,
+                    "status": answer.status,
                     "ms": ms,
                     "logger": "lethe.access",
                     "level": name,
@@ -263,7 +275,8 @@ class AccessLog:
         else:
             line = (
                 f"{timestamp} [{name:<9}] {'http.answered':<30} [lethe.access] "
-                f"method={method} ms={ms} process={self._process} request={request_id} route={route} status={status}"
+                f"method={answer.method} ms={ms} process={self._process} request={answer.request_id} "
+                f"route={answer.route} status={answer.status}"
             ) + (f" lines_lost_before={missing}" if missing else "")
         try:
             self._stream.write(line + "\n")

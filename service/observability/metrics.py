@@ -1,7 +1,7 @@
 """Prometheus metrics of the service. No label ever carries an id."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -75,141 +75,105 @@ class UnlearningMetrics:
     Anybody on this machine can read them, and every key that may predict. They contain no figure of weights or graph,
     because a reader with the data could use it to test what was deleted. So they report only whether a residual is too
     large. If the weights are published with noise, they omit step durations too.
+
+    Public gauges are set by `keep_gauges` and the process; until then they are NaN.
     """
 
     def __init__(self, registry: CollectorRegistry, *, with_noise: bool = False) -> None:
+        def counter(name: str, said: str, *labels: str) -> Counter:
+            return Counter(name, said, labels, registry=registry)
+
+        def histogram(name: str, said: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(name, said, labels, buckets=buckets, registry=registry)
+
+        def gauge(name: str, said: str) -> Gauge:
+            made = Gauge(name, said, registry=registry)
+            # Not 0, which would be a value.
+            made.set(math.nan)
+            return made
+
         self._with_noise = with_noise
-        self._ended = Counter(
-            "lethe_deletions_ended_total",
-            "Deletion requests that reached a final state.",
-            ("status",),
-            registry=registry,
-        )
-        self._age = Histogram(
+        self._ended = counter("lethe_deletions_ended_total", "Deletion requests that reached a final state.", "status")
+        self._age = histogram(
             "lethe_deletion_age_seconds",
             "Time from the receipt of a deletion request to its state.",
-            ("status",),
-            buckets=_AGE_SECONDS,
-            registry=registry,
+            _AGE_SECONDS,
+            "status",
         )
-        self._queued_nodes = Gauge("lethe_queued_nodes", "Nodes queued for deletion.", registry=registry)
-        self._open = {
-            name: Gauge(f"lethe_open_deletions{name}", said, registry=registry)
-            for name, said in (
-                ("", "Deletion requests that have not ended: queued, applied, or failed and unhandled."),
-                ("_past_deadline", "Open requests past their deadline."),
-                ("_near_deadline", "Open requests in the last fifth of their time."),
-                ("_failed", "Failed, unhandled requests."),
-            )
-        }
-        self._oldest_open = Gauge(
-            "lethe_oldest_open_deletion_seconds", "Age of the oldest open request; 0 without one.", registry=registry
+        self.queued_nodes = gauge("lethe_queued_nodes", "Nodes queued for deletion.")
+        self.open = gauge(
+            "lethe_open_deletions",
+            "Deletion requests that have not ended: queued, applied, or failed and unhandled.",
         )
-        self._disk_free = Gauge("lethe_disk_free_bytes", "Free space on the disk of LETHE_HOME.", registry=registry)
-        self._memory_free = Gauge(
+        self.past_deadline = gauge("lethe_open_deletions_past_deadline", "Open requests past their deadline.")
+        self.near_deadline = gauge(
+            "lethe_open_deletions_near_deadline", "Open requests in the last fifth of their time."
+        )
+        self.open_failed = gauge("lethe_open_deletions_failed", "Failed, unhandled requests.")
+        self.oldest_open = gauge("lethe_oldest_open_deletion_seconds", "Age of the oldest open request; 0 without one.")
+        self.disk_free = gauge("lethe_disk_free_bytes", "Free space on the disk of LETHE_HOME.")
+        self.memory_free = gauge(
             "lethe_memory_available_bytes",
             "Memory available to the unlearner within machine, container and limits; NaN if unknown.",
-            registry=registry,
         )
-        self._unclaimed = Gauge(
+        self.unclaimed = gauge(
             "lethe_oldest_unclaimed_seconds",
             "Time that the oldest request has waited although it could be processed; 0 while the queue moves.",
-            registry=registry,
         )
-        self._batches = Counter(
-            "lethe_batches_total", "Updates of the model, by how M+ was obtained.", ("method",), registry=registry
-        )
-        self._batch_nodes = Histogram(
-            "lethe_batch_nodes", "Nodes in one update of the model.", buckets=_NODES, registry=registry
-        )
-        self._steps = Histogram(
-            "lethe_batch_step_seconds",
-            "Duration of one step of a batch.",
-            ("step",),
-            buckets=_STEP_SECONDS,
-            registry=registry,
-        )
-        self._version = Gauge("lethe_model_version", "Version of the served model.", registry=registry)
-        self._live_nodes = Gauge("lethe_model_live_nodes", "Live nodes.", registry=registry)
-        self._residuals_too_large = Gauge(
+        self._batches = counter("lethe_batches_total", "Updates of the model, by how M+ was obtained.", "method")
+        self._batch_nodes = histogram("lethe_batch_nodes", "Nodes in one update of the model.", _NODES)
+        self._steps = histogram("lethe_batch_step_seconds", "Duration of one step of a batch.", _STEP_SECONDS, "step")
+        self._version = gauge("lethe_model_version", "Version of the served model.")
+        self._live_nodes = gauge("lethe_model_live_nodes", "Live nodes.")
+        self._residuals_too_large = gauge(
             "lethe_residuals_too_large",
             "1 if a residual of the served model is larger than rounding explains, else 0; NaN without a model.",
-            registry=registry,
         )
-        self._exceeded = Counter(
+        self._exceeded = counter(
             "lethe_residual_exceeded_total",
             f"Measurements larger than rounding explains: {MOST_RESIDUAL:g}, or {MOST_UNREPAIRED:g} before a repair.",
-            ("residual",),
-            registry=registry,
+            "residual",
         )
         for residual in ("span", "coefficient"):
             self._exceeded.labels(residual)
-        self._repairs = Counter("lethe_repairs_total", "Repairs by result.", ("status",), registry=registry)
-        self._not_converged = Counter(
-            "lethe_repairs_not_converged_total",
-            "Repairs that did not reach the weights of retraining.",
-            registry=registry,
+        self._repairs = counter("lethe_repairs_total", "Repairs by result.", "status")
+        self._not_converged = counter(
+            "lethe_repairs_not_converged_total", "Repairs that did not reach the weights of retraining."
         )
-        self._repair_seconds = Histogram(
-            "lethe_repair_seconds", "Working time of a repair.", buckets=_REPAIR_SECONDS, registry=registry
-        )
-        self._promise_used = Gauge(
+        self._repair_seconds = histogram("lethe_repair_seconds", "Working time of a repair.", _REPAIR_SECONDS)
+        self._promise_used = gauge(
             "lethe_promise_used_share",
             "Used share of the privacy promise for published weights; NaN without noise.",
-            registry=registry,
         )
-        self._promise_used.set(math.nan)
-        self._pending = Gauge("lethe_repair_pending", "Requests that wait for a repair.", registry=registry)
-        self._webhooks_waiting = Gauge(
-            "lethe_webhook_deliveries_waiting", "Webhook events not delivered yet.", registry=registry
-        )
-        self._webhooks_oldest = Gauge(
+        self.pending_repairs = gauge("lethe_repair_pending", "Requests that wait for a repair.")
+        self.webhooks_waiting = gauge("lethe_webhook_deliveries_waiting", "Webhook events not delivered yet.")
+        self.webhooks_oldest = gauge(
             "lethe_webhook_oldest_waiting_seconds",
             "Age of the oldest undelivered webhook event; 0 without one.",
-            registry=registry,
         )
-        self._webhooks_given_up = Gauge(
+        self.webhooks_given_up = gauge(
             "lethe_webhook_deliveries_given_up",
             "Webhook events of the last 30 days that were given up.",
-            registry=registry,
         )
-
-        self._drill_completed = Gauge(
+        self._drill_completed = gauge(
             "lethe_drill_last_completed_timestamp_seconds",
             "Completion time of the last drill of the served model (seconds since 1970); 0 before the first.",
-            registry=registry,
         )
-        self._drill_passed = Gauge(
+        self._drill_passed = gauge(
             "lethe_drill_last_passed",
             "1 if the last drill of the served model left nothing in its column of the weights, else 0; NaN "
             "before the first.",
-            registry=registry,
         )
-        self._drill_cohorts = Gauge(
-            "lethe_drill_cohorts_remaining", "Cohorts of canaries left for drills.", registry=registry
-        )
-        self.drilled(None, None)
-        self._drill_completed.set(math.nan)
-        self.undelivered(math.nan, math.nan, math.nan)
-        for gauge in (self._queued_nodes, self._unclaimed, self._pending, self._oldest_open, *self._open.values()):
-            gauge.set(math.nan)
-        for gauge in (self._disk_free, self._memory_free):
-            gauge.set(math.nan)
-        self.no_model()
-        self._log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
-        self._log_signed = Gauge(
+        self.drill_cohorts = gauge("lethe_drill_cohorts_remaining", "Cohorts of canaries left for drills.")
+        # These begin at 0, so that a log that is never signed raises the alert.
+        self.log_size = Gauge("lethe_log_size", "Leaves of the transparency log.", registry=registry)
+        self.log_signed = Gauge(
             "lethe_log_signed_size",
             "Leaves of the transparency log covered by the newest checkpoint.",
             registry=registry,
         )
-        self._workers = Gauge(
-            "lethe_workers",
-            "Processes that compute together.",
-            registry=registry,
-        )
-        self._workers_wanted = Gauge(
-            "lethe_workers_wanted", "Processes configured to compute together.", registry=registry
-        )
+        self.workers = gauge("lethe_workers", "Processes that compute together.")
+        self.workers_wanted = gauge("lethe_workers_wanted", "Processes configured to compute together.")
 
     def reached(self, status: RequestStatus, age_seconds: float) -> None:
         """Record the time from receipt to `status` (seconds, by Postgres' clock)."""
@@ -217,66 +181,16 @@ class UnlearningMetrics:
         if status not in (RequestStatus.QUEUED, RequestStatus.APPLIED):
             self._ended.labels(status.value).inc()
 
-    def team(self, count: Callable[[], int], wanted: int) -> None:
-        """Report the number of computing processes, read from `count` at each scrape, and the configured number."""
-        self._workers.set_function(count)
-        self._workers_wanted.set(wanted)
-
-    def queued(self, nodes: int) -> None:
-        """Set the number of queued nodes."""
-        self._queued_nodes.set(nodes)
-
-    def open_requests(
-        self, *, open: int, past_deadline: int, near_deadline: int, failed: int, oldest_seconds: float
-    ) -> None:
-        """Set the number of open requests, how many of them need attention, and the age of the oldest."""
-        self._open[""].set(open)
-        self._open["_past_deadline"].set(past_deadline)
-        self._open["_near_deadline"].set(near_deadline)
-        self._open["_failed"].set(failed)
-        self._oldest_open.set(oldest_seconds)
-
-    def room(self, disk_bytes: float, memory_bytes: float) -> None:
-        """Set free disk and available memory; NaN if unknown."""
-        self._disk_free.set(disk_bytes)
-        self._memory_free.set(memory_bytes)
-
-    def unclaimed(self, seconds: float) -> None:
-        """Set how long the oldest request has waited although it could be processed."""
-        self._unclaimed.set(seconds)
-
-    def undelivered(self, waiting: float, oldest_s: float, given_up: float) -> None:
-        """Set the number of undelivered webhook events, the age of the oldest, and the number given up."""
-        self._webhooks_waiting.set(waiting)
-        self._webhooks_oldest.set(oldest_s)
-        self._webhooks_given_up.set(given_up)
-
-    def log_grown(self, size: int) -> None:
-        """Set the number of leaves in the log."""
-        self._log_size.set(size)
-
-    def log_signed(self, size: int) -> None:
-        """Set the number of leaves that the newest checkpoint covers."""
-        self._log_signed.set(size)
-
     def drilled(self, completed: Drill | None, ended: Drill | None) -> None:
         """Report the served model's last completed drill, and its last drill with a result, passed or failed."""
         at = None if completed is None else completed.completed_at
         self._drill_completed.set(0.0 if at is None else at.timestamp())
         self._drill_passed.set(math.nan if ended is None else float(bool(ended.passed)))
 
-    def drills_left(self, cohorts: int) -> None:
-        """Set the number of remaining canary cohorts."""
-        self._drill_cohorts.set(cohorts)
-
     def measured(self, span_residual: float, repair: RepairStatus) -> None:
         """Count a newly measured span residual if it is too large for weights with this repair status."""
         if span_residual > most_span_residual(repair):
             self._exceeded.labels("span").inc()
-
-    def pending(self, requests: int) -> None:
-        """Set the number of requests that wait for a repair."""
-        self._pending.set(requests)
 
     def repaired(self, status: RepairStatus, seconds: float | None) -> None:
         """Count an ended repair by its status, CONVERGED or NOT_CONVERGED, and add its working time if known."""
@@ -302,7 +216,7 @@ class UnlearningMetrics:
 
     def no_model(self) -> None:
         """Report no model: none is loaded, or another process serves it. NaN, because 0 would be a value."""
-        for gauge in (self._version, self._live_nodes, self._residuals_too_large, self._drill_cohorts):
+        for gauge in (self._version, self._live_nodes, self._residuals_too_large, self.drill_cohorts):
             gauge.set(math.nan)
 
     def completed(self, batch: BatchRecord) -> None:

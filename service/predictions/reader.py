@@ -116,7 +116,7 @@ class Reader:
     @property
     def facts(self) -> Facts:
         """Facts about model and version. Raises Unavailable."""
-        return self._answer(_facts)
+        return self._answer(lambda view: view.facts)
 
     def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
         """Return the version, and the rows of those `nodes` that are live, in the given order. Raises Unavailable."""
@@ -149,7 +149,7 @@ class Reader:
 
     def canaries(self) -> Canaries | None:
         """Return the canaries of the model of the same version; None if it has none. Raises Unavailable."""
-        found = self._answer_from_last(_canaries)
+        found = self._answer_from_last(lambda view: (view.model.canaries,))
         if found is None:
             raise Unavailable(*_LOADING)
         return found[0]
@@ -242,14 +242,6 @@ def _suspended(reason: str, remedy: str = "Try again in a moment.") -> Unavailab
 
 def _suspension(reason: str, remedy: str = "Try again in a moment.") -> tuple[str, str]:
     return f"No prediction is possible: {reason}.", remedy
-
-
-def _facts(view: View) -> Facts:
-    return view.facts
-
-
-def _canaries(view: View) -> tuple[Canaries | None]:
-    return (view.model.canaries,)
 
 
 def _found(view: View, nodes: Collection[str], edges: Sequence[tuple[str, str]]) -> Found:

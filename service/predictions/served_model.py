@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,37 +82,31 @@ class ModelInfo:
     weights_sha256: str
 
 
-def model_description(
-    engine: Engine, model: str, facts: Callable[[], Facts | None]
-) -> Callable[[], Awaitable[ModelInfo]]:
-    """Return a function that describes the version with these `facts`; it raises Unavailable without facts."""
-
-    async def describe() -> ModelInfo:
-        async with transaction(engine) as connection:
-            pointer = await PointerRepository(connection).read(model)
-            # The newest may not have been measured yet, and its predecessor may be the one served.
-            made = await VersionRepository(connection).latest(model, limit=3)
-            holder = await lease.holder(connection, model)
-        known = facts()
-        if pointer is None or known is None:
-            raise Unavailable("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
-        served = known.served
-        # A version committed during these reads is not served yet.
-        after = next((one for one in made if one.number_before == served.version), None)
-        weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
-        made = [one for one in made if one.number <= served.version]
-        repair = made[0].repair if made else RepairStatus.NONE
-        measured = next((one for one in made if one.span_residual is not None), None)
-        return ModelInfo(
-            facts=known,
-            span_residual=None if measured is None or measured.publication_mu is not None else measured.span_residual,
-            repair=repair,
-            repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
-            guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
-            weights_sha256=weights,
-        )
-
-    return describe
+async def model_description(engine: Engine, model: str, facts: Callable[[], Facts | None]) -> ModelInfo:
+    """Describe the version with these `facts`. Raises Unavailable without facts."""
+    async with transaction(engine) as connection:
+        pointer = await PointerRepository(connection).read(model)
+        # The newest may not have been measured yet, and its predecessor may be the one served.
+        made = await VersionRepository(connection).latest(model, limit=3)
+        holder = await lease.holder(connection, model)
+    known = facts()
+    if pointer is None or known is None:
+        raise Unavailable("The model is loading.", "Try again in a moment; /readyz shows when it is ready.")
+    served = known.served
+    # A version committed during these reads is not served yet.
+    after = next((one for one in made if one.number_before == served.version), None)
+    weights = pointer.weights_sha256 if after is None else after.weights_sha256_before
+    made = [one for one in made if one.number <= served.version]
+    repair = made[0].repair if made else RepairStatus.NONE
+    measured = next((one for one in made if one.span_residual is not None), None)
+    return ModelInfo(
+        facts=known,
+        span_residual=None if measured is None or measured.publication_mu is not None else measured.span_residual,
+        repair=repair,
+        repair_progress=_progress(holder) if repair is RepairStatus.PENDING else None,
+        guarantee=Guarantee.RETRAINED if repair is RepairStatus.CONVERGED else Guarantee.SPAN,
+        weights_sha256=weights,
+    )
 
 
 def _progress(holder: Holder | None) -> RepairProgress:

@@ -9,13 +9,13 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Computed, ForeignKey, Row, Select, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import FromClause
 
 from projector.forgetting.status import RepairStatus
 from service.db.rows import NORM_COLUMNS, QUEUED_COLUMNS, any_of, queued_request, request_norms
 from service.db.tables import Base, PointerRow, RequestAuditRow, RequestRow, holds
+from service.db.transactions import Repository
 from service.domain.figures import BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.records import BatchRecord, Pointer, QueuedRequest
 from service.domain.states import Cause, RequestStatus
@@ -85,11 +85,8 @@ def joined_version_in(row: Row[*tuple[Any, ...]], versions: FromClause = _VERSIO
     return None if row._mapping[versions.c.id] is None else version_in(row, versions)
 
 
-class VersionRepository:
+class VersionRepository(Repository):
     """The table `versions` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def insert(self, version: Version) -> None:
         """Record a version; call in the fenced transaction that moves the pointer to it."""
@@ -126,11 +123,8 @@ class VersionRepository:
         return [version_in(row) for row in await self._conn.execute(query)]
 
 
-class PointerRepository:
+class PointerRepository(Repository):
     """The table `pointers` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def read(self, model: str) -> Pointer | None:
         """Return the committed version of a model, or None."""
@@ -256,11 +250,8 @@ class Batch:
     norms: Mapping[UUID, RequestNorms]
 
 
-class BatchRepository:
+class BatchRepository(Repository):
     """The tables `batches` and `request_audits` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def insert(self, version: Version, details: BatchDetails, norms: Mapping[UUID, RequestNorms]) -> None:
         """Record the details of a version recorded just before, add its requests and store their norms.

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from ipaddress import IPv4Network
 
 import uvicorn
@@ -216,7 +217,7 @@ async def _answering(
             limits=limits,
             allowance=NodeAllowance(redis, model, settings.max_predicted_nodes),
             reader=reader,
-            model_info=model_description(engine, model, lambda: reader.facts),
+            model_info=partial(model_description, engine, model, lambda: reader.facts),
             deletions=Deletions(
                 model, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
             ),

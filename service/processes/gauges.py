@@ -41,17 +41,26 @@ async def keep_gauges(
     while not stop.is_set():
         with contextlib.suppress(Unavailable):
             async with transaction(engine) as connection:
-                metrics.open_requests(**vars(await open_counts(connection, model)))
-                metrics.queued(await RequestRepository(connection).queued_nodes(model))
-                metrics.pending(await PendingRepairs(connection).count_pending(model))
+                counts = await open_counts(connection, model)
+                metrics.open.set(counts.open)
+                metrics.past_deadline.set(counts.past_deadline)
+                metrics.near_deadline.set(counts.near_deadline)
+                metrics.open_failed.set(counts.failed)
+                metrics.oldest_open.set(counts.oldest_seconds)
+                metrics.queued_nodes.set(await RequestRepository(connection).queued_nodes(model))
+                metrics.pending_repairs.set(await PendingRepairs(connection).count_pending(model))
                 repository = DrillRepository(connection)
                 completed = await repository.last(model, RequestStatus.COMPLETED)
                 metrics.drilled(completed, await repository.last(model, RequestStatus.COMPLETED, RequestStatus.FAILED))
-                metrics.log_grown(await LogRepository(connection).size())
+                metrics.log_size.set(await LogRepository(connection).size())
                 lacking = await DeliveryRepository(connection).undelivered()
-                metrics.undelivered(lacking.waiting, lacking.oldest_s, lacking.given_up)
-            metrics.room(*await asyncio.to_thread(room))
-            metrics.unclaimed(await queue.unclaimed_s())
+                metrics.webhooks_waiting.set(lacking.waiting)
+                metrics.webhooks_oldest.set(lacking.oldest_s)
+                metrics.webhooks_given_up.set(lacking.given_up)
+            disk_free, memory_free = await asyncio.to_thread(room)
+            metrics.disk_free.set(disk_free)
+            metrics.memory_free.set(memory_free)
+            metrics.unclaimed.set(await queue.unclaimed_s())
             async with transaction(engine) as connection:
                 await fold(connection)
             facts = served()
@@ -66,6 +75,6 @@ async def keep_gauges(
                     residuals_too_large=bool(exceeded),
                     promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
                 )
-                metrics.drills_left(len((await cohorts()).unused))
+                metrics.drill_cohorts.set(len((await cohorts()).unused))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _INTERVAL_S)

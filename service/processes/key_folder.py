@@ -9,13 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.access.key_disposal import RequestKeyRepository
 from service.access.keyring import Keyring
 from service.access.request_keys import RequestKeys
 from service.db.tables import VaultKeyRow
-from service.db.transactions import transaction
+from service.db.transactions import Repository, transaction
 from service.errors import ConfigurationError, KeyMissing, StateMismatch
 from service.log.checkpoints import VerifierKey
 from service.log.signed_checkpoints import CheckpointRepository
@@ -63,11 +63,8 @@ SLOTS = "requests"
 REPLACEABLE = frozenset({"api-pepper", "body", SLOTS})
 
 
-class VaultKeyRepository:
+class VaultKeyRepository(Repository):
     """The table `vault_keys` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def registered(self) -> dict[str, bytes]:
         """Return the fingerprints of the keys that this database relies on, by name, for `check_identities`."""

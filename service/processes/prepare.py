@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from model_store.replacement import finish_move
 from model_store.store import Store
-from service.access.api_keys import FirstKey, ensure_first_key
+from service.access.api_keys import ensure_first_key
 from service.access.request_keys import RequestKeys
 from service.db import migrate
 from service.db.engine import create_engine
@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.unlearner.agreement import require_own
 
 
-async def prepare(settings: Settings) -> FirstKey | None:
+async def prepare(settings: Settings) -> str | None:
     """Upgrade the database to this version's schema and check its keys; returns a first API key if one was created.
 
     Raises StateMismatch if the database does not belong to model and keys; it is unchanged then.
@@ -40,13 +40,13 @@ async def prepare(settings: Settings) -> FirstKey | None:
         await engine.dispose()
 
 
-def deliver(key: FirstKey, home: Path) -> None:
+def deliver(key: str, home: Path) -> None:
     """Show a newly created key once: on the terminal, or in a file private to this user."""
     if sys.stdout.isatty():
-        _print(f"The first API key, shown only once:\n  {key.text}")
+        _print(f"The first API key, shown only once:\n  {key}")
         return
     path = home / "run" / "admin.key"
-    write_private(path, key.text + "\n")
+    write_private(path, key + "\n")
     _print(f"The first API key is in {path}")
 
 

@@ -179,7 +179,7 @@ def settings_for(work: Work, settings: Settings) -> dict[str, Any]:
 def end_orphans(home: Path) -> None:
     """Kill the processes that killed supervisors of this home left behind, and wait for their end.
 
-    On Linux the kernel ends them with their supervisor, but slightly later, and until then they hold the port. A
+    The kernel ends them with their supervisor, but slightly later, and until then they hold the port. A
     running supervisor holds the lock of its number, also in another container, where process ids mean other processes.
     """
     for number, facts in facts_paths(home):

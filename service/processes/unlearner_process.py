@@ -129,7 +129,8 @@ async def unlearning(
         stream = DeletionStream(redis, model)
         limits = BatchLimits(max_nodes=settings.max_batch_nodes, max_wait_s=settings.max_wait_ms / 1000)
         team = Team(MeetingPlace.of(settings), settings.workers, device)
-        metrics.team(lambda: team.count, team.wanted)
+        metrics.workers.set_function(lambda: team.count)
+        metrics.workers_wanted.set(team.wanted)
         unlearner = Unlearner(
             context,
             store,

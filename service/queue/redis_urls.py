@@ -24,8 +24,6 @@ SCHEMES = ("redis", "rediss", "unix")
 _MOST_DATABASES = 100_000
 #: The minimum exceeds a blocking read of the queue (seconds).
 _LEAST_TIMEOUT_S, _MOST_TIMEOUT_S = 1.0, 600.0
-_OWN = "Lethe sets its own; leave it out"
-_NO_VALUE = "a URL cannot express its value; leave it out"
 
 
 def _text(name: str, value: str) -> str:
@@ -65,38 +63,15 @@ _TLS: Mapping[str, Callable[[str, str], Any]] = {
     "ssl_ciphers": _text,
     "ssl_min_version": lambda name, value: _TLS_VERSIONS[one_of(name, value, _TLS_VERSIONS)],
 }
-#: redis-py parameters that Lethe refuses, and why.
-_REFUSED: Mapping[str, str] = {
+#: redis-py parameters with another place in the URL; the rest are refused by name.
+_ELSEWHERE: Mapping[str, str] = {
     "connection_class": "the scheme sets it: rediss:// for TLS, unix:// for a socket",
-    "credential_provider": _NO_VALUE,
-    "decode_responses": _OWN,
-    "driver_info": _NO_VALUE,
-    "encoder_class": _NO_VALUE,
-    "encoding": _OWN,
-    "encoding_errors": _OWN,
-    "event_dispatcher": _NO_VALUE,
-    "himport_registry": _NO_VALUE,
     "host": "put it before the path",
-    "legacy_responses": _OWN,
-    "lib_name": _OWN,
-    "lib_version": _OWN,
-    "maint_notifications_config": _NO_VALUE,
-    "max_connections": _OWN,
-    "parser_class": _NO_VALUE,
     "path": "use unix:// and the path of the socket",
     "port": "put it after the host",
-    "redis_connect_func": _NO_VALUE,
-    "retry": _NO_VALUE,
-    "retry_on_error": _OWN,
-    "retry_on_timeout": _OWN,
-    "socket_keepalive_options": _NO_VALUE,
-    "socket_read_size": _OWN,
-    "socket_type": _OWN,
-    "ssl_exclude_verify_flags": "Lethe verifies as the system does; leave it out",
-    "ssl_include_verify_flags": "Lethe verifies as the system does; leave it out",
     "timeout": "use socket_timeout",
 }
-_KNOWN = {*_USED, *_TLS, *_REFUSED}
+_KNOWN = {*_USED, *_TLS, *_ELSEWHERE}
 
 
 def read(url: str) -> dict[str, Any]:
@@ -107,10 +82,10 @@ def read(url: str) -> dict[str, Any]:
     """
     scheme = url.partition("://")[0]
     authority, path, parameters = split(url)
-    given = query(parameters, "Redis", _KNOWN)
+    given = query(parameters, "Lethe's Redis", _KNOWN)
     for name in given:
-        if name in _REFUSED:
-            raise ValueError(f"{name} cannot be used: {_REFUSED[name]}")
+        if name in _ELSEWHERE:
+            raise ValueError(f"{name} cannot be used: {_ELSEWHERE[name]}")
         if name in _TLS and scheme != "rediss":
             raise ValueError(f"{name} needs rediss://")
     arguments: dict[str, Any] = {name: (_USED.get(name) or _TLS[name])(name, value) for name, value in given.items()}

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -11,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import BodyTooLarge, LetheError
+from service.observability.logging import Answer
 from service.web.problems import BODY_REMEDY, internal_error, of_error, require_plain_head, route_template
 
 #: Default headers of every response. Responses may contain personal data, so nobody may store them.
@@ -25,17 +25,6 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 _OVERRIDABLE = frozenset({b"cache-control", b"content-security-policy"})
 #: Status in the log when the caller left before the response began.
 CLIENT_GONE = 499
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Log and metrics data of one request; contains the route's template, never its path."""
-
-    request_id: str
-    method: str
-    route: str
-    status: int
-    seconds: float
 
 
 class OuterMiddleware:

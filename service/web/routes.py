@@ -11,7 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from service.errors import InvalidRequest
+from service.errors import (
+    BodyTooLarge,
+    Conflict,
+    InvalidRequest,
+    MissingScope,
+    NodeDeleted,
+    NotFound,
+    TooManyAttempts,
+    Unauthenticated,
+    Unavailable,
+)
 from service.web.problems import FRAMEWORK_ERRORS, LONGEST_PART, MEDIA_TYPE, TYPE_PREFIX
 
 
@@ -114,65 +124,35 @@ LOCATION: dict[int | str, dict[str, Any]] = {
     202: {"headers": {"Location": {"description": "Where the request is found.", "schema": {"type": "string"}}}}
 }
 
-#: status -> (slug, title, detail, remedy, further members)
-_EXAMPLES: dict[int, tuple[str, str, str, str, dict[str, Any]]] = {
-    400: (*FRAMEWORK_ERRORS[400], {}),
-    401: (
-        "unauthenticated",
-        "API key required",
-        "This route requires an API key.",
-        "Send `Authorization: Bearer lethe_…`.",
-        {},
-    ),
-    403: (
-        "missing-scope",
-        "Scope missing",
+#: An error of each status that a route may name.
+_TYPED = (
+    Unauthenticated("This route requires an API key.", "Send `Authorization: Bearer lethe_…`."),
+    MissingScope(
         "This route requires the scope deletions:write, which the API key lacks.",
         "Use a key with deletions:write.",
-        {"scope": "deletions:write"},
+        scope="deletions:write",
     ),
-    404: (
-        "not-found",
-        "Not found",
-        "Unknown node or request, or one that this key may not see.",
-        "Check the id.",
-        {},
+    NotFound("Unknown node or request, or one that this key may not see.", "Check the id."),
+    Conflict(
+        "This Idempotency-Key was used before with a different body.", "Use a new Idempotency-Key for a new request."
     ),
-    409: (
-        "conflict",
-        "Conflict",
-        "This Idempotency-Key was used before with a different body.",
-        "Use a new Idempotency-Key for a new request.",
-        {},
-    ),
-    410: (
-        "node-deleted",
-        "Node deleted",
+    NodeDeleted(
         "The node was deleted on request.",
         "Do not request it again: its data is gone. A person who returns needs a new id.",
-        {},
     ),
-    413: (
-        "too-large",
-        "Request too large",
-        "The body is larger than 1048576 bytes.",
-        "Split it into several requests.",
-        {},
-    ),
-    415: (*FRAMEWORK_ERRORS[415], {}),
-    422: (
-        *FRAMEWORK_ERRORS[422],
-        {"errors": [{"loc": ["body", "node", "nodes"], "msg": "must name at least 1"}]},
-    ),
-    429: (
-        "too-many-attempts",
-        "Too many attempts",
+    BodyTooLarge("The body is larger than 1048576 bytes.", "Split it into several requests."),
+    TooManyAttempts(
         "Too many unknown API keys from your address: 300 within 60 seconds.",
         "Try again in 12 seconds.",
-        {"retry_after": 12},
+        retry_after=12,
     ),
-    500: (*FRAMEWORK_ERRORS[500], {}),
-    503: ("unavailable", "Temporarily unavailable", "Postgres does not answer.", "Try again in a moment.", {}),
+    Unavailable("Postgres does not answer.", "Try again in a moment."),
+)
+#: status -> (slug, title, detail, remedy, further members)
+_EXAMPLES: Mapping[int, tuple[str, str, str, str, Mapping[str, Any]]] = {
+    **{status: (*words, {}) for status, words in FRAMEWORK_ERRORS.items()},
+    **{error.status: (error.slug, error.title, error.detail, error.remedy, error.extra) for error in _TYPED},
+    422: (*FRAMEWORK_ERRORS[422], {"errors": [{"loc": ["body", "node", "nodes"], "msg": "must name at least 1"}]}),
 }
 #: An ambiguous head, a compressed body, unknown input, and unexpected errors.
 _EVERYWHERE = (400, 415, 422, 500)
@@ -192,7 +172,7 @@ def _response(status: int) -> dict[str, Any]:
     example = {"type": TYPE_PREFIX + slug, "title": title, "status": status, "detail": detail, "remedy": remedy}
     document: dict[str, Any] = {
         "description": title,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example | extra}},
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": {**example, **extra}}},
     }
     headers = {
         401: {"WWW-Authenticate": "Names the Bearer scheme."},

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from sqlalchemy import Integer, Row, Text, Uuid, case, delete, func, literal, null, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.cursors import PageCursor
 from service.db.rows import unnested
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
+from service.db.transactions import Repository
 from service.webhooks.feed import FEED_COLUMNS, FeedEvent, feed_event
 
 #: Time limit for delivering an event.
@@ -101,11 +101,8 @@ _MARK = {
 }
 
 
-class DeliveryRepository:
+class DeliveryRepository(Repository):
     """The table `webhook_deliveries` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def claim(self, endpoint_id: UUID, limit: int, for_s: float) -> Sequence[Claimed]:
         """Return up to `limit` due deliveries, longest due first, reserved for `for_s` seconds.

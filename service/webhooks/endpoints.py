@@ -13,10 +13,10 @@ from uuid import UUID
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func, insert, null, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service import private_files
 from service.db.tables import WebhookDeliveryRow, WebhookEndpointRow
+from service.db.transactions import Repository
 from service.errors import ConfigurationError, KeyMissing
 from service.log.signing_keys import UNLEARNER_PART
 from service.webhooks.feed import FeedRepository
@@ -62,11 +62,8 @@ def checked_url(url: str) -> str:
     return url
 
 
-class EndpointRepository:
+class EndpointRepository(Repository):
     """The table `webhook_endpoints` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def add(self, endpoint_id: UUID, url: str, secret: bytes) -> None:
         """Record an endpoint with its encrypted secret. It receives events published from now on."""

@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Row, exists, func, insert, literal, select, true, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db import locks
 from service.db.locks import Lock
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
+from service.db.transactions import Repository
 from service.domain.states import Milestone, RequestStatus
 from service.errors import MalformedCursor
 
@@ -55,11 +55,8 @@ FEED_COLUMNS = (
 )
 
 
-class FeedRepository:
+class FeedRepository(Repository):
     """The table `feed` in the caller's transaction."""
-
-    def __init__(self, conn: AsyncConnection) -> None:
-        self._conn = conn
 
     async def record_untold_events(self) -> None:
         """Wait for a running publisher, and block others until the transaction ends."""

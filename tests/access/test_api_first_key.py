@@ -35,7 +35,7 @@ def keyring(tmp_path: Path) -> Keyring:
 async def test_one_is_generated_once_and_has_all_scopes(engine: Engine, keyring: Keyring) -> None:
     made = await ensure_first_key(engine, keyring, Settings())
     assert made is not None
-    key = await key_memory(engine, keyring).authenticate(made.text)
+    key = await key_memory(engine, keyring).authenticate(made)
     assert key.scopes == frozenset(Scope)
     assert await ensure_first_key(engine, keyring, Settings()) is None
 
@@ -68,7 +68,7 @@ async def test_of_two_processes_that_start_at_once_one_makes_it(
     with monkeypatch.context() as patched:
         patched.setattr(ApiKeyRepository, asked, neither_finds_any)
         made = await asyncio.gather(*(ensure_first_key(engine, keyring, settings) for _ in range(2)))
-    [text] = [chosen] if chosen else [key.text for key in made if key is not None]
+    [text] = [chosen] if chosen else [key for key in made if key is not None]
     assert (await key_memory(engine, keyring).authenticate(text)).scopes == frozenset(Scope)
     async with transaction(engine) as connection:
         assert len(await ApiKeyRepository(connection).list()) == 1
@@ -92,7 +92,7 @@ async def test_beyond_this_machine_a_first_key_that_was_shown_must_go(
 ) -> None:
     made = await ensure_first_key(engine, keyring, Settings())
     assert made is not None
-    key = await key_memory(engine, keyring).authenticate(made.text)
+    key = await key_memory(engine, keyring).authenticate(made)
     beyond = Settings(host="0.0.0.0", admin_key=later)
     with pytest.raises(ConfigurationError, match="the key 'admin', which was generated") as refused:
         await ensure_first_key(engine, keyring, beyond)

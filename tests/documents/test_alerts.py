@@ -11,9 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.cli.audit_watch import WatchMetrics
+from service.cli.audit_watch import Seen, WatchMetrics
 from service.log.checkpoints import Checkpoint
-from service.log.watch import Seen
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 from service.web.middleware import HttpMetrics
 from tests.support.documents.alerts import ALERTS, DOCKER, RULES

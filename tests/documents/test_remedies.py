@@ -41,19 +41,19 @@ TYPES = error_types()
 OVER_HTTP = [one for one in TYPES if issubclass(one, LetheError) and one.status != 500]
 
 
-def remedies(path: Path, tree: ast.Module) -> Iterator[ast.expr]:
+def remedies(path: Path, nodes: list[ast.AST]) -> Iterator[ast.expr]:
     """Yield the remedies in a module's calls that make an error or a problem document."""
     # An error with its own text passes it to its base class.
     by_itself = {one.__name__ for one in TYPES if "__init__" in vars(one)} - {"ExplainedError", "LetheError"}
     names = {one.__name__ for one in TYPES} - by_itself
     bases = {
         call
-        for declared in ast.walk(tree)
+        for declared in nodes
         if isinstance(declared, ast.ClassDef) and declared.name in by_itself
         for call in ast.walk(declared)
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "super().__init__"
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -67,10 +67,10 @@ def remedies(path: Path, tree: ast.Module) -> Iterator[ast.expr]:
             raise AssertionError(f"{path}:{node.lineno}: {called} is made without a remedy")
 
 
-def constants_of(tree: ast.Module) -> dict[str, ast.expr]:
+def constants_of(nodes: list[ast.AST]) -> dict[str, ast.expr]:
     """Return the last value of each name in a module or its functions."""
     found: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Assign(targets=targets, value=value):
                 found |= {target.id: value for target in targets if isinstance(target, ast.Name)}
@@ -101,18 +101,18 @@ def texts(place: str, remedy: ast.expr, constants: dict[str, ast.expr]) -> Itera
 
 
 def test_wherever_an_error_is_made_its_remedy_is_a_sentence() -> None:
-    trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in SOURCES}
-    of_modules = {".".join(path.with_suffix("").parts): constants_of(tree) for path, tree in trees.items()}
-    for path, tree in trees.items():
+    trees = {path.relative_to(ROOT): list(ast.walk(ast.parse(path.read_text()))) for path in SOURCES}
+    of_modules = {".".join(path.with_suffix("").parts): constants_of(nodes) for path, nodes in trees.items()}
+    for path, nodes in trees.items():
         imported = {
             alias.name: value
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and node.module and node.module in of_modules
             for alias in node.names
             if (value := of_modules[node.module].get(alias.name)) is not None
         }
-        constants = imported | constants_of(tree)
-        for remedy in remedies(path, tree):
+        constants = imported | of_modules[".".join(path.with_suffix("").parts)]
+        for remedy in remedies(path, nodes):
             place = f"{path}:{remedy.lineno}"
             for text in texts(place, remedy, constants):
                 assert text.endswith((".", "…")), f"{place}: {text!r}"

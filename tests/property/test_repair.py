@@ -1,6 +1,7 @@
 """After a repair the model equals retraining on the remaining graph, for every configuration."""
 
 import gc
+import itertools
 import math
 import time
 import weakref
@@ -26,6 +27,7 @@ from projector.solvers import preconditioners
 from service.domain.states import RepairPolicy
 from service.unlearner.committed import Committed
 from service.unlearner.placement import RepairImpossible
+from tests.support.everyday import everyday
 from tests.support.mathematics.configurations import Configuration, every, pairwise
 from tests.support.mathematics.matrix import build, oracle_of, removals_of
 from tests.support.mathematics.oracle import Oracle
@@ -345,8 +347,16 @@ def test_a_batch_that_overtakes_a_repair_goes_on_from_its_weights(
     assert_retrained(stored, oracle)
 
 
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED])
-@pytest.mark.parametrize("combine", list(Combine))
+@pytest.mark.parametrize(
+    ("combine", "loss"),
+    everyday(
+        list(itertools.product(Combine, (LossKind.SOFTMAX, LossKind.OVR, LossKind.HINGE, LossKind.SQUARED))),
+        (Combine.CONCAT, LossKind.SOFTMAX),
+        (Combine.LAST, LossKind.OVR),
+        (Combine.LAST, LossKind.HINGE),
+        (Combine.CONCAT, LossKind.SQUARED),
+    ),
+)
 def test_a_class_and_then_all_training_nodes_are_lost(
     small: Graph, tmp_path: Path, loss: LossKind, combine: Combine
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,12 @@ async def db(database_url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 async def test_nothing_is_told_before_there_is_a_publication(db: Database) -> None:
     with pytest.raises(Unavailable):
-        await model_description(db.engine, MODEL, lambda: None)()
+        await model_description(db.engine, MODEL, lambda: None)
 
 
 async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> None:
     facts = Facts(TRAINED, SERVED)
-    describe = model_description(db.engine, MODEL, lambda: facts)
+    describe = partial(model_description, db.engine, MODEL, lambda: facts)
     trained = await describe()
     assert (trained.facts, trained.repair, trained.guarantee) == (facts, RepairStatus.NONE, Guarantee.SPAN)
     one = replace(made(1, repair=RepairStatus.PENDING), weights_sha256_before=trained.weights_sha256)
@@ -57,7 +58,7 @@ async def test_what_is_told_is_of_the_version_that_is_served(db: Database) -> No
 
 
 async def test_a_residual_of_weights_published_with_noise_is_not_told_of_the_next_without(db: Database) -> None:
-    describe = model_description(db.engine, MODEL, lambda: Facts(TRAINED, replace(SERVED, version=2)))
+    describe = partial(model_description, db.engine, MODEL, lambda: Facts(TRAINED, replace(SERVED, version=2)))
     noisy = made(
         1,
         publication_epsilon=1.0,

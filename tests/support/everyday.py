@@ -1,8 +1,9 @@
 """Which parameters of a test every run takes; the others run only in sweeps."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -13,6 +14,39 @@ def everyday(values: Iterable[Any], *kept: Any) -> list[Any]:
     values = list(values)
     assert all(value in values for value in kept), "what is kept for every day is none of the parameters"
     return [value if value in kept else _slow(*value if isinstance(value, tuple) else (value,)) for value in values]
+
+
+def every_pair(**choices: Sequence[Any]) -> pytest.MarkDecorator:
+    """Parametrize by all products of the choices; those beyond a few that cover every pair of values are slow."""
+    places = {name: range(len(values)) for name, values in choices.items()}
+    kept = [tuple(choice.values()) for choice in covering(places, lambda _: True)]
+    cases = [tuple(choice.values()) for choice in products(places)]
+
+    def values(places: tuple[Any, ...]) -> list[Any]:
+        return [values[place] for values, place in zip(choices.values(), places, strict=True)]
+
+    marked = [pytest.param(*values(case)) if case in kept else _slow(*values(case)) for case in cases]
+    return pytest.mark.parametrize(tuple(choices), marked)
+
+
+def covering(
+    choices: Mapping[str, Sequence[object]], allowed: Callable[[Mapping[str, object]], bool]
+) -> list[dict[str, object]]:
+    """Return a few allowed products of `choices` that cover every allowed pair, found greedily; deterministic."""
+    candidates = [choice for choice in products(choices) if allowed(choice)]
+    pairs = [set(combinations(choice.items(), 2)) for choice in candidates]
+    missing = set().union(*pairs)
+    chosen = []
+    while missing:
+        best = max(range(len(candidates)), key=lambda number: len(pairs[number] & missing))
+        missing -= pairs[best]
+        chosen.append(candidates[best])
+    return chosen
+
+
+def products(choices: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
+    """Yield all combinations of one value of each choice."""
+    return (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
 
 
 def _slow(*values: Any) -> Any:

@@ -73,7 +73,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
             ),
             drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,
-            exposition=Exposition(registry, "api-0"),
+            exposition=Exposition(registry, "api-0", home / "run" / "metrics"),
             metrics=metrics,
         )
         key = new_api_key()

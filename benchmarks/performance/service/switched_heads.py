@@ -90,7 +90,7 @@ def main() -> None:
     servers = running_servers(settings.home)
     if servers is None or servers.api_database_url is None or servers.redis_url is None:
         raise SystemExit(f"No Lethe with private servers runs in {settings.home}. Start one there first.")
-    settings = settings.with_servers(database_url=servers.api_database_url, redis_url=servers.redis_url)
+    settings = settings.model_copy(update={"database_url": servers.api_database_url, "redis_url": servers.redis_url})
     configure_logging(settings.log_format, settings.log_level, process="switched")
     bound = listen("127.0.0.1", 0)
     run(settings, bound, lambda: print(bound.getsockname()[1], flush=True), "switched", 0)

@@ -7,6 +7,15 @@ from service.processes.private_servers.servers import (
     owns_database,
     private_servers,
     running_servers,
+    with_private,
 )
 
-__all__ = ["Embedded", "PrivateServers", "open_servers", "owns_database", "private_servers", "running_servers"]
+__all__ = [
+    "Embedded",
+    "PrivateServers",
+    "open_servers",
+    "owns_database",
+    "private_servers",
+    "running_servers",
+    "with_private",
+]

@@ -188,10 +188,8 @@ class Guardian:
                 return
 
 
-def die_with_parent(number: int) -> Callable[[], None] | None:
-    """Return a hook for a child to run before its program: the kernel signals it when this process ends (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return None
+def die_with_parent(number: int) -> Callable[[], None]:
+    """Return a hook for a child to run before its program: the kernel signals it when this process ends."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 

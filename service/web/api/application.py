@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.types import Lifespan
 
-from service.observability.logging import AccessLog
+from service.observability.logging import AccessLog, Answer
 from service.version import VERSION
 from service.web import problems
 from service.web.api import (
@@ -19,7 +19,7 @@ from service.web.api import (
     log_routes,
     prediction_routes,
 )
-from service.web.middleware import Answer, HttpMetrics, OuterMiddleware
+from service.web.middleware import HttpMetrics, OuterMiddleware
 
 _DESCRIPTION = """\
 Lethe makes a trained graph model forget nodes, and proves it.
@@ -90,12 +90,6 @@ def _observer(registry: CollectorRegistry, access_log: AccessLog) -> Callable[[A
 
     def observe(answer: Answer) -> None:
         count(answer)
-        access_log.answered(
-            request_id=answer.request_id,
-            method=answer.method,
-            route=answer.route,
-            status=answer.status,
-            seconds=answer.seconds,
-        )
+        access_log.answered(answer)
 
     return observe

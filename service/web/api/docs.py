@@ -7,43 +7,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from service.web.api.auth import ANY_OF, local_or_keyed
 from service.web.routes import Problem, StrictRoute, problems
 
+_STATIC = Path(__file__).parent / "static"
 #: Files of Swagger UI, served from here so that no response needs another origin.
-_ASSETS = Path(__file__).parent / "static" / "swagger-ui"
+_ASSETS = _STATIC / "swagger-ui"
 #: The page runs only its own scripts. Swagger UI sets style attributes and draws icons from data URLs.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Lethe: HTTP interface</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/assets/swagger-ui.css">
-</head>
-<body>
-<div id="swagger-ui"></div>
-<script src="/docs/assets/swagger-ui-bundle.js"></script>
-<script src="/docs/start.js"></script>
-</body>
-</html>
-"""
-_START = """SwaggerUIBundle({
-  url: "/openapi.json",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  displayRequestDuration: true,
-  validatorUrl: null,
-});
-"""
 
 router = APIRouter(include_in_schema=False, route_class=StrictRoute)
 
@@ -53,13 +30,13 @@ Allowed = Annotated[None, Depends(local_or_keyed)]
 @router.get("/docs")
 async def page(allowed: Allowed) -> Response:
     """The browsable description, for callers on this machine or with any valid key."""
-    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _CONTENT_SECURITY_POLICY})
+    return FileResponse(_STATIC / "docs.html", headers={"Content-Security-Policy": _CONTENT_SECURITY_POLICY})
 
 
 @router.get("/docs/start.js")
 async def start() -> Response:
     """The script that starts Swagger UI, in a separate file because the page allows no inline script."""
-    return Response(_START, media_type="text/javascript")
+    return FileResponse(_STATIC / "docs.js", media_type="text/javascript")
 
 
 @router.get("/docs/assets/{name:path}")

@@ -28,53 +28,40 @@ class Alive(BaseModel):
     status: Literal["alive"] = "alive"
 
 
-class CheckAnswer(BaseModel):
-    """Result of one readiness check."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str
-
-
-_POSTGRES_CHECK: dict[str, Any] = {"name": "postgres", "ok": True, "detail": "answers", "remedy": ""}
-_REDIS_CHECK: dict[str, Any] = {
-    "name": "redis",
-    "ok": False,
-    "detail": "Redis does not answer.",
-    "remedy": "Start it. Requests accepted meanwhile will be applied then.",
-}
-
-
 class Ready(BaseModel):
     """Every check passed."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ready", "checks": [_POSTGRES_CHECK]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"status": "ready", "checks": [{"name": "postgres", "ok": True, "detail": "answers", "remedy": ""}]}
+            ]
+        }
+    )
 
     status: Literal["ready"] = "ready"
-    checks: list[CheckAnswer]
+    checks: list[Check]
 
 
-_PREDICTIONS_CHECK: dict[str, Any] = {
-    "name": "predictions",
-    "ok": False,
-    "detail": "The model is loading.",
-    "remedy": "Try again in a moment; /readyz shows when it is ready.",
+_FAILING = Check(
+    "predictions", False, "The model is loading.", "Try again in a moment; /readyz shows when it is ready."
+)
+_EXAMPLE = Problem(
+    type="urn:lethe:problem:not-ready",
+    title="Not ready",
+    status=503,
+    detail="Not ready: predictions.",
+    remedy=_FAILING.remedy,
+    checks=[_FAILING],
+)
+#: Responses of both routes.
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    **problems(),
+    503: {
+        "description": "Not ready; `checks` lists the failing checks",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": _EXAMPLE.model_dump()}},
+    },
 }
-
-
-def _not_ready(failing: dict[str, Any], *others: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    """Return the 503 response of a route, with one failing check as its example."""
-    example = Problem(
-        type="urn:lethe:problem:not-ready",
-        title="Not ready",
-        status=503,
-        detail=f"Not ready: {failing['name']}.",
-        remedy=failing["remedy"],
-        checks=[*others, failing],
-    )
-    content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example.model_dump()}
-    return {503: {"description": "Not ready; `checks` lists the failing checks", "content": {MEDIA_TYPE: content}}}
 
 
 @router.get("/healthz", response_model=Alive, responses=problems(), summary="Liveness")
@@ -86,7 +73,7 @@ async def healthz() -> Response:
 @router.get(
     "/readyz",
     response_model=Ready,
-    responses={**problems(), **_not_ready(_REDIS_CHECK, _POSTGRES_CHECK)},
+    responses=_RESPONSES,
     summary="Readiness",
 )
 async def readyz(request: Request) -> Response:
@@ -97,7 +84,7 @@ async def readyz(request: Request) -> Response:
 @router.get(
     "/readyz/predictions",
     response_model=Ready,
-    responses={**problems(), **_not_ready(_PREDICTIONS_CHECK)},
+    responses=_RESPONSES,
     summary="Readiness for predictions",
 )
 async def readyz_predictions(request: Request) -> Response:
@@ -117,17 +104,16 @@ def _prediction(reader: Reader) -> Check:
 
 
 def _answer(checks: Sequence[Check]) -> Response:
-    answers = [CheckAnswer(name=check.name, ok=check.ok, detail=check.detail, remedy=check.remedy) for check in checks]
     failing = [check for check in checks if not check.ok]
     if not failing:
-        return reply(Ready(checks=answers))
+        return reply(Ready(checks=list(checks)))
     return problem(
         503,
         "not-ready",
         "Not ready",
         f"Not ready: {', '.join(check.name for check in failing)}.",
         " ".join(dict.fromkeys(check.remedy for check in failing)),
-        extra={"checks": [answer.model_dump() for answer in answers]},
+        extra={"checks": list(checks)},
         headers={"Retry-After": "1"},
     )
 

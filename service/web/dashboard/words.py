@@ -1,11 +1,11 @@
 """Texts of the pages: names of states, filters of the list of requests, and remaining time."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, Field, create_model
 
@@ -42,9 +42,6 @@ def clock_of(request: DeletionRequest, now: datetime) -> Clock:
     if left < timedelta():
         return Clock(due_at, 1.0, "bad", f"{coarse(-left)} late")
     return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")
-
-
-_State = TypeVar("_State", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,23 @@ class ListFilters:
     faults: tuple[str, ...]
 
 
+_YES_OR_NO = {Answer.YES: True, Answer.NO: False, None: None}
 _LABELS = {one.name: one.label for one in (*_STATES, *LIMITS)} | dict(DAYS)
+
+
+def _figure(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return value
+
+
+#: Reads each filter's text. Raises ValueError.
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    **{choice.name: choice.states for choice in _STATES},
+    **dict.fromkeys((limit.name for limit in LIMITS), _figure),
+    **dict.fromkeys(dict(DAYS), date.fromisoformat),
+}
 _Texts: Any = dict.fromkeys(_LABELS, (str, ""))
 #: Query of a list's URL: one text per filter.
 FilterQuery = create_model("FilterQuery", **_Texts)
@@ -157,72 +170,43 @@ def list_filters(query: BaseModel) -> ListFilters:
     """Read the filters in the query of a list's URL, without empty fields."""
     given: dict[str, str] = {}
     faults: list[str] = []
-    states: dict[str, StrEnum] = {}
-    days: dict[str, date] = {}
-    thresholds: dict[Searched, Threshold] = {}
-    for name, text in ((name, getattr(query, name).strip()) for name in _LABELS):
-        if not text:
+    read: dict[str, Any] = {}
+    for name, parse in _PARSERS.items():
+        if not (text := getattr(query, name).strip()):
             continue
         try:
-            if choice := next((one for one in _STATES if one.name == name), None):
-                states[name] = choice.states(text)
-            elif limit := next((one for one in LIMITS if one.name == name), None):
-                earlier = thresholds.get(limit.figure, Threshold())
-                thresholds[limit.figure] = _narrowed(earlier, limit, _figure(text))
-            else:
-                days[name] = date.fromisoformat(text)
+            read[name] = parse(text)
         except ValueError:
             faults.append(_LABELS[name])
             continue
         # Omit the default from addresses.
         if text != Order.NEWEST:
             given[name] = text
-    since, until = _midnight(days.get("since")), _end(days.get("until"))
+    since, until = _midnight(read.get("since")), _end(read.get("until"))
     if since is not None and until is not None and since >= until:
         faults.append("the days, because the last is before the first")
         since = until = None
         given = {name: text for name, text in given.items() if name not in ("since", "until")}
+    thresholds: dict[Searched, Threshold] = {}
+    for limit in LIMITS:
+        if limit.name in read:
+            bound = "at_least" if limit.at_least else "at_most"
+            thresholds[limit.figure] = replace(thresholds.get(limit.figure, Threshold()), **{bound: read[limit.name]})
     for figure in [figure for figure, limits in thresholds.items() if limits.is_empty]:
         faults.append(f"{FIGURES[figure].label}, because its minimum is above its maximum")
         del thresholds[figure]
         given = {name: text for name, text in given.items() if name not in _LIMITS_OF[figure]}
     audit = AuditFilters(
-        status=_state(states, "status", RequestStatus),
-        kind=_state(states, "kind", RequestKind),
-        guarantee=_state(states, "guarantee", Guarantee),
-        repair=_state(states, "repair", RepairStatus),
-        open=_yes(states, "open"),
-        late=_yes(states, "late"),
-        drills={Drills.ONLY: True, Drills.INCLUDED: None, None: False}[_state(states, "drills", Drills)],
+        **{choice.name: read.get(choice.name) for choice in CHOICES},
+        open=_YES_OR_NO[read.get("open")],
+        late=_YES_OR_NO[read.get("late")],
+        drills={Drills.ONLY: True, Drills.INCLUDED: None, None: False}[read.get("drills")],
         since=since,
         until=until,
-        due_before=_end(days.get("due")),
+        due_before=_end(read.get("due")),
         thresholds=thresholds,
     )
-    return ListFilters(audit, _state(states, "order", Order) or Order.NEWEST, given, tuple(faults))
-
-
-def _narrowed(earlier: Threshold, limit: Limit, value: float) -> Threshold:
-    if limit.at_least:
-        return Threshold(at_least=value, at_most=earlier.at_most)
-    return Threshold(at_least=earlier.at_least, at_most=value)
-
-
-def _figure(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("not finite")
-    return value
-
-
-def _state(states: Mapping[str, StrEnum], name: str, kind: type[_State]) -> _State | None:
-    state = states.get(name)
-    return state if isinstance(state, kind) else None
-
-
-def _yes(states: Mapping[str, StrEnum], name: str) -> bool | None:
-    answer = _state(states, name, Answer)
-    return None if answer is None else answer is Answer.YES
+    return ListFilters(audit, read.get("order", Order.NEWEST), given, tuple(faults))
 
 
 def _end(day: date | None) -> datetime | None:

@@ -1,12 +1,12 @@
 """All configurations of a model and a request, and a few that cover every pair of choices."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations, product
 from typing import Any
 
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
+from tests.support.everyday import covering, products
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,6 @@ def every() -> list[Configuration]:
 def pairwise() -> list[Configuration]:
     """Return a few configurations that cover every allowed pair of choices."""
     return [_configuration(choice) for choice in covering(CHOICES, allowed)]
-
-
-def covering(
-    choices: Mapping[str, Sequence[object]], allowed: Callable[[Mapping[str, object]], bool]
-) -> list[dict[str, object]]:
-    """Return a few allowed products of `choices` that cover every allowed pair, found greedily; deterministic."""
-    candidates = [choice for choice in products(choices) if allowed(choice)]
-    pairs = [set(_pairs(choice)) for choice in candidates]
-    missing = set().union(*pairs)
-    chosen = []
-    while missing:
-        best = max(range(len(candidates)), key=lambda number: len(pairs[number] & missing))
-        missing -= pairs[best]
-        chosen.append(candidates[best])
-    return chosen
-
-
-def products(choices: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
-    """Yield all combinations of one value of each choice."""
-    return (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
-
-
-def _pairs(choice: Mapping[str, object]) -> list[tuple[tuple[str, object], tuple[str, object]]]:
-    return list(combinations(choice.items(), 2))
 
 
 def _configuration(choice: Mapping[str, Any]) -> Configuration:

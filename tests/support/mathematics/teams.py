@@ -26,7 +26,9 @@ def in_team(count: int, folder: Path, work: Callable[..., Any], *arguments: Any)
 
     Raises RuntimeError with the traceback of one that raised.
     """
-    context = multiprocessing.get_context("spawn")
+    # One process imports torch, for all that are forked from it; it has computed nothing, so it has no threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "projector.model", "projector.parallel.distributed"])
     heard: Queue[tuple[int, Any, str]] = context.Queue()
     ranks = range(count)
     started = [

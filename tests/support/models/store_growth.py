@@ -162,7 +162,7 @@ def a_version(base: Base, erased: Erasure, nodes: int) -> VersionState:
 def commit(store: Store, ref: VersionRef, base: Base, edit: Edit, erased: Erasure | None = None) -> Base:
     """Makes a version with `edit` the current one, and returns what the base must become."""
     erased = erased or Erasure()
-    expected = rebuilt(joined(without(base, erased), edit), np.random.default_rng(ref.version))
+    expected = rebuilt(joined(without(base, erased), edit), np.random.default_rng(1000 + ref.version))
     state = a_version(base, erased, edit.nodes)
     store.write_version(ref, state, edges=0, beta_version=ref.version, edit=edit)
     store.set_current(ref)

@@ -274,7 +274,7 @@ async def serving(
                 deletions=Deletions(model, engine, reader, tombstones, keyring, intake, limits, metrics, most),
                 drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
-                exposition=Exposition(registry, "api-0"),
+                exposition=Exposition(registry, "api-0", home / "run" / "metrics"),
                 metrics=metrics,
             ),
             engine=engine,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model_store import store as store_module
+from model_store import current as current_module
 from model_store.base.erasure import Erasure
 from model_store.disk import durable
 from model_store.errors import StoreDamaged
@@ -89,17 +89,17 @@ def test_a_writer_that_was_overtaken_while_it_set_current_changes_nothing(
     model = small_model()
     slow = model.create(tmp_path / "m")
     slow.write_version(VersionRef(1, 1), a_state(model, 1), edges=0)
-    step = getattr(store_module, caught_at)
+    step = getattr(current_module, caught_at)
 
     def overtaken(*arguments: object) -> None:
-        monkeypatch.setattr(store_module, caught_at, step)
+        monkeypatch.setattr(current_module, caught_at, step)
         successor = Store.open(tmp_path / "m")
         successor.set_current(VersionRef(1, 1))
         successor.write_version(VersionRef(2, 2), a_state(model, 2), edges=0)
         successor.set_current(VersionRef(2, 2))
         step(*arguments)
 
-    monkeypatch.setattr(store_module, caught_at, overtaken)
+    monkeypatch.setattr(current_module, caught_at, overtaken)
     with pytest.raises(StoreConflict, match="CURRENT names version 2-2, which is later than 1-1"):
         slow.set_current(VersionRef(1, 1))
     assert Store.open(tmp_path / "m").current() == VersionRef(2, 2)
@@ -119,11 +119,11 @@ def test_current_stays_when_one_that_was_overtaken_sets_it_in_the_same_moment(
     late.write_bytes((tmp_path / "m" / "CURRENT").read_bytes())
 
     def rename(source: Path, target: Path) -> None:
-        monkeypatch.setattr(store_module, "rename", durable.rename)
+        monkeypatch.setattr(current_module, "rename", durable.rename)
         durable.rename(source, target)
         durable.rename(late, target)
 
-    monkeypatch.setattr(store_module, "rename", rename)
+    monkeypatch.setattr(current_module, "rename", rename)
     store.set_current(VersionRef(2, 2))
     assert store.current() == VersionRef(2, 2)
 

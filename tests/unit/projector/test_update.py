@@ -17,6 +17,7 @@ from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
 from projector.training.mlp import train_mlp
+from tests.support.everyday import every_pair
 from tests.support.mathematics.living_models import LOSSES, Living, check
 from tests.support.mathematics.retraining import Problem
 from tests.support.models.small_graphs import dense
@@ -59,26 +60,22 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(
-    "way",
-    [
-        {},
-        {"combine": Combine.CONCAT, "label_hops": 2},
-        {"propagation": PropagationKind.ROW, "hops": 3, "self_loops": 0.0},
-        {"diffusion": True},
-    ],
-    ids=["last", "concat, labels", "row", "diffusion"],
-)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+WAYS: dict[str, dict[str, Any]] = {
+    "last": {},
+    "concat, labels": {"combine": Combine.CONCAT, "label_hops": 2},
+    "row": {"propagation": PropagationKind.ROW, "hops": 3, "self_loops": 0.0},
+    "diffusion": {"diffusion": True},
+}
+
+
+@every_pair(dtype=[np.float32, np.float64], sparse=[False, True], way=list(WAYS), loss=LOSSES)
 def test_all_at_once_leads_to_the_model_of_the_graph_that_is_left(
-    loss: LossKind, way: dict[str, Any], sparse: bool, dtype: type
+    loss: LossKind, way: str, sparse: bool, dtype: type
 ) -> None:
     graph, X = small(dtype=dtype)
     if sparse:
         graph = replace(graph, features=sp.csr_array(graph.features))
-    spec = replace(SPEC, loss=loss, **way)
+    spec = replace(SPEC, loss=loss, **WAYS[way])
     living = living_of(graph, X, spec)
     rows = np.random.default_rng(1).standard_normal((4, 6)).astype(dtype).astype(float)
     given = sp.csr_array(rows[:3]) if sparse else rows[:3]

@@ -15,6 +15,7 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod, factorise
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, PropagationKind
+from tests.support.everyday import every_pair, everyday
 from tests.support.models.stored import SMALL, Oracle, StoredModel, built
 
 
@@ -84,9 +85,7 @@ def test_ordinary_batches_are_downdated_and_never_recomputed(tmp_path: Path, pla
         assert float(error.norm() / fresh.M_pinv.norm()) <= 1e-8
 
 
-@pytest.mark.parametrize("combine", list(Combine))
-@pytest.mark.parametrize("propagation", list(PropagationKind))
-@pytest.mark.parametrize("self_loops", [0.0, 1.0])
+@every_pair(combine=list(Combine), propagation=list(PropagationKind), self_loops=[0.0, 1.0])
 def test_predictions_are_those_of_the_remaining_graph(
     tmp_path: Path, combine: Combine, propagation: PropagationKind, self_loops: float
 ) -> None:
@@ -118,7 +117,7 @@ def test_a_restart_continues_as_if_it_had_not_happened(tmp_path: Path, graph: Gr
         assert restarted.resident.committed.node_ids == straight.resident.committed.node_ids
 
 
-@pytest.mark.parametrize(("label_hops", "mlp_width"), [(0, 0), (1, 0), (3, 0), (0, 150)])
+@pytest.mark.parametrize(("label_hops", "mlp_width"), everyday([(0, 0), (1, 0), (3, 0), (0, 150)], (3, 0), (0, 150)))
 def test_nodes_features_and_edges_leave_a_stored_model_for_good(
     tmp_path: Path, label_hops: int, mlp_width: int
 ) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph, one_hot
 from projector.network.diffusion import Diffusion, DiffusionHops
-from tests.support.everyday import every_case
+from tests.support.everyday import every_case, everyday
 
 Array = NDArray[np.float64]
 SIGMAS = Diffusion(sigma_h=0.4, sigma_z=0.7)
@@ -172,8 +172,8 @@ def random_deletions(rng: np.random.Generator, given: World, steps: int) -> list
     return found
 
 
+@pytest.mark.parametrize("seed", everyday(range(3), 0))
 @every_case("name", WORLDS)
-@every_case("seed", range(3))
 def test_deletions_lead_to_what_is_built_from_what_remains(name: str, seed: int) -> None:
     given, rng = WORLDS[name](), np.random.default_rng(seed)
     operators = given.build((0, 1, 2, 3), gamma=0.8)

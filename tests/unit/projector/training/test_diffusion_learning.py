@@ -22,7 +22,7 @@ from projector.solvers.objective import Objective
 from projector.training.diffusion_gradient import objective_derivatives
 from projector.training.diffusion_learning import START
 from projector.training.fit import Trained, train
-from tests.support.everyday import everyday
+from tests.support.everyday import every_pair
 
 CLASSES = 3
 
@@ -86,10 +86,9 @@ class Bilevel:
         return point.value, objective_derivatives(operators, weighted, residual)
 
 
-@pytest.mark.parametrize("hops", everyday([1, 2, 3], 2))
-@pytest.mark.parametrize("combine", list(Combine))
-@pytest.mark.parametrize("loss", [LossKind.SOFTMAX, LossKind.OVR])
-@pytest.mark.parametrize("squares", [(0.1, 0.2), (0.02, 0.0)])
+@every_pair(
+    hops=[1, 2, 3], combine=list(Combine), loss=[LossKind.SOFTMAX, LossKind.OVR], squares=[(0.1, 0.2), (0.02, 0.0)]
+)
 def test_the_gradient_is_that_of_the_bilevel_objective(
     hops: int, combine: Combine, loss: LossKind, squares: tuple[float, float]
 ) -> None:

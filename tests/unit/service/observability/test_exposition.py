@@ -92,8 +92,8 @@ async def test_each_shows_all_under_their_names(folder: Path, stack: AsyncExitSt
     assert (await shown(siblings[2]))["late_total", "api-0"] == 1.0
 
 
-async def test_one_alone_needs_no_folder() -> None:
-    alone = Exposition(counting(3), "api-0")
+async def test_one_alone_shows_its_own_metrics(folder: Path) -> None:
+    alone = Exposition(counting(3), "api-0", folder)
     async with alone.shared():
         assert (await shown(alone))["answers_total route=/model", "api-0"] == 3.0
 

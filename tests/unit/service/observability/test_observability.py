@@ -22,7 +22,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
 from service.errors import UnknownNodes
-from service.observability.logging import AccessLog, LogFormat, OutageThrottle, configure_logging
+from service.observability.logging import AccessLog, Answer, LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
 
 SOMEBODY = "alice-4711"
@@ -118,12 +118,10 @@ def test_the_access_log_knows_route_templates_only(lines: Callable[[], list[dict
 def test_an_answer_is_logged_in_the_form_of_all_other_lines(log_format: LogFormat) -> None:
     stream = io.StringIO()
     log = AccessLog(log_format, "info", stream, process="api-1")
-    log.answered(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123)
-    log.answered(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001)
-    log.answered(request_id="ad", method="GET", route="/readyz", status=503, seconds=0.001)
-    AccessLog(log_format, "warning", stream, process="api-1").answered(
-        request_id="", method="", route="", status=200, seconds=0.0
-    )
+    log.answered(Answer(request_id="ab", method="GET", route="/predict/{node}", status=200, seconds=0.00123))
+    log.answered(Answer(request_id="ac", method="GET", route="/healthz", status=200, seconds=0.001))
+    log.answered(Answer(request_id="ad", method="GET", route="/readyz", status=503, seconds=0.001))
+    AccessLog(log_format, "warning", stream, process="api-1").answered(Answer("", "", "", 200, 0.0))
 
     first, second = stream.getvalue().splitlines()
     assert all(part in first for part in ("http.answered", "lethe.access", "/predict/{node}", "200", "1.23", "ab"))
@@ -149,7 +147,7 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_their_answer(log_format:
     log = AccessLog(log_format, "info", stream, process="api-1")
     for number in range(4):
         stream.is_full = number < 2
-        log.answered(request_id=f"r{number}", method="GET", route="/model", status=200, seconds=0.1)
+        log.answered(Answer(request_id=f"r{number}", method="GET", route="/model", status=200, seconds=0.1))
     first, second = stream.getvalue().splitlines()
     assert "lines_lost_before" in first
     assert "2" in first.partition("lines_lost_before")[2]
@@ -200,7 +198,7 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
 
     assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
     metrics.model(version=3, live_nodes=5, residuals_too_large=False)
-    metrics.drills_left(1)
+    metrics.drill_cohorts.set(1)
     assert known(of_model) == of_model
     metrics.no_model()
     assert known(of_model) == []
@@ -241,8 +239,10 @@ def test_a_batch_shows_in_the_metrics() -> None:
     metrics.reached(RequestStatus.COMPLETED, 0.2)
     metrics.model(version=1, live_nodes=97, residuals_too_large=True)
     metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
-    metrics.pending(4)
-    metrics.undelivered(waiting=3, oldest_s=71.5, given_up=2)
+    metrics.pending_repairs.set(4)
+    metrics.webhooks_waiting.set(3)
+    metrics.webhooks_oldest.set(71.5)
+    metrics.webhooks_given_up.set(2)
 
     shown = generate_latest(registry).decode()
     for expected in (

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from service.access.api_keys import FirstKey
 from service.domain.addresses import url_of
 from service.errors import ConfigurationError
 from service.processes.listening import ServerFacts, facts_file, listen, stopped_by_signals
@@ -59,7 +58,7 @@ def test_a_new_key_is_shown_on_a_terminal_and_written_nowhere(tmp_path: Path, mo
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    deliver(FirstKey("lethe_secret"), tmp_path)
+    deliver("lethe_secret", tmp_path)
     assert "lethe_secret" in terminal.getvalue()
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +66,7 @@ def test_a_new_key_is_shown_on_a_terminal_and_written_nowhere(tmp_path: Path, mo
 def test_without_a_terminal_a_new_key_is_in_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
-    deliver(FirstKey("lethe_secret"), tmp_path)
+    deliver("lethe_secret", tmp_path)
     path = tmp_path / "run" / "admin.key"
     assert path.read_text() == "lethe_secret\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -10,8 +10,9 @@ from fastapi import Body, FastAPI
 from pydantic import BaseModel, ConfigDict
 
 from service.errors import LeaseLost, Unavailable
+from service.observability.logging import Answer
 from service.web import problems
-from service.web.middleware import Answer, OuterMiddleware
+from service.web.middleware import OuterMiddleware
 
 LIMIT = 2_000
 SECRET = "node-4711"

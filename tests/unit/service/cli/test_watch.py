@@ -2,12 +2,14 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
-from service.log.checkpoints import Checkpoint, Signer, sign
+from lethe_client import LetheClient
+from service.cli.audit_watch import Contradiction, Seen, Watcher
+from service.log.checkpoints import Checkpoint, Signer, VerifierKey, sign
 from service.log.merkle import leaf_hash
-from service.log.watch import Contradiction, Seen, Watcher
 from tests.support.evidence.rfc6962 import mth, path, subproof
 
 OWN, OTHER = Signer("lethe/0123", bytes(32)), Signer("lethe/0123", b"1" * 32)
@@ -42,8 +44,8 @@ class FakeLog:
         self.leaves += [f"leaf {len(self.leaves) + number}".encode() for number in range(count)]
 
 
-def watcher(log: FakeLog, last: Seen | None = None) -> Watcher:
-    return Watcher(log, [OWN.public], last, samples=3, rng=random.Random(0))
+def watcher(log: FakeLog, last: Seen | None = None, *others: VerifierKey) -> Watcher:
+    return Watcher(cast(LetheClient, log), [OWN.public, *others], last, samples=3, rng=random.Random(0))
 
 
 def test_a_log_that_grows_is_followed_and_its_newest_leaf_is_always_looked_at() -> None:
@@ -114,7 +116,9 @@ def test_another_log_signed_by_the_same_key_is_noticed() -> None:
     eye.look()
     log.signer = Signer("lethe/4567", bytes(32))
     with pytest.raises(Contradiction, match="This is the log"):
-        Watcher(log, [OWN.public, log.signer.public], eye.last, samples=0, rng=random.Random(0)).look()
+        Watcher(
+            cast(LetheClient, log), [OWN.public, log.signer.public], eye.last, samples=0, rng=random.Random(0)
+        ).look()
 
 
 def test_a_leaf_that_is_not_in_the_signed_log_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
