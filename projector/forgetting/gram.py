@@ -270,8 +270,8 @@ def _told_apart(
 def accepted(gram: Gram) -> bool:
     """Return whether M+ is a pseudo-inverse of M of the stated rank, as accurate as a recomputation.
 
-    A fixed limit alone would keep errors from when a barely supported direction made M+ large. Once that direction is
-    gone, they are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
+    A fixed limit alone would accept old errors: a barely supported direction makes M+ large, and once it is gone,
+    errors from that time are no longer small against M+. [Cora, half deleted: 5e-8 under the fixed limit 1e-6.]
     """
     residual, limit = pinv_residual(gram), _PRECISE
     if not residual <= limit:

@@ -70,10 +70,10 @@ class Workers(Protocol):
         """Return the sum of all workers' `tensor`, which it overwrites; the same bits everywhere."""
 
     def to_rows(self, columns: Tensor, rows: Division, width: Division) -> Tensor:
-        """Return this worker's rows of a matrix, all columns; each worker passes its `columns`, all rows."""
+        """Return this worker's rows of a matrix of which each worker passes its own `columns`."""
 
     def to_columns(self, own: Tensor, rows: Division, width: Division) -> Tensor:
-        """Return this worker's columns of a matrix, all rows; each worker passes its `own` rows, all columns."""
+        """Return this worker's columns of a matrix of which each worker passes its `own` rows."""
 
     def joined(self, own: Tensor, rows: Division) -> Tensor:
         """Return the whole matrix on every worker, from each worker's `own` rows."""

@@ -265,7 +265,7 @@ class AdaptiveBlocks:
         return gradient if self._blocks is None else self._blocks.solve(gradient)
 
     def adapt(self, point: Point, products: int) -> None:
-        """Build blocks at `point`, `products` after the last call, if the products since the last blocks cost more.
+        """Build blocks at `point` once the products since the last blocks, `products` of them new, have cost more.
 
         Uses no blocks if they cannot be built.
         """

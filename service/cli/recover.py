@@ -51,7 +51,8 @@ def command(
         typer.Option(
             metavar="KEY",
             help="Continue without something that is lost for good: requests (queued requests fail and must be "
-            "sent again), api-pepper (every API key is revoked), body, or tombstones (unreadable tombstones of the "
+            "sent again), api-pepper (every API key is revoked), body (which recognises repeated requests), or "
+            "tombstones (unreadable tombstones of the "
             "model). Repeatable.",
         ),
     ] = None,
