@@ -10,6 +10,7 @@ from lethe_client.errors import (
     ServerUnreachable,
     WaitTimeout,
 )
+from lethe_client.nodes import Correction, NewNode
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -48,6 +49,7 @@ __all__ = [
     "BatchSummary",
     "Cohorts",
     "ConsistencyProof",
+    "Correction",
     "Deletion",
     "DeletionPage",
     "DeletionStopped",
@@ -60,6 +62,7 @@ __all__ = [
     "LetheClientError",
     "ModelInfo",
     "Month",
+    "NewNode",
     "NodePrediction",
     "Noise",
     "OpenRequest",

@@ -106,6 +106,8 @@ class AsyncLetheClient:
         await self._http.aclose()
 
     request_deletion = _returned(Calls.request_deletion)
+    add = _returned(Calls.add)
+    correct = _returned(Calls.correct)
     deletion = _returned(Calls.deletion)
     cancel = _returned(Calls.cancel)
     retry = _returned(Calls.retry)

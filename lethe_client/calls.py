@@ -13,6 +13,7 @@ import msgspec
 
 from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
 from lethe_client.exchanges import TRANSIENT, Pause, Request, Retries, Steps
+from lethe_client.nodes import Correction, NewNode, as_json
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -57,13 +58,13 @@ class Calls:
         self,
         nodes: Sequence[str] = (),
         *,
-        kind: Literal["node", "edge", "features"] = "node",
+        kind: Literal["node", "edge", "features", "label"] = "node",
         edges: Sequence[tuple[str, str]] = (),
         reference: str | None = None,
         idempotency_key: str | None = None,
         salts: Salts | None = None,
     ) -> Steps[Accepted]:
-        """Ask Lethe to forget `nodes` (or their features), or `edges`.
+        """Ask Lethe to forget `nodes` (or only their features or labels), or `edges`.
 
         `salts` are your own: 24 random bytes in hex for each node, edge end and the reference, never used before. Store
         them first, so that a lost response cannot lose them. Without them Lethe draws some. An `idempotency_key` is
@@ -74,20 +75,62 @@ class Calls:
             body["edges"] = [list(edge) for edge in edges]
         if nodes or not edges:
             body["nodes"] = list(nodes)
+        return self._request("/deletions", body, reference, idempotency_key, salts)
+
+    def add(
+        self,
+        nodes: Sequence[NewNode] = (),
+        *,
+        edges: Sequence[tuple[str, str]] = (),
+        reference: str | None = None,
+        idempotency_key: str | None = None,
+        salts: Salts | None = None,
+    ) -> Steps[Accepted]:
+        """Ask Lethe to add `nodes`, and `edges` between nodes of the graph or of this request.
+
+        `salts` and `idempotency_key` are as for `request_deletion`. `wait` follows the request.
+        """
+        body: dict[str, Any] = {"nodes": list(map(as_json, nodes)), "edges": [list(edge) for edge in edges]}
+        return self._request("/additions", body, reference, idempotency_key, salts)
+
+    def correct(
+        self,
+        nodes: Sequence[Correction],
+        *,
+        reference: str | None = None,
+        idempotency_key: str | None = None,
+        salts: Salts | None = None,
+    ) -> Steps[Accepted]:
+        """Ask Lethe to replace features or labels of `nodes`, and to erase the old ones.
+
+        `salts` and `idempotency_key` are as for `request_deletion`. `wait` follows the request.
+        """
+        return self._request("/corrections", {"nodes": list(map(as_json, nodes))}, reference, idempotency_key, salts)
+
+    def _request(
+        self,
+        path: str,
+        body: dict[str, Any],
+        reference: str | None,
+        idempotency_key: str | None,
+        salts: Salts | None,
+    ) -> Steps[Accepted]:
         if reference is not None:
             body["reference"] = reference
         if salts is not None:
             body["salts"] = msgspec.to_builtins(salts)
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
-        return self._call(Accepted, "POST", "/deletions", json=body, headers=headers)
+        return self._call(Accepted, "POST", path, json=body, headers=headers)
 
     def deletion(self, request_id: str) -> Steps[Deletion]:
-        """Return the current state of the request, with its audit from `applied` on."""
+        """Return the current state of a request of any kind, with its audit from `applied` on."""
         return self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}")
 
-    def cancel(self, request_id: str) -> Steps[Deletion]:
+    def cancel(
+        self, request_id: str, kind: Literal["deletion", "addition", "correction"] = "deletion"
+    ) -> Steps[Deletion]:
         """Withdraw a request that is still queued. Not retried automatically: a second attempt would be refused."""
-        return self._call(Deletion, "DELETE", f"/deletions/{_segment(request_id)}", repeat=False)
+        return self._call(Deletion, "DELETE", f"/{kind}s/{_segment(request_id)}", repeat=False)
 
     def retry(self, request_id: str) -> Steps[Deletion]:
         """Queue a failed request again. Not retried automatically: a second attempt would be refused."""

@@ -67,8 +67,8 @@ class LetheClient:
     """A client for one Lethe server with one API key. Use it as a context manager, or `close` it.
 
     A call is retried at most `retries` times, with growing, jittered pauses, after no response or a temporary refusal
-    (429, 502, 503, 504). Only calls that are safe to repeat are retried: reads, and deletion requests and drills, which
-    have an idempotency key. Every call raises ProblemError if the server refuses, and ServerUnreachable if it does not
+    (429, 502, 503, 504). Only calls that are safe to repeat are retried: reads, and requests and drills, which have an
+    idempotency key. Every call raises ProblemError if the server refuses, and ServerUnreachable if it does not
     respond.
     """
 
@@ -104,6 +104,8 @@ class LetheClient:
         self._http.close()
 
     request_deletion = _returned(Calls.request_deletion)
+    add = _returned(Calls.add)
+    correct = _returned(Calls.correct)
     deletion = _returned(Calls.deletion)
     cancel = _returned(Calls.cancel)
     retry = _returned(Calls.retry)

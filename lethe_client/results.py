@@ -17,12 +17,12 @@ class Salts(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """An accepted deletion request (202)."""
+    """An accepted request (202)."""
 
     id: str
     status: str
     kind: str
-    #: Number of nodes or edges it names.
+    #: Number of nodes and edges that it names.
     count: int
     received_at: datetime
     #: Deadline.

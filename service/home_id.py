@@ -2,11 +2,11 @@
 
 import fcntl
 import os
-import re
 import secrets
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from service.errors import ConfigurationError
 
@@ -62,9 +62,6 @@ def _inodes(home: Path) -> tuple[int, int, int]:
     return home.stat().st_ino, file.parent.stat().st_ino, file.stat().st_ino
 
 
-_MOUNTS = Path("/proc/self/mountinfo")
-#: Escape of a space, tab, line break or backslash in a path.
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 _NETWORK = (
     *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
     *("nfs4", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs"),
@@ -83,7 +80,7 @@ def require_local(folder: Path, name: str) -> None:
 
     `name` is the folder's name in the settings.
     """
-    kind = _kind_of(folder)
+    kind = kind_of(folder)
     if kind in _NETWORK or kind.partition(".")[0] in ("fuse", "fuseblk"):
         raise ConfigurationError(
             f"{name} {folder} is on a {kind} file system. There, a process may see the writes of another late.",
@@ -91,20 +88,13 @@ def require_local(folder: Path, name: str) -> None:
         )
 
 
-def _kind_of(folder: Path) -> str:
+def kind_of(folder: Path) -> str:
     """Return the type of the folder's file system; empty if unknown."""
+    path = folder.resolve()
     try:
-        lines = os.fsdecode(_MOUNTS.read_bytes()).split("\n")
+        mounts = [one for one in psutil.disk_partitions(all=True) if path.is_relative_to(one.mountpoint)]
     except OSError:
         return ""
-    path, found, kind = folder.resolve(), Path(), ""
-    for line in lines:
-        # "36 35 98:0 /root /mount/point options - kind source options", with any number of fields before the dash
-        fields, found_kind, rest = line.partition(" - ")
-        if not found_kind:
-            continue
-        mounted = Path(_ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), fields.split(" ")[4]))
-        # A later mount lies over an earlier one.
-        if path.is_relative_to(mounted) and len(mounted.parts) >= len(found.parts):
-            found, kind = mounted, rest.split(" ")[0]
-    return kind
+    # The sort keeps the order of mounts at one place: a later mount lies over an earlier one.
+    mounts.sort(key=lambda one: len(Path(one.mountpoint).parts))
+    return str(mounts[-1].fstype) if mounts else ""

@@ -71,7 +71,7 @@ _WORDS = {
     ),
     "timezone_aware": "must have its offset from UTC, such as 2026-11-20T00:00:00Z",
     "value_error": "{error}",
-    **dict.fromkeys(("too_many_members", "empty_window", "empty_range"), "{msg}"),
+    **dict.fromkeys(("too_many_members", "empty_window", "empty_range", "empty_request"), "{msg}"),
 }
 
 

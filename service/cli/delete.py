@@ -1,15 +1,13 @@
 """`lethe delete`, `handle`, `extend`, `retry` and `drill`: send deletion requests and decide on failed or open ones."""
 
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
-from lethe_client import Accepted, AcceptedDrill, DeletionStopped, Drill
-from service.cli.audit_figures import print_audit
+from lethe_client import AcceptedDrill, Drill
 from service.cli.console import (
     ExitStatus,
     Json,
@@ -20,15 +18,12 @@ from service.cli.console import (
     report,
     show_progress,
     table,
-    written,
 )
+from service.cli.requesting import Manner, Reference, SaltsFile, Timeout, Wait, send
 from service.cli.server import Home, Key, Url, connect
 from service.domain.figures import FIGURES
-from service.domain.formats import number, plural
-from service.domain.kinds import Names, RequestKind, Rules
-
-#: Longer lists of salts are not printed: they fill a terminal and nobody copies them.
-_PRINTED_SALTS = 10
+from service.domain.formats import number
+from service.domain.kinds import Names, RequestKind
 
 
 def command(
@@ -38,22 +33,21 @@ def command(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="File with one id or edge per line; - reads stdin.")] = None,
     kind: Annotated[
-        Literal["node", "edge", "features"], typer.Option(help="What to forget: nodes, only their features, or edges.")
+        Literal["node", "edge", "features", "label"],
+        typer.Option(help="What to forget: nodes, only their features, edges, or only the labels of nodes."),
     ] = "node",
-    reference: Annotated[str | None, typer.Option(help="Your reference, such as a ticket number.")] = None,
-    salts: Annotated[
-        Path | None, typer.Option(help="New file for the salts that link the evidence to the ids.")
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the request is completed, and show the evidence.")
-    ] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Longest wait (seconds).")] = 300.0,
+    reference: Reference = None,
+    salts: SaltsFile = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
     url: Url = None,
     key: Key = None,
     home: Home = Path("var"),
     as_json: Json = False,
 ) -> None:
-    """Request the deletion of nodes, edges, or features of nodes.
+    """Request the deletion of nodes, edges, or only features or labels of nodes.
+
+    A list that is too long for one request is sent in several.
 
     Examples:
 
@@ -63,62 +57,23 @@ def command(
 
     [bold]./lethe delete --kind features 12 57[/bold]   (the nodes stay, and their edges)
 
+    [bold]./lethe delete --kind label 12[/bold]   (the node stays, and is no longer trained on)
+
     [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
 
     In a file, the ends of an edge may be separated by a tab or a space, for ids that contain a comma.
     """
-    named = dict.fromkeys([*(names or []), *(read_lines(file) if file else [])])
+    named = list(dict.fromkeys([*(names or []), *(read_lines(file) if file else [])]))
     if not named:
         raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
-    rules = RequestKind(kind).rules
-    of_edges = rules.names is Names.EDGES
-    nodes, edges = ([], list(dict.fromkeys(map(_pair, named)))) if of_edges else (list(named), [])
+    edges = list(dict.fromkeys(map(_pair, named))) if RequestKind(kind).rules.names is Names.EDGES else []
+    manner = Manner(salts, wait, timeout, as_json)
     with connect(url, key, home) as client:
-        # Create the file before the request: salts are sent only once and must not be lost for lack of space.
-        with nullcontext() if salts is None else written(salts) as file_of_salts:
-            with interrupted(lambda: "It is unknown whether Lethe accepted the request: see `./lethe audit requests`."):
-                accepted = client.request_deletion(nodes, kind=kind, edges=edges, reference=reference)
-            # Write before printing, which may fail.
-            if file_of_salts is not None and accepted.salts is not None:
-                told = msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})
-                file_of_salts.write(msgspec.json.format(told))
-        if salts is not None and accepted.salts is None:
-            salts.unlink()
-        _print_accepted(accepted, rules, salts, as_json)
-        if not wait or accepted.status == "completed":
-            return
-        left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."
-        try:
-            with interrupted(lambda: left), show_progress("Waiting for completion"):
-                deletion = client.wait(accepted.id, timeout_s=timeout)
-        except DeletionStopped as stopped:
-            print_audit(stopped.deletion, as_json)
-            report(stopped.detail, stopped.remedy)
-            raise typer.Exit(ExitStatus.FAILED) from None
-        print_audit(deletion, as_json)
-
-
-def _print_accepted(accepted: Accepted, rules: Rules, file: Path | None, as_json: bool) -> None:
-    asked = rules.asked(plural(accepted.count, rules.names.one, rules.names.value)).removeprefix("the ")
-    print_result(accepted, as_json, f"{accepted.id} {accepted.status}: {asked}")
-    for name, earlier in accepted.already_deleted.items():
-        by = f" by request {earlier}" if earlier else ""
-        note(f"{name}: already deleted{by}.")
-    if accepted.salts is None:
-        return
-    if file is not None:
-        note(f"The salts are in {file}.")
-    elif as_json:
-        # The printed JSON contains them.
-        return
-    elif len(accepted.salts.nodes) <= _PRINTED_SALTS:
-        note("Salts, shown only once (keep them to link the evidence to these ids later):")
-        for node, salt in accepted.salts.nodes.items():
-            note(f"  {node}  {salt}")
-        if accepted.salts.reference is not None:
-            note(f"  the reference  {accepted.salts.reference}")
-    else:
-        note(f"Did not save {plural(len(accepted.salts.nodes), 'salt')}; --salts FILE saves those of the next request.")
+        ask = partial(client.request_deletion, kind=kind, reference=reference)
+        if edges:
+            send(client, edges, lambda part: ask(edges=part), manner)
+        else:
+            send(client, named, ask, manner)
 
 
 def _pair(text: str) -> tuple[str, str]:

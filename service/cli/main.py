@@ -17,6 +17,7 @@ from service.cli import (
     database,
     delete,
     doctor,
+    grow,
     keys,
     models,
     recover,
@@ -102,6 +103,8 @@ def build() -> typer.Typer:
     lethe.command("serve")(serve.command())
     lethe.command("train")(train.command)
     lethe.command("delete")(delete.command)
+    lethe.command("add")(grow.add)
+    lethe.command("correct")(grow.correct)
     lethe.command("drill")(delete.drill_command)
     lethe.command("retry")(delete.retry)
     lethe.command("handle")(delete.handle)

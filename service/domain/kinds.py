@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
-from service.domain.formats import number
+from service.domain.formats import number, plural
+from service.domain.scopes import Scope
 
 #: A node's external id, or an edge's two, in either order.
 Target = str | tuple[str, str]
@@ -87,6 +88,13 @@ class Rules:
     plain: tuple[str, str]
     #: The part removed, if not all of a target; else empty.
     only: str = ""
+    #: Singular and plural of what it lists, if not simply nodes or edges.
+    listed: tuple[str, str] | None = None
+
+    @property
+    def nouns(self) -> tuple[str, str]:
+        """Singular and plural of what the request lists."""
+        return self.listed or (self.names.one, self.names.value)
 
     @property
     def changes_span(self) -> bool:
@@ -107,16 +115,22 @@ class Rules:
 
     def noun(self, count: int) -> str:
         """Return the noun for what `count` targets lose, such as "nodes' features"."""
-        owner = self.names.one if count == 1 else self.names.value
+        owner = self.nouns[count != 1]
         return f"{owner}'{'s' if count == 1 else ''} {self.only}" if self.only else owner
 
     def in_plain_words(self, count: int) -> str:
         """Return the targets in plain words, such as "2 records"."""
         return self.plain[0] if count == 1 else self.plain[1].format(count=number(count))
 
-    def asked(self, counted: str) -> str:
-        """Return the request's object for `counted`, such as "2 nodes"."""
+    def asked(self, count: int) -> str:
+        """Return the request's object, such as "2 nodes" or "the features of 1 node"."""
+        counted = plural(count, *self.nouns)
         return f"the {self.only} of {counted}" if self.only else counted
+
+    @property
+    def scope(self) -> Scope:
+        """Scope of the API keys that may send and cancel such requests."""
+        return Scope.GRAPH_WRITE if self.joins else Scope.DELETIONS_WRITE
 
 
 def removing(part: Part) -> tuple[RequestKind, ...]:
@@ -202,6 +216,7 @@ RULES: dict[RequestKind, Rules] = {
         applied="The nodes and edges joined the graph and every prediction.",
         erased="The request's features and labels",
         plain=("one new record", "{count} new records and links"),
+        listed=("new node or edge", "new nodes and edges"),
     ),
     RequestKind.CORRECTION: Rules(
         names=Names.NODES,
@@ -215,6 +230,7 @@ RULES: dict[RequestKind, Rules] = {
         applied="The corrected values replaced the old ones in the graph and in every prediction.",
         erased="The old values",
         plain=("corrected details of one record", "corrected details of {count} records"),
+        listed=("corrected node", "corrected nodes"),
     ),
 }
 #: The kinds by which something is deleted.

@@ -50,6 +50,12 @@ class Targets:
         """Number of nodes and edges in the request."""
         return len(self.nodes) + len(self.edges)
 
+    @property
+    def weight(self) -> int:
+        """Size of the request in nodes and edges; a few features or targets weigh as much as one of these."""
+        values = sum(len(each.features or ()) + len(each.label or ()) for each in self.content.values())
+        return self.count + values // 8
+
 
 @dataclass(frozen=True)
 class OldestRequest:

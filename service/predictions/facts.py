@@ -2,7 +2,6 @@
 
 import errno
 import mmap
-import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import msgspec
 
 from projector.forgetting.canaries import Canaries
 from service.errors import Unavailable
+from service.private_files import write_private
 
 #: Bytes per block; a multiple of every entry's width.
 BLOCK = 1 << 18
@@ -72,12 +72,7 @@ def document_of(data: bytes, path: Path) -> bytes:
 
 def write_checksums(folder: Path, checksums: Checksums | None) -> None:
     """Store the checksums of the files in `folder`; None while the files change. Raises OSError."""
-    unfinished = folder / f".{_FILE}"
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(with_checksum(msgspec.json.encode(checksums)))
-    unfinished.rename(folder / _FILE)
+    write_private(folder / _FILE, with_checksum(msgspec.json.encode(checksums)))
 
 
 def read_checksums(folder: Path) -> Checksums | None:

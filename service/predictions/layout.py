@@ -32,7 +32,7 @@ import msgspec
 import structlog
 
 from service.errors import StateMismatch
-from service.home_id import id_of, known_id
+from service.home_id import id_of, kind_of, known_id
 from service.predictions.facts import FORMAT, ModelManifest, VersionManifest, document_of
 from service.private_files import ignore_in_git, sync_folder, write_private
 
@@ -247,10 +247,6 @@ def _overwrite(path: Path) -> None:
 
 def _has_room(room: int) -> bool:
     """Return whether a writable file system in memory has this many bytes free."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-        system = os.statvfs(_MEMORY)
-    except OSError:
+    if kind_of(_MEMORY) != "tmpfs" or not os.access(_MEMORY, os.W_OK):
         return False
-    in_memory = any(line.split()[1:3] == [str(_MEMORY), "tmpfs"] for line in mounts)
-    return in_memory and os.access(_MEMORY, os.W_OK) and system.f_bavail * system.f_frsize >= room
+    return shutil.disk_usage(_MEMORY).free >= room

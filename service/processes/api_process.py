@@ -219,7 +219,16 @@ async def _answering(
             reader=reader,
             model_info=partial(model_description, engine, model, lambda: reader.facts),
             deletions=Deletions(
-                model, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
+                model=model,
+                engine=engine,
+                reader=reader,
+                tombstones=tombstones,
+                keyring=keyring,
+                intake=intake,
+                limits=limits,
+                metrics=metrics,
+                most_targets=settings.max_nodes_per_request,
+                repairs=settings.repair == "always",
             ),
             drills=Drills(engine, model, intake, keyring, cohorts, metrics),
             readiness=readiness,

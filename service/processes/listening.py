@@ -141,25 +141,19 @@ def listen(host: str, port: int) -> socket.socket:
     """
     remedy = "Choose another with --port or LETHE_PORT (0: any free port), or stop the program that uses it."
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
         raise ConfigurationError(
             f"There is no address {host!r} ({error.strerror}).", "Correct --host or LETHE_HOST."
         ) from None
-    bound = socket.socket(family, kind, protocol)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        # Listen now, not when the server is up, to find out immediately whether another process does.
-        bound.listen(_BACKLOG)
+        # It listens now, not when the server is up, to find out immediately whether another process does.
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
-        bound.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(f"Port {port} of {host} is in use.", remedy) from None
-        raise ConfigurationError(f"Lethe cannot listen on port {port} of {host} ({error.strerror}).", remedy) from None
-    return bound
+        reason = os.strerror(error.errno or 0)
+        raise ConfigurationError(f"Lethe cannot listen on port {port} of {host} ({reason}).", remedy) from None
 
 
 @contextlib.contextmanager

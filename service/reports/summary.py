@@ -6,40 +6,16 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Identity, Row, false, text
+from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.orm import Mapped, mapped_column
 
 from projector.forgetting.status import RepairStatus
 from service.db import locks
 from service.db.locks import Lock
-from service.db.tables import Base
 from service.domain.kinds import RequestKind
 from service.domain.states import Guarantee, RequestStatus, noise_in_a_sentence
 from service.reports.queries import OpenCounts
 from service.reports.schemas import Month, OpenRequest, Percentiles, SeriesPoint, SeriesStep, Summary
-
-
-class AuditCountRow(Base):
-    """Number of requests received on a day that are in one state."""
-
-    __tablename__ = "audit_counts"
-
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    model: Mapped[str]
-    #: UTC.
-    day: Mapped[date]
-    status: Mapped[str]
-    kind: Mapped[str]
-    guarantee: Mapped[str | None]
-    repair: Mapped[str | None]
-    #: Whether its batch's projection removed no direction; null until applied.
-    unchanged: Mapped[bool | None]
-    #: Whether they ended late; null while open, and if cancelled.
-    late: Mapped[bool | None]
-    #: Sum over all rows of a state; may be negative.
-    requests: Mapped[int] = mapped_column(BigInteger)
-    folded: Mapped[bool] = mapped_column(Boolean, server_default=false())
 
 
 async def fold(conn: AsyncConnection) -> None:

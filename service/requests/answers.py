@@ -261,9 +261,9 @@ class SearchAnswer(BaseModel):
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page; null on the last page.")
 
 
-def links_of(request_id: UUID) -> Links:
+def links_of(request_id: UUID, kind: RequestKind = RequestKind.NODE) -> Links:
     """Build the links of a request."""
-    return Links(self=f"/deletions/{request_id}")
+    return Links(self=f"/{kind}s/{request_id}" if kind.rules.joins else f"/deletions/{request_id}")
 
 
 def accepted_deletion(
@@ -279,7 +279,7 @@ def accepted_deletion(
         count=request.count,
         received_at=request.received_at,
         due_at=request.due_at,
-        links=links_of(request.id),
+        links=links_of(request.id, request.kind),
         salts=Salts(nodes=dict(targets.node_salts or {}), reference=targets.reference_salt) if targets else None,
         already_deleted=dict(already_deleted),
     )
@@ -293,7 +293,7 @@ def deletion_answer(
     return DeletionAnswer(
         **vars(request) | {"reference": None if hidden else request.reference},
         handles=list(handles),
-        links=links_of(request.id),
+        links=links_of(request.id, request.kind),
         audit=None if audit is None else audit_answer(audit, reads_audit=reads_audit),
     )
 

@@ -31,6 +31,8 @@ class Deletions:
     metrics: IntakeMetrics
     #: Maximum targets per request, and maximum nodes per search.
     most_targets: int
+    #: Whether each batch is followed by a repair.
+    repairs: bool
 
     async def look_up(self, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Found | None:
         """Look these up in the published version; None if none can be read."""
@@ -73,6 +75,19 @@ def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[
         )
 
 
+class NeedsRepair(Conflict):
+    """Only the repair unlearns labels, and this model is not repaired."""
+
+    slug: ClassVar[str] = "needs-repair"
+    title: ClassVar[str] = "Labels need the repair"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"Labels leave a model only by its repair, and the model {model} is served without one.",
+            "Serve it with `--repair always`, or delete the nodes. Nothing was accepted.",
+        )
+
+
 class UnknownTargets(NotFound):
     """A target is not in the model or is never deleted; the key may not know which."""
 
@@ -93,8 +108,8 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
     found = await deletions.look_up(nodes, edges)
     if found is None:
         return
-    deleted = await deletions.tombstones.deleted_nodes(nodes)
-    known: set[Target] = {*found.live, *deleted}
+    deleted, joining = await deletions.tombstones.states(nodes)
+    known: set[Target] = {*found.live, *deleted, *(joining if kind is RequestKind.NODE else ())}
     if kind.rules.names is Names.EDGES:
         cut = await deletions.tombstones.find(kind.rules.deletes, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
@@ -110,7 +125,9 @@ async def deleted_earlier(
 ) -> dict[Target, UUID | None]:
     """Return the already deleted subjects, each with its request, or None if the database lacks that request.
 
-    For keys that may know of deletions. If no version can be read, nothing is refused: the unlearner checks later.
+    For keys that may know of deletions. A node that is queued to join, for the first time or again, is not deleted yet.
+    If no version can be read, nothing is refused: the unlearner checks later.
+
     Raises UnknownNodes, UnknownEdges, PublicNodes and Unavailable.
     """
     edges = [subject for subject in subjects if not isinstance(subject, str)]
@@ -118,7 +135,11 @@ async def deleted_earlier(
     # First: whatever the reader no longer has by now already has its tombstone.
     found = await deletions.look_up(ends, edges)
     missing = [node for node in ends if found is None or node not in found.live]
-    deleted = await deletions.tombstones.deleted_nodes(missing)
+    deleted, joining = await deletions.tombstones.states(missing)
+    if kind is RequestKind.NODE:
+        # Accepted, and kept from joining.
+        missing = [node for node in missing if node not in joining]
+        deleted = {node: request_id for node, request_id in deleted.items() if node not in joining}
     earlier: dict[Target, UUID | None] = {}
     if kind.rules.removes is not Part.NODES:
         earlier = await deletions.tombstones.find(kind.rules.deletes, subjects)

@@ -115,13 +115,15 @@ class Intake:
         check_body(earlier.request.id, earlier.body_digest, body_digest)
         return Accepted(earlier.request, self._targets(earlier), replayed=True)
 
-    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+    async def cancel(
+        self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False, kind: RequestKind | None = None
+    ) -> DeletionRequest:
         """Cancel a queued request for the holder of an API key; the unlearner then destroys the request's own key.
 
         Raises `NotFound`, `Conflict`, `Unauthenticated`, `Unavailable`.
         """
         async with transaction(self._engine) as conn:
-            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only)
+            cancelled = await RequestMoves(conn).cancel(request_id, api_key_id, own_only=own_only, kind=kind)
         failure_points.reached(FailurePoint.CANCELLED)
         return cancelled
 
@@ -171,7 +173,7 @@ class Intake:
         """Remove the next group, at least one request, from the pending ones, and drop those whose callers left."""
         targets = 0
         for size, waiting in enumerate(self._pending[:_GROUP_REQUESTS]):
-            targets += waiting.new.targets.count
+            targets += waiting.new.targets.weight
             if size and targets > _GROUP_TARGETS:
                 break
         else:

@@ -17,6 +17,7 @@ from service.db.rows import (
     request_norms,
 )
 from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest, RequestAudit
 from service.domain.scopes import Scope
 from service.domain.states import AUDITED, RequestStatus
@@ -65,10 +66,12 @@ class RequestRepository:
         self._conn = conn
 
     async def get(
-        self, request_id: UUID, api_key_id: UUID | None = None
+        self, request_id: UUID, api_key_id: UUID | None = None, kind: RequestKind | None = None
     ) -> tuple[DeletionRequest, RequestAudit | None] | None:
-        """Return a request, with its audit once it is applied; None if unknown, or not of the given key."""
+        """Return a request, with its audit once it is applied; None if unknown, or not of the given key or kind."""
         query = select(*REQUEST_COLUMNS).where(RequestRow.id == request_id)
+        if kind is not None:
+            query = query.where(RequestRow.kind == kind)
         if api_key_id is not None:
             query = query.where(RequestRow.api_key_id == api_key_id)
         row = (await self._conn.execute(query)).one_or_none()
@@ -78,13 +81,13 @@ class RequestRepository:
         return request, await self._audit(request)
 
     async def require(
-        self, request_id: UUID, api_key_id: UUID | None = None
+        self, request_id: UUID, api_key_id: UUID | None = None, kind: RequestKind | None = None
     ) -> tuple[DeletionRequest, RequestAudit | None]:
         """Return a request like `get`; raises `NotFound`."""
-        found = await self.get(request_id, api_key_id)
+        found = await self.get(request_id, api_key_id, kind)
         if found is None:
             raise NotFound(
-                f"Unknown deletion request {request_id}, or one that this key may not see.",
+                f"Unknown {kind or 'deletion'} request {request_id}, or one that this key may not see.",
                 "Check the id; a key without audit:read sees only its own requests.",
             )
         return found

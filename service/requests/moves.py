@@ -13,6 +13,7 @@ from projector.forgetting.status import RepairStatus
 from service.db.notifications import OUTBOX_CHANNEL
 from service.db.rows import any_of, unnested
 from service.db.tables import RequestRow
+from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest
 from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
 from service.errors import Conflict, Unauthenticated
@@ -168,12 +169,16 @@ class RequestMoves:
         )
         return bool(await self._record(EventType.HANDLED, {request_id: HandledByDeletion(by)}, moved))
 
-    async def cancel(self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False) -> DeletionRequest:
+    async def cancel(
+        self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False, kind: RequestKind | None = None
+    ) -> DeletionRequest:
         """Cancel a queued request that nobody has taken; use `Intake.cancel`, which also destroys its key.
 
-        `own_only` is for an API key that sees only its own requests. Raises `NotFound` if the request is unknown or
-        hidden from the key, `Conflict` if it is too late, and `Unauthenticated` if the key may not cancel.
+        `own_only` is for an API key that sees only its own requests. Raises `NotFound` if the request is unknown,
+        hidden from the key or not of this `kind`, `Conflict` if it is too late, and `Unauthenticated` if the key may
+        not cancel.
         """
+        await RequestRepository(self._conn).require(request_id, api_key_id if own_only else None, kind)
         cancelled = permitted(await self._conn.scalar(select(func.request_cancel(request_id, api_key_id))))
         found, _ = await RequestRepository(self._conn).require(request_id, api_key_id if own_only else None)
         if cancelled:

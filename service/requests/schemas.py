@@ -1,6 +1,7 @@
-"""Request bodies of the deletion routes."""
+"""Request bodies of the deletion routes, and the base of all request bodies."""
 
 import re
+from abc import abstractmethod
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -16,9 +17,11 @@ from pydantic import (
 
 from service.domain.fields import IS_SHOWN, SHOWN, Known, Moment, NodeIds, NodePair, Reference
 from service.domain.kinds import DELETIONS, Names, RequestKind, Target, ordered
+from service.domain.records import NodeContent
 from service.log.commitments import SALT_BYTES
 
-_UNIQUE: dict[str, Any] = {"uniqueItems": True}
+#: Describes a list in which nothing is named twice.
+UNIQUE: dict[str, Any] = {"uniqueItems": True}
 
 
 def _are_salts(value: object) -> object:
@@ -42,7 +45,9 @@ class SaltsBody(Known):
     reference: Salt | None = Field(None, description="The same for the reference, exactly when there is one.")
 
 
-class _Body(Known):
+class RequestBody(Known):
+    """Members that every request may have."""
+
     model_config = ConfigDict(strict=True)
 
     reference: Reference | None = Field(
@@ -51,14 +56,37 @@ class _Body(Known):
     salts: SaltsBody | None = Field(
         None, description="Your own salts, so that a lost answer does not lose them; drawn by Lethe by default."
     )
+
+    @property
+    @abstractmethod
+    def asked(self) -> RequestKind:
+        """The kind of request."""
+
+    @property
+    @abstractmethod
+    def named(self) -> list[Target]:
+        """What the request names: nodes, then edges with their ends in order."""
+
+    @property
+    def content(self) -> dict[str, NodeContent]:
+        """What nodes get, by id; empty for a deletion."""
+        return {}
+
+
+class _Deletion(RequestBody):
     kind: str
 
+    @property
+    def asked(self) -> RequestKind:
+        """The kind of deletion."""
+        return RequestKind(self.kind)
 
-class NodesBody(_Body):
+
+class NodesBody(_Deletion):
     """A request that names nodes."""
 
     example: ClassVar[dict[str, Any]] = {"nodes": ["12", "57"], "reference": "DSR-17"}
-    nodes: NodeIds = Field(description="Ids of nodes, each once.", json_schema_extra=_UNIQUE)
+    nodes: NodeIds = Field(description="Ids of nodes, each once.", json_schema_extra=UNIQUE)
 
     @property
     def named(self) -> list[Target]:
@@ -66,7 +94,7 @@ class NodesBody(_Body):
         return list(self.nodes)
 
 
-class EdgesBody(_Body):
+class EdgesBody(_Deletion):
     """A request that names edges."""
 
     example: ClassVar[dict[str, Any]] = {"edges": [["1", "2"]], "reference": "DSR-18"}
@@ -74,7 +102,7 @@ class EdgesBody(_Body):
         min_length=1,
         fail_fast=True,
         description="Pairs of ids, each pair once, in either order.",
-        json_schema_extra=_UNIQUE,
+        json_schema_extra=UNIQUE,
     )
 
     @property
@@ -85,16 +113,14 @@ class EdgesBody(_Body):
 
 _BODIES: dict[Names, type[NodesBody | EdgesBody]] = {Names.NODES: NodesBody, Names.EDGES: EdgesBody}
 
-#: Not yet those that withdraw labels.
-_KINDS = tuple(kind for kind in DELETIONS if kind is not RequestKind.LABEL)
 #: Example bodies offered in /docs.
 EXAMPLES: dict[str, Any] = {
     kind.value: {"summary": kind.rules.example, "value": {"kind": kind.value, **_BODIES[kind.rules.names].example}}
-    for kind in _KINDS
+    for kind in DELETIONS
 }
 
 
-def _body_of(kind: RequestKind) -> type[_Body]:
+def _body_of(kind: RequestKind) -> type[_Deletion]:
     only: Any = Literal[kind.value]
     return create_model(
         f"{kind.value.title()}Deletion",
@@ -108,7 +134,7 @@ def _body_of(kind: RequestKind) -> type[_Body]:
 if TYPE_CHECKING:
     DeletionBody = NodesBody | EdgesBody
 else:
-    DeletionBody = Annotated[reduce(or_, map(_body_of, _KINDS)), Field(discriminator="kind")]
+    DeletionBody = Annotated[reduce(or_, map(_body_of, DELETIONS)), Field(discriminator="kind")]
 
 
 def _not_blank(text: str) -> str:

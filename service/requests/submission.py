@@ -1,4 +1,4 @@
-"""Turn the body of `POST /deletions` into an accepted request or a recorded refusal."""
+"""Turn the body of a request into an accepted request or a recorded refusal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,31 @@ from service.access.limits import PROBES
 from service.db.tables import Base
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind, Target, ends_of
-from service.domain.records import ApiKey, DeletionRequest, Targets
+from service.domain.records import ApiKey, DeletionRequest, NodeContent, Targets
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
-from service.errors import MOST_FAULTS, BodyTooLarge, InvalidRequest, QueueFull, UnknownEdges, UnknownNodes
+from service.errors import (
+    MOST_FAULTS,
+    BodyTooLarge,
+    InvalidRequest,
+    QueueFull,
+    Unavailable,
+    UnknownEdges,
+    UnknownNodes,
+)
 from service.log.commitments import GivenSalts, nodes_of, salted
 from service.requests.callers import SaltUsed
-from service.requests.deletable import Deletions, PublicNodes, UnknownTargets, deleted_earlier, require_deletable
+from service.requests.deletable import (
+    Deletions,
+    NeedsRepair,
+    PublicNodes,
+    UnknownTargets,
+    deleted_earlier,
+    require_deletable,
+)
 from service.requests.intake import Accepted, NewRequest
-from service.requests.schemas import DeletionBody
+from service.requests.joinable import DeletedNodes, KnownEdges, KnownNodes, require_fitting, require_joinable
+from service.requests.schemas import RequestBody
 
 
 class RefusedRequestRow(Base):
@@ -105,29 +121,35 @@ class Submission:
 
 async def submit(
     deletions: Deletions,
-    body: DeletionBody,
+    body: RequestBody,
     caller: ApiKey,
     idempotency_key: str | None,
 ) -> Submission:
     """Accept `body` for `caller`.
 
-    For a key with deletions:read, already deleted targets are left out. If none is left, all are accepted like those of
-    any other key: only the unlearner marks a request as done, and when it reaches this one, the targets are gone from
-    the disk. Other keys do not learn what is already deleted.
+    For a key with deletions:read, already deleted targets of a deletion are left out. If none is left, all are accepted
+    like those of any other key: only the unlearner marks a request as done, and when it reaches this one, the targets
+    are gone from the disk. Other keys do not learn what is already deleted, nor whether what they add or correct is in
+    the graph: the unlearner finds out.
 
     Raises:
-        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts: the body is invalid.
+        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts, UnfitFeatures, UnfitLabels: the body is invalid.
         SaltUsed: a salt was used before; nothing is accepted.
         UnknownNodes, UnknownEdges: a target is not in the model; nothing is accepted.
         PublicNodes: a target is never deleted; nothing is accepted.
-        UnknownTargets: replaces these three for a key without deletions:read.
+        NeedsRepair: nothing would unlearn the labels; nothing is accepted.
+        UnknownTargets: replaces UnknownNodes, UnknownEdges and PublicNodes for a key without deletions:read.
+        KnownNodes, KnownEdges, DeletedNodes: something cannot join; nothing is accepted.
         Conflict: the idempotency key was used with another body.
         TooManyAttempts: too many requests of a key without deletions:read were refused recently.
         QueueFull, Unavailable: it cannot be accepted now; nothing is accepted.
     """
-    kind = RequestKind(body.kind)
+    kind = body.asked
     subjects = body.named
+    content = body.content
     _check(deletions, subjects)
+    if kind is RequestKind.LABEL and not deletions.repairs:
+        raise NeedsRepair(deletions.model)
     given = None if body.salts is None else GivenSalts(body.salts.nodes, body.salts.reference)
     if given is not None:
         _check_salts(subjects, body.reference, given)
@@ -140,7 +162,11 @@ async def submit(
             return await _replay(deletions, first, kind, subjects, may_know=may_know)
     earlier: Mapping[Target, UUID | None] = {}
     try:
-        if may_know:
+        if kind.rules.joins:
+            _require_fitting(deletions, content)
+            if may_know:
+                await require_joinable(deletions, kind, subjects, content)
+        elif may_know:
             earlier = await deleted_earlier(deletions, kind, subjects)
         else:
             async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
@@ -151,7 +177,7 @@ async def submit(
             NewRequest(
                 model=deletions.model,
                 kind=kind,
-                targets=targets,
+                targets=replace(targets, content=content),
                 reference=body.reference,
                 api_key_id=caller.id,
                 idempotency_key=idempotency_key,
@@ -159,12 +185,13 @@ async def submit(
                 salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
             )
         )
-    except (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets) as refusal:
+    except _RECORDED as refusal:
         await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
     except (SaltUsed, QueueFull) as refusal:
-        # Only existing targets get this far. A used salt would reveal them at no risk, so it counts as an attempt.
-        if not may_know:
+        # Only existing targets of deletions get this far. A used salt would reveal them at no risk, so it counts as an
+        # attempt.
+        if not may_know and not kind.rules.joins:
             await deletions.limits.failed(PROBES, str(caller.id))
             await _record(deletions, Refusal(deletions.model, caller.id, kind, len(subjects), refusal.slug))
         raise
@@ -173,6 +200,19 @@ async def submit(
         return await _replay(deletions, accepted, kind, subjects, may_know=may_know)
     already_deleted = {_label(subject): earlier[subject] for subject in subjects if subject in earlier}
     return Submission(accepted.request, accepted.targets, already_deleted)
+
+
+#: Refusals for what a request names.
+_RECORDED = (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets, KnownNodes, KnownEdges, DeletedNodes)
+
+
+def _require_fitting(deletions: Deletions, content: Mapping[str, NodeContent]) -> None:
+    """Raise UnfitFeatures or UnfitLabels; if no version can be read, the unlearner checks later."""
+    try:
+        model = deletions.reader.facts.model
+    except Unavailable:
+        return
+    require_fitting(content, model)
 
 
 async def _record(deletions: Deletions, refusal: Refusal) -> None:
@@ -236,9 +276,9 @@ def _hashes(keyring: Keyring, targets: Targets) -> frozenset[bytes]:
     return frozenset(map(keyring.salt_hash, used))
 
 
-def _canonical(body: DeletionBody) -> bytes:
+def _canonical(body: RequestBody) -> bytes:
     """Encode equal bodies equally, whatever their white space or order of members."""
-    return orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps({"kind": body.asked.value, **body.model_dump()}, option=orjson.OPT_SORT_KEYS)
 
 
 async def _replay(
@@ -251,7 +291,7 @@ async def _replay(
     if not may_know:
         asked = replace(accepted.request, status=RequestStatus.QUEUED)
         return Submission(asked, accepted.targets, {}, replayed=True)
-    earlier = await deleted_earlier(deletions, kind, subjects)
+    earlier = {} if kind.rules.joins else await deleted_earlier(deletions, kind, subjects)
     own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
     already_deleted = {
         _label(subject): request_id

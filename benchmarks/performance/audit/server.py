@@ -69,7 +69,16 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
             reader=reader,
             model_info=_no_model,
             deletions=Deletions(
-                MODEL, engine, reader, tombstones, keyring, intake, limits, metrics, settings.max_nodes_per_request
+                MODEL,
+                engine,
+                reader,
+                tombstones,
+                keyring,
+                intake,
+                limits,
+                metrics,
+                settings.max_nodes_per_request,
+                True,
             ),
             drills=Drills(engine, MODEL, intake, keyring, cohorts, metrics),
             readiness=_no_checks,

@@ -15,6 +15,7 @@ from service.web.api import (
     docs,
     drill_routes,
     event_routes,
+    graph_routes,
     health_routes,
     log_routes,
     prediction_routes,
@@ -30,6 +31,7 @@ Every request except health checks needs an API key: `Authorization: Bearer leth
 _TAGS = [
     {"name": "predictions", "description": "Predictions of the live nodes."},
     {"name": "deletions", "description": "Request deletions and follow them."},
+    {"name": "graph", "description": "Add nodes and edges, and correct nodes."},
     {"name": "drills", "description": "Delete canaries and measure that the weights forgot them."},
     {"name": "events", "description": "Events of requests in order, and deliveries of webhooks."},
     {"name": "audit", "description": "The whole audit, for keys with audit:read."},
@@ -66,6 +68,7 @@ def build(
     for router in (
         prediction_routes.router,
         deletion_routes.router,
+        graph_routes.router,
         drill_routes.router,
         event_routes.router,
         deletion_routes.receipt_router,

@@ -13,6 +13,7 @@ from starlette.routing import Match
 from starlette.types import Scope as Scope_
 
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import Conflict, InvalidRequest
@@ -28,11 +29,10 @@ from service.requests.answers import (
     SearchAnswer,
     accepted_deletion,
     deletion_answer,
-    links_of,
 )
 from service.requests.decisions import Decisions
 from service.requests.lookup import RequestRepository
-from service.requests.schemas import EXAMPLES, DeletionBody, ExtendedBody, HandledBody
+from service.requests.schemas import EXAMPLES, DeletionBody, ExtendedBody, HandledBody, RequestBody
 from service.requests.submission import submit
 from service.web.api.auth import KeyedRoute, requires, requires_any
 from service.web.routes import LOCATION, page_reply, problems, reply
@@ -88,11 +88,16 @@ async def request_deletion(
     If nothing is left, the request is `completed` with the next batch. For any other key, responses do not distinguish
     deleted targets from others: a refusal only says that not everything named can be deleted.
     """
+    return await accept(request, body, caller, idempotency_key)
+
+
+async def accept(request: Request, body: RequestBody, caller: ApiKey, idempotency_key: str | None) -> Response:
+    """Accept a request of any kind."""
     services = services_of(request)
     submission = await submit(services.deletions, body, caller, idempotency_key)
     services.metrics.received(submission.request.kind)
     answer = accepted_deletion(submission.request, submission.targets, submission.already_deleted)
-    return reply(answer, 202, {"Location": links_of(submission.request.id).self})
+    return reply(answer, 202, {"Location": answer.links.self})
 
 
 @router.get(
@@ -140,10 +145,18 @@ async def search_deletions(request: Request, body: SearchBody, caller: Lister) -
     summary="Follow a deletion request",
 )
 async def get_deletion(request: Request, request_id: RequestId, caller: Follower) -> Response:
-    """The status of a request and, once applied, its audit. Without audit:read, only the key's own requests."""
+    """The status of a request of any kind and, once applied, its audit.
+
+    Without audit:read, only the key's own requests.
+    """
+    return await followed(request, request_id, caller)
+
+
+async def followed(request: Request, request_id: UUID, caller: ApiKey, kind: RequestKind | None = None) -> Response:
+    """Return the state of a request, of this kind if given."""
     services = services_of(request)
     async with transaction(services.engine) as connection:
-        row = await RequestRepository(connection).require(request_id, visible_to(caller))
+        row = await RequestRepository(connection).require(request_id, visible_to(caller), kind)
         handles = await RequestRepository(connection).handled_by(request_id)
     return reply(deletion_answer(*row, reads_audit=reads_audit(caller), handles=handles))
 
@@ -156,9 +169,14 @@ async def get_deletion(request: Request, request_id: RequestId, caller: Follower
 )
 async def cancel_deletion(request: Request, request_id: RequestId, caller: Writer) -> Response:
     """Cancel a request that is still queued; 409 once the unlearner has started it."""
+    return await cancelled(request, request_id, caller)
+
+
+async def cancelled(request: Request, request_id: UUID, caller: ApiKey, kind: RequestKind | None = None) -> Response:
+    """Cancel a request, of this kind if given, and return its state."""
     try:
-        cancelled = await services_of(request).deletions.intake.cancel(
-            request_id, caller.id, own_only=visible_to(caller) is not None
+        found = await services_of(request).deletions.intake.cancel(
+            request_id, caller.id, own_only=visible_to(caller) is not None, kind=kind
         )
     except Conflict:
         if Scope.DELETIONS_READ in caller.scopes:
@@ -167,7 +185,7 @@ async def cancel_deletion(request: Request, request_id: RequestId, caller: Write
             f"Request {request_id} can no longer be cancelled.",
             "A key with deletions:read can see its progress.",
         ) from None
-    return reply(deletion_answer(cancelled, None, reads_audit=reads_audit(caller)))
+    return reply(deletion_answer(found, None, reads_audit=reads_audit(caller)))
 
 
 @router.post(

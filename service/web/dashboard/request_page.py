@@ -163,7 +163,7 @@ async def request_page(request: Request, request_id: UUID, visitor: SignedIn) ->
         asked, shown = await _region(connection, request_id)
     if polls(request, _REGION):
         return current(request, shown)
-    may_decide = Scope.DELETIONS_WRITE in visitor.key.scopes and asked.ended_at is None
+    may_decide = asked.kind.rules.scope in visitor.key.scopes and asked.ended_at is None
     return page(
         request,
         "request.html",
@@ -241,7 +241,7 @@ async def receipt(
 
 async def _decision(request: Request, visitor: Session, *names: str) -> dict[str, str]:
     fields = await form_of(request, visitor.form_token, *names)
-    if Scope.DELETIONS_WRITE not in visitor.key.scopes:
+    if visitor.key.scopes.isdisjoint((Scope.DELETIONS_WRITE, Scope.GRAPH_WRITE)):
         raise MissingScope("This needs the scope deletions:write.", "Sign in with a key that has it.")
     return fields
 

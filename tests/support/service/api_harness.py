@@ -162,7 +162,7 @@ class Api:
         async with transaction(self.engine) as connection:
             await TombstoneRepository(connection).insert(MODEL, tombstones, keyring.fingerprints())
         live, adjacency = self.snapshot.live.copy(), self.snapshot.edges.adjacency.copy()
-        for subject in subjects if kind is not RequestKind.FEATURES else ():
+        for subject in subjects if kind in (RequestKind.NODE, RequestKind.EDGE) else ():
             if isinstance(subject, str):
                 live[self.nodes.index(subject)] = False
             else:
@@ -271,7 +271,9 @@ async def serving(
                 allowance=NodeAllowance(redis, model, configured.max_predicted_nodes),
                 reader=reader,
                 model_info=_info,
-                deletions=Deletions(model, engine, reader, tombstones, keyring, intake, limits, metrics, most),
+                deletions=Deletions(
+                    model, engine, reader, tombstones, keyring, intake, limits, metrics, most, _repairs(configured)
+                ),
                 drills=Drills(engine, model, intake, keyring, cohort_search, metrics),
                 readiness=_unset,
                 exposition=Exposition(registry, "api-0", home / "run" / "metrics"),
@@ -313,6 +315,10 @@ def ring(count: int) -> sp.csr_array:
     """Return a ring: each node is joined to the next, and the last to the first."""
     forward = np.roll(np.eye(count), 1, axis=1)
     return sp.csr_array(forward + forward.T)
+
+
+def _repairs(settings: Settings) -> bool:
+    return settings.repair == "always"
 
 
 async def _info() -> ModelInfo:

@@ -28,3 +28,12 @@ def edge_body(*edges: tuple[str, str]) -> dict[str, Any]:
 
 def features_body(*nodes: str) -> dict[str, Any]:
     return {"kind": "features", "nodes": list(nodes)}
+
+
+#: May add and correct, and may know of deletions.
+GRAPH_WRITER = (*WRITER, Scope.GRAPH_WRITE)
+
+
+def new_node(node: str, **more: Any) -> dict[str, Any]:
+    """A node to add, with the columns of the harness's model."""
+    return {"id": node, "features": {"0": 1.0, "2": 0.5}, **more}

@@ -1,34 +1,36 @@
 """Folders on disks of this machine, and on others."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import psutil
 import pytest
 
-from service import home_id
 from service.errors import ConfigurationError
-from service.home_id import require_local
+from service.home_id import kind_of, require_local
 
-#: In Linux' format; a space in a mount point is an octal escape.
-MOUNTS = r"""
-21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
-22 21 0:20 / /dev/shm rw,nosuid - tmpfs tmpfs rw
-30 21 0:40 / /srv/nfs rw,relatime shared:1 master:2 - nfs4 host:/export rw
-31 30 8:2 / /srv/nfs/local rw - xfs /dev/sdb1 rw
-32 21 0:41 / /srv/with\040space rw - fuse.sshfs host:/ rw
-33 21 0:42 / /srv/both rw - ext4 /dev/sdc1 rw
-34 33 0:43 / /srv/both rw - cifs //host/share rw
-35 21 0:44 / /srv/docker rw - overlay overlay rw
-36 21 0:45 / /srv/ntfs rw - fuseblk /dev/sdd1 rw
-37 21 0:46 / /srv/mac rw - virtiofs home rw
-38 21 0:47 / /srv/\xff\u2028\xa0 rw - ext4 /dev/sde1 rw
-"""
+#: Mount points with their file systems, in the order of mounting.
+MOUNTS = (
+    ("/", "ext4"),
+    ("/dev/shm", "tmpfs"),
+    ("/srv/nfs", "nfs4"),
+    ("/srv/nfs/local", "xfs"),
+    ("/srv/with space", "fuse.sshfs"),
+    ("/srv/both", "ext4"),
+    ("/srv/both", "cifs"),
+    ("/srv/docker", "overlay"),
+    ("/srv/ntfs", "fuseblk"),
+    ("/srv/mac", "virtiofs"),
+    (os.fsdecode(b"/srv/\xff"), "ext4"),
+)
 
 
 @pytest.fixture(autouse=True)
-def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_bytes(MOUNTS.lstrip().encode().replace(rb"\xff", b"\xff").replace(rb"\u2028", "\u2028".encode()))
-    monkeypatch.setattr(home_id, "_MOUNTS", table)
+def mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in MOUNTS]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda *, all: found)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,10 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
         require_local(tmp_path / "home", "LETHE_HOME")
 
 
-def test_where_mounts_are_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(home_id, "_MOUNTS", tmp_path / "none")
+def test_where_mounts_are_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "disk_partitions", Mock(side_effect=FileNotFoundError))
     require_local(Path("/srv/nfs"), "LETHE_HOME")
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    assert kind_of(Path("/dev/shm")) == "tmpfs"

@@ -55,6 +55,8 @@ def call(name: str) -> list[str]:
     """Return a command that calls Lethe, with its required arguments."""
     arguments = [one for one in COMMANDS[name].params if one.param_type_name == "argument"]
     needed = {
+        "add": ["--features", "{}"],
+        "correct": ["--label", "x"],
         "audit watch": ["--log-key", KEY, "--once"],
         "handle": ["--reason", "x"],
         "extend": ["--reason", "x", "--until", "2027-01-31"],

@@ -46,10 +46,12 @@ def test_each_kind_takes_the_body_of_its_example() -> None:
         (RequestKind.EDGE, ("edge", "edges"), "2 edges"),
         (RequestKind.FEATURES, ("node's features", "nodes' features"), "the features of 2 nodes"),
         (RequestKind.LABEL, ("node's labels", "nodes' labels"), "the labels of 2 nodes"),
+        (RequestKind.ADDITION, ("new node or edge", "new nodes and edges"), "2 new nodes and edges"),
+        (RequestKind.CORRECTION, ("corrected node", "corrected nodes"), "2 corrected nodes"),
     ],
 )
 def test_what_is_asked_for_is_said_in_the_singular_and_the_plural(
     kind: RequestKind, nouns: tuple[str, str], asked: str
 ) -> None:
     assert (kind.rules.noun(1), kind.rules.noun(2)) == nouns
-    assert kind.rules.asked(f"2 {kind.rules.names.value}") == asked
+    assert kind.rules.asked(2) == asked

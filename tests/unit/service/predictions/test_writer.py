@@ -418,9 +418,13 @@ def in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "memory"
 
 
-def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(in_memory: Path) -> None:
+@pytest.mark.parametrize(("kind", "has_room"), [("tmpfs", True), ("ext4", False)])
+def test_there_is_no_room_in_memory_where_no_such_file_system_is_mounted(
+    in_memory: Path, monkeypatch: pytest.MonkeyPatch, kind: str, has_room: bool
+) -> None:
     in_memory.mkdir()
-    assert not layouts._has_room(0)
+    monkeypatch.setattr(layouts, "kind_of", lambda folder: kind)
+    assert layouts._has_room(0) is has_room
 
 
 def test_a_file_that_was_cut_is_refused_and_never_mapped(publisher: Publisher) -> None:

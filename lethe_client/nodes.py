@@ -1,0 +1,44 @@
+"""Nodes as additions and corrections name them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+#: A number for each column of the model, or those that are not 0 by column (from 0).
+Features = Sequence[float] | Mapping[int, float]
+#: The name of a class, or the target of a regression: a number, or a sequence of one for each.
+Label = str | float | Sequence[float]
+
+
+class NewNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node to add."""
+
+    id: str
+    features: Features
+    #: Nodes with a label are trained on.
+    label: Label | None = None
+    #: Whether it may join although an earlier request deleted it.
+    rejoin: bool = False
+
+
+class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What replaces a node's own; None stays as it is."""
+
+    id: str
+    features: Features | None = None
+    label: Label | None = None
+
+
+def as_json(node: NewNode | Correction) -> dict[str, object]:
+    """Return the node as a member of a request's body."""
+    given = {"id": node.id, "features": node.features, "label": node.label}
+    if isinstance(node, NewNode) and node.rejoin:
+        given["rejoin"] = True
+    return {name: _plain(value) for name, value in given.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(column): float(number) for column, number in value.items()}
+    # Arrays are no sequences.
+    return [float(number) for number in value] if isinstance(value, Iterable) and not isinstance(value, str) else value

@@ -1,0 +1,211 @@
+"""`lethe add` and `lethe correct`: add nodes and edges to the graph, and correct nodes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from lethe_client import Accepted, Correction, NewNode
+from service.cli.console import Json, read_lines
+from service.cli.requesting import Manner, Reference, SaltsFile, Timeout, Wait, send
+from service.cli.server import Home, Key, Url, connect
+
+Node = Annotated[str | None, typer.Argument(metavar="[NODE]", help="Id of the node.")]
+Row = Annotated[
+    str | None,
+    typer.Option("--features", help="JSON: a list of one number per column, or an object with those that are not 0."),
+]
+LabelOf = Annotated[
+    str | None, typer.Option("--label", help="Its class; for a regression, its targets as a JSON list.")
+]
+
+
+_Features = list[float] | dict[int, float]
+_Label = str | float | list[float]
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of a file for `add`."""
+
+    id: str | None = None
+    features: _Features | None = None
+    label: _Label | None = None
+    rejoin: bool = False
+    #: Ids of neighbours, or pairs of ids.
+    edges: list[str | tuple[str, str]] = []
+
+
+class _CorrectedLine(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of a file for `correct`."""
+
+    id: str
+    features: _Features | None = None
+    label: _Label | None = None
+
+
+class _Growth(NamedTuple):
+    """A node, an edge, or a node with the edges to nodes before it."""
+
+    node: NewNode | None
+    edges: list[tuple[str, str]]
+
+
+def add(
+    node: Node = None,
+    features: Row = None,
+    label: LabelOf = None,
+    edge: Annotated[
+        list[str] | None, typer.Option("--edge", metavar="NODE", help="A neighbour of the node; repeatable.")
+    ] = None,
+    rejoin: Annotated[
+        bool, typer.Option("--rejoin", help="Add it although an earlier request deleted it: the person came back.")
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option(help="File with one JSON object per line, a node or edges; - reads stdin.")
+    ] = None,
+    reference: Reference = None,
+    salts: SaltsFile = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Add nodes and edges to the graph. Nodes with a label are trained on. Requires the scope graph:write.
+
+    A file that is too long for one request is sent in several.
+
+    Examples:
+
+    [bold]./lethe add anna --features '{"3": 1, "17": 0.5}' --edge 12 --edge 57 --wait[/bold]
+
+    [bold]./lethe add --file new.jsonl[/bold]   (one object per line, as below)
+
+    {"id": "anna", "features": {"3": 1}, "label": "2", "edges": ["12"]}
+
+    {"edges": [["12", "57"]]}
+    """
+    lines = [] if file is None else _read(file, _Line)
+    if node is not None:
+        lines.append(_Line(node, _features(features), _label(label), rejoin, list(edge or [])))
+    elif features is not None or label is not None or edge or rejoin:
+        raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
+    items = _in_order(lines)
+    if not items:
+        raise typer.BadParameter("Give a node, or --file.", param_hint="NODE")
+    with connect(url, key, home) as client:
+
+        def request(part: Sequence[_Growth]) -> Accepted:
+            nodes = [each.node for each in part if each.node is not None]
+            return client.add(nodes, edges=[pair for each in part for pair in each.edges], reference=reference)
+
+        send(client, items, request, Manner(salts, wait, timeout, as_json))
+
+
+def correct(
+    node: Node = None,
+    features: Row = None,
+    label: LabelOf = None,
+    file: Annotated[Path | None, typer.Option(help="File with one JSON object per line; - reads stdin.")] = None,
+    reference: Reference = None,
+    salts: SaltsFile = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Replace the features, the label or both of nodes. The old ones are erased. Requires the scope graph:write.
+
+    A file that is too long for one request is sent in several.
+
+    Examples:
+
+    [bold]./lethe correct 12 --label 3 --wait[/bold]
+
+    [bold]./lethe correct --file corrected.jsonl[/bold]   (one object per line, as below)
+
+    {"id": "12", "features": {"3": 1}, "label": "2"}
+    """
+    lines = [] if file is None else _read(file, _CorrectedLine)
+    if node is not None:
+        lines.append(_CorrectedLine(node, _features(features), _label(label)))
+    elif features is not None or label is not None:
+        raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
+    if not lines:
+        raise typer.BadParameter("Give a node, or --file.", param_hint="NODE")
+    if empty := [each.id for each in lines if each.features is None and each.label is None]:
+        raise typer.BadParameter(f"{empty[0]!r} has neither features nor a label.", param_hint="--features")
+    items = [Correction(each.id, each.features, each.label) for each in lines]
+    with connect(url, key, home) as client:
+        send(
+            client, items, lambda part: client.correct(part, reference=reference), Manner(salts, wait, timeout, as_json)
+        )
+
+
+def _in_order(lines: Sequence[_Line]) -> list[_Growth]:
+    """Return the nodes of `lines`, each with its edges to nodes before it and to nodes of the graph, then other edges.
+
+    So no part of the list has an edge to a node of a later part.
+    """
+    growths: dict[str, _Growth] = {}
+    pairs: dict[tuple[str, str], None] = {}
+    for line in lines:
+        if line.id is not None:
+            if line.features is None:
+                raise typer.BadParameter(f"{line.id!r} has no features; {{}} are all 0.", param_hint="--features")
+            if line.id in growths:
+                raise typer.BadParameter(f"{line.id!r} is given twice. Give it once.", param_hint="--file")
+            growths[line.id] = _Growth(NewNode(line.id, line.features, line.label, line.rejoin), [])
+        for edge in line.edges:
+            pairs[_pair(line, edge)] = None
+    places = {node: place for place, node in enumerate(growths)}
+    free: list[tuple[str, str]] = []
+    for pair in pairs:
+        later = max((end for end in pair if end in places), key=places.__getitem__, default=None)
+        (free if later is None else growths[later].edges).append(pair)
+    return [*growths.values(), *(_Growth(None, [pair]) for pair in free)]
+
+
+def _pair(line: _Line, edge: str | tuple[str, str]) -> tuple[str, str]:
+    if isinstance(edge, str) and line.id is None:
+        raise typer.BadParameter(f"The edge to {edge!r} has one end. Give pairs of ids.", param_hint="--file")
+    first, second = sorted((str(line.id), edge) if isinstance(edge, str) else edge)
+    return first, second
+
+
+def _read(file: Path, kind: type[Any]) -> list[Any]:
+    """Return the objects of a file's lines. Raises BadParameter with the line's number."""
+    found = []
+    for number, line in enumerate(read_lines(file), start=1):
+        try:
+            found.append(msgspec.json.decode(line, type=kind))
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise typer.BadParameter(f"Line {number} does not fit: {error}.", param_hint="--file") from None
+    return found
+
+
+def _features(text: str | None) -> _Features | None:
+    if text is None:
+        return None
+    try:
+        found: _Features = msgspec.json.decode(text, type=_Features)
+        return found
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise typer.BadParameter(
+            f'{error}. Give JSON, such as [0, 1.5] or {{"1": 1.5}}.', param_hint="--features"
+        ) from None
+
+
+def _label(text: str | None) -> _Label | None:
+    """Return a class by its name, or the targets of a regression, which are a JSON list."""
+    if text is None or not text.startswith("["):
+        return text
+    try:
+        return msgspec.json.decode(text, type=list[float])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise typer.BadParameter(f"{error}. Give a list of numbers.", param_hint="--label") from None
