@@ -79,7 +79,7 @@ class TombstoneRepository:
         """
         if not hashes:
             return {}
-        query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.rejoined_by.is_(None))
+        query = select(TombstoneRow.hash, TombstoneRow.request_id)
         query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
         if not with_void:
             query = query.where(TombstoneRow.rejoined_by.is_(None))
