@@ -71,6 +71,8 @@ def unfit_edit(manifest: Manifest, edit: Edit) -> str | None:
         "masks_of_rows": (edit.masks_of_rows, (old,), np.uint8),
         "edges": (edit.edges, (len(edit.edges), 2), np.int64),
     }
+    for each in edit.coefficients or ():
+        arrays["coefficients"] = (each.beta, (each.beta.shape[0], each.rows.size, classes), np.float64)
     real_valued = manifest.regression is not None
     for name, targets, rows in (("targets", edit.targets, new), ("targets_of_rows", edit.targets_of_rows, old)):
         if (targets is not None) != (real_valued and rows > 0):

@@ -63,7 +63,7 @@ def checked(
         features=np.concatenate([features, replaced[in_span[replaced]]]),
         labels=np.concatenate([labels, relabelled[trained[relabelled]]]),
     )
-    joining = _joining(model, exponents, arriving, removal)
+    joining = joining_of(model, exponents, arriving, removal)
     if joining is None and not any(part.size for part in vars(removal).values()):
         raise GraphError("The update is empty.", "Give nodes, edges, features or labels.")
     return removal, joining
@@ -149,9 +149,14 @@ def _leaving_edges(model: HeldModel, edges: ArrayLike, nodes: NDArray[np.int64])
     return pairs
 
 
-def _joining(
+def joining_of(
     model: HeldModel, exponents: NDArray[np.int64] | None, arriving: Arriving, removal: Removal
 ) -> Joining | None:
+    """Return what joins once `removal` has left, or None for nothing.
+
+    Rows of live nodes are not checked. Column j of the model's features was multiplied by 2**exponents[j]. Raises
+    GraphError for edges, features or labels that do not fit.
+    """
     before = model.live_graph.propagator.nodes
     replaced = np.array(sorted(arriving.features), dtype=np.int64)
     features, names = _features(model, exponents, arriving, replaced.tolist())

@@ -35,6 +35,7 @@ class FailurePoint(StrEnum):
     APPLYING = "8 applying"
     APPLIED = "8 applied"  # batches only: status and events
     COEFFICIENTS_WRITTEN = "9 coefficients written"
+    GROWING = "9 growing"  # what was deleted is gone; what joined is only in the version's folder
     ERASED = "9 erased"
     MEASURED = "10 measured"
     COMPLETING = "10 completing"

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
-from projector.graph.graph import Features, Graph
+from projector.graph.graph import NO_LABEL, Features, Graph
 from projector.graph.sparse_parts import from_compressed
 
 #: Bits of a node's masks.
@@ -27,6 +27,16 @@ def _no_masks() -> NDArray[np.uint8]:
 
 def _no_edges() -> NDArray[np.int64]:
     return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class EditedRows:
+    """Span coefficients of some rows of one input."""
+
+    #: (m,) int64; a row of which nothing is known any more has coefficients of zero.
+    rows: NDArray[np.int64]
+    #: (blocks, m, C) float64.
+    beta: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +69,25 @@ class Edit:
     targets_of_rows: NDArray[np.float64] | None = None
     #: Edges that join, each once, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
+    #: The span coefficients that change by joining, of the features and then of the labels that are an input; None if
+    #: those of the version can be rebuilt from its weights.
+    coefficients: "tuple[EditedRows, ...] | None" = None
+
+    @classmethod
+    def unlabelled(cls, nodes: int, rows: NDArray[np.int64], values: NDArray[np.float64] | None) -> "Edit | None":
+        """Return the edit that takes the labels of `rows` (l,) of `nodes` away; None for no row.
+
+        `values` (n, C) are the real-valued targets of a graph that has them.
+        """
+        if not rows.size:
+            return None
+        return cls(
+            first_row=nodes,
+            label_rows=np.sort(rows),
+            labels_of_rows=np.full(rows.size, NO_LABEL),
+            masks_of_rows=np.zeros(rows.size, dtype=np.uint8),
+            targets_of_rows=None if values is None else np.zeros((rows.size, values.shape[1])),
+        )
 
     @property
     def nodes(self) -> int:
@@ -71,6 +100,8 @@ class Edit:
         tensors["id_slots"] = np.diff(self.ids.starts).astype(np.uint32)
         tensors |= {name: getattr(self, name) for name in _ARRAYS}
         tensors |= {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
+        for number, each in enumerate(self.coefficients or ()):
+            tensors |= {f"coefficients.{number}.rows": each.rows, f"coefficients.{number}.beta": each.beta}
         if isinstance(self.features, np.ndarray):
             tensors["features"] = self.features
         elif self.features is not None:
@@ -87,6 +118,7 @@ class Edit:
             arrays |= {name: tensors.get(name) for name in _TARGETS}
             arrays["ids"] = _ids(tensors["id_utf8"], tensors["id_slots"], tensors["id_bytes"])
             arrays["features"] = tensors.get("features")
+            arrays["coefficients"] = _coefficients(tensors)
             if "features.shape" in tensors:
                 indptr, indices, values = (tensors[f"features.{part}"] for part in _CSR)
                 arrays["features"] = from_compressed(indptr, indices, values, tensors["features.shape"].tolist())
@@ -155,6 +187,13 @@ class PendingEdit:
 _ARRAYS = ("labels", "masks", "feature_rows", "label_rows", "labels_of_rows", "masks_of_rows", "edges")
 _TARGETS = ("targets", "targets_of_rows")
 _CSR = ("indptr", "indices", "data")
+
+
+def _coefficients(tensors: dict[str, NDArray[Any]]) -> tuple[EditedRows, ...] | None:
+    found: list[EditedRows] = []
+    while (rows := tensors.get(f"coefficients.{len(found)}.rows")) is not None:
+        found.append(EditedRows(rows, tensors[f"coefficients.{len(found)}.beta"]))
+    return tuple(found) or None
 
 
 def _ids(utf8: NDArray[np.uint8], slots: NDArray[np.uint32], lengths: NDArray[np.uint32]) -> NodeIds:

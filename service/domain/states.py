@@ -132,6 +132,17 @@ GUARANTEES = {
         "without it."
     ),
 }
+#: The same of a request by which something joined.
+GUARANTEES_OF_JOINS = {
+    Guarantee.RETRAINED: (
+        "The weights are those of a model retrained on the graph with what joined, up to the distance that the bound "
+        "states."
+    ),
+    Guarantee.GRAPH_ONLY: (
+        "What joined is in the graph and in every prediction. The weights were trained without it, and are not those "
+        "of a model retrained with it."
+    ),
+}
 #: The same on papers, for readers who have never seen a model.
 IN_PLAIN_WORDS = {
     Guarantee.SPAN: (
@@ -145,6 +156,13 @@ IN_PLAIN_WORDS = {
     Guarantee.GRAPH_ONLY: (
         "The model itself was trained with this data, and may still carry some of what it had learned from it."
     ),
+}
+IN_PLAIN_WORDS_OF_JOINS = {
+    Guarantee.RETRAINED: (
+        "The model then learned from this data. It is now the one that training with this data would have given, up to "
+        "a proven difference."
+    ),
+    Guarantee.GRAPH_ONLY: "The model itself was trained without this data.",
 }
 #: The same for a request whose targets were all deleted already.
 NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."

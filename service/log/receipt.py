@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.figures import RECEIPT
+from service.domain.kinds import RequestKind
 from service.domain.states import (
     GUARANTEES,
+    GUARANTEES_OF_JOINS,
     NOTHING_LEFT,
     NOTHING_LEFT_UNKNOWN,
     EventType,
@@ -79,7 +81,7 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
     meaning = None
     if guarantee:
-        meaning = GUARANTEES[guarantee]
+        meaning = (GUARANTEES_OF_JOINS if RequestKind(last["kind"]).rules.joins else GUARANTEES)[guarantee]
     elif done is EventType.COMPLETED:
         meaning = NOTHING_LEFT if last["already_deleted_by"] else NOTHING_LEFT_UNKNOWN
     return {

@@ -11,7 +11,7 @@ from service.domain.figures import answers
 from service.domain.formats import at_most, day, minute
 from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey, DeletionRequest
-from service.domain.states import IN_PLAIN_WORDS, EventType, Guarantee, RequestStatus
+from service.domain.states import IN_PLAIN_WORDS, IN_PLAIN_WORDS_OF_JOINS, EventType, Guarantee, RequestStatus
 from service.errors import Conflict, Unavailable
 from service.log.canonical import Document, parse_canonical
 from service.log.checkpoints import read, signers_of
@@ -134,10 +134,11 @@ def receipt_paper(receipt: Receipt, settings: Settings) -> Paper:
 
 def sentences(summary: Document, organisation: str | None) -> list[str]:
     """Describe what was requested, what was done and what holds since, for readers who have never seen a model."""
-    what = RequestKind(summary["kind"]).rules.in_plain_words(summary["count"])
+    rules = RequestKind(summary["kind"]).rules
+    what = rules.in_plain_words(summary["count"])
     asked = (
         f"On {day(moment(summary['received_at']))}, {organisation or 'the operator of this service'} was asked to "
-        f"delete {what} from its machine learning model."
+        f"{f'take {what} into' if rules.joins else f'delete {what} from'} its machine learning model."
     )
     return [asked, *_done(summary)]
 
@@ -147,8 +148,11 @@ def _done(summary: Document) -> list[str]:
         return _not_done(summary)
     if summary["applied_at"] is None:
         return ["There was nothing left to do: all of it had already been deleted.", summary["guarantee_in_words"]]
+    joins = RequestKind(summary["kind"]).rules.joins
     left = f"Since {minute(moment(summary['applied_at']))}, no prediction of the model uses this data"
-    if summary["completed_at"] is None:
+    if joins:
+        gone = f"Since {minute(moment(summary['applied_at']))}, the predictions of the model use this data."
+    elif summary["completed_at"] is None:
         gone = f"{left}. It is being erased from the disk; a later copy of this receipt will say when that was done."
     else:
         gone = (
@@ -157,7 +161,7 @@ def _done(summary: Document) -> list[str]:
         )
     if summary["repair"] == RepairStatus.PENDING:
         return [gone, "The model is still being corrected; a later copy of this receipt will state the result."]
-    holds = IN_PLAIN_WORDS[Guarantee(summary["guarantee"])]
+    holds = (IN_PLAIN_WORDS_OF_JOINS if joins else IN_PLAIN_WORDS)[Guarantee(summary["guarantee"])]
     # For weights published with noise, the log holds only a commitment to the bound.
     bound = summary["figures"].get("distance_bound_after_relative")
     if bound is not None and summary["guarantee"] == Guarantee.RETRAINED:

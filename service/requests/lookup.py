@@ -119,6 +119,13 @@ class RequestRepository:
         )
         return [queued_request(row) for row in await self._conn.execute(query)]
 
+    async def received(self, ids: Collection[UUID]) -> dict[UUID, datetime]:
+        """Return when each of these requests was received."""
+        if not ids:
+            return {}
+        query = select(RequestRow.id, RequestRow.received_at).where(RequestRow.id == any_of(ids))
+        return {row.id: row.received_at for row in await self._conn.execute(query)}
+
     async def all_may_know(self, ids: Collection[UUID]) -> bool:
         """Return whether the keys of all these requests may know of deletions."""
         query = select(func.bool_and(ApiKeyRow.scopes.contains([Scope.DELETIONS_READ.value])))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,21 +54,39 @@ class TombstoneRepository:
         )
         names = [*rows.c.keys(), "model"]
         added = insert(TombstoneRow).from_select(names, select(*rows.c, literal(model, Text())))
-        await self._conn.execute(added.on_conflict_do_nothing())
+        # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again.
+        anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
+        valid_again = added.on_conflict_do_update(
+            index_elements=[TombstoneRow.hash], set_=anew, where=TombstoneRow.rejoined_by.is_not(None)
+        )
+        await self._conn.execute(valid_again)
 
-    async def find(self, hashes: Collection[bytes]) -> dict[bytes, UUID | None]:
+    async def lift(self, model: str, hashes: Mapping[UUID, Sequence[bytes]]) -> None:
+        """Make the tombstones with these hashes void, because of the request by which their targets join again."""
+        for request_id, those in hashes.items():
+            await self._conn.execute(
+                update(TombstoneRow)
+                .where(TombstoneRow.model == model, TombstoneRow.hash == any_of(those, LargeBinary()))
+                .where(TombstoneRow.rejoined_by.is_(None))
+                .values(rejoined_by=request_id)
+            )
+
+    async def find(self, hashes: Collection[bytes], *, with_void: bool = False) -> dict[bytes, UUID | None]:
         """Return those `hashes` that are recorded, each with the request that deleted it first.
 
-        None stands for a request that this database, restored from an older backup, lacks.
+        None stands for a request that this database, restored from an older backup, lacks. The tombstones of what
+        joined again are void, and left out unless `with_void`.
         """
         if not hashes:
             return {}
-        query = select(TombstoneRow.hash, TombstoneRow.request_id).where(TombstoneRow.rejoined_by.is_(None))
+        query = select(TombstoneRow.hash, TombstoneRow.request_id)
         query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
+        if not with_void:
+            query = query.where(TombstoneRow.rejoined_by.is_(None))
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
     async def count(self, model: str, part: Part | None = None) -> int:
-        """Return the number of deletions of one part, or of any, in a model."""
+        """Return the number of tombstones of one part, or of any, in a model, void ones included."""
         kinds = DELETIONS if part is None else removing(part)
         query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
         return int(await self._conn.scalar(query) or 0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model_store.base.base import Base
+from model_store.base.edit import Edit, EditedRows
 from model_store.gram_checkpoint import fits
 from model_store.manifest import Manifest
 from model_store.memory import available_bytes, require_memory, serving_needs
@@ -19,6 +20,7 @@ from projector.certified.publication import Publication
 from projector.forgetting.batch import InjectedColumn, InputRows, ModelState, carried_columns
 from projector.forgetting.certificate import Certificate, certifiable
 from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.joining import JoinedRows
 from projector.forgetting.live_graph import LiveGraph, label_gram
 from projector.forgetting.optimum import Coefficients, at_optimum, stacked
 from projector.forgetting.preconditioner import Preconditioner
@@ -71,6 +73,10 @@ class Prepared(Updated):
     #: How to publish it with noise; None to publish it without.
     publication: Publication | None
     snapshot: Snapshot
+    #: Nodes whose labels were removed, or are replaced, (r,).
+    label_rows: NDArray[np.int64]
+    #: What joins, and what it replaces, for the disk; None if nothing does.
+    edit: Edit | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +139,7 @@ class Committed:
         device: torch.device | str,
         *,
         stale_coefficients: bool = False,
+        edited: Sequence[EditedRows] = (),
         gram: Gram | None = None,
         work: Work | None = None,
     ) -> "Committed":
@@ -141,9 +148,10 @@ class Committed:
         `gram` holds the features' factors from a checkpoint of this very version. They are used if they fit the rows;
         otherwise, and for None, the factors are computed from the rows.
 
-        With `stale_coefficients` those in `base` belong to an earlier version. They are rebuilt from the weights, which
-        must be an optimum. Begins a step of `work`, which counts products from then on. Raises DeviceError, before any
-        work, if the device lacks the free memory for this and later batches.
+        With `stale_coefficients` those in `base` belong to an earlier version. They are completed by the rows in
+        `edited`, of features and of labels, or, without any, rebuilt from the weights, which must be an optimum then.
+        Begins a step of `work`, which counts products from then on. Raises DeviceError, before any work, if the device
+        lacks the free memory for this and later batches.
         """
         graph, live, work = base.graph, version.live, work or Work()
         work.begin("Making operators and factors")
@@ -188,7 +196,9 @@ class Committed:
             publication=version.publication,
             _checkpointed=number if kept else None,
         )
-        if stale_coefficients:
+        if stale_coefficients and edited:
+            committed.features, committed.labels = committed.inputs(_completed(committed, edited))
+        elif stale_coefficients:
             objective = committed.objective
             _, coefficients = at_optimum(state, objective, objective.at(stacked(state)))
             committed.features, committed.labels = committed.inputs(coefficients)
@@ -269,22 +279,62 @@ class Committed:
         self.training_rows = TrainingRows.of(self.live_graph)
 
     def forget(self, prepared: Prepared) -> None:
-        """Commit a batch and clear the rows that it removed from memory."""
+        """Commit a batch: clear the rows that it removed from memory, and take over those that joined."""
+        rows, edit = self.features.rows, prepared.edit
         self.live_graph = prepared.live_graph
         self.training_rows = prepared.training_rows
         self.training_rows.forget()
-        self.live_graph.forget(prepared.nodes, prepared.feature_rows)
-        _overwrite(self.features.beta, np.concatenate([prepared.nodes, prepared.feature_rows]))
+        gone = np.concatenate([prepared.nodes, prepared.feature_rows])
+        joined = np.empty(0, dtype=np.int64) if edit is None else edit.feature_rows
+        self.live_graph.forget(prepared.nodes, np.setdiff1d(prepared.feature_rows, joined))
+        if self.live_graph.inputs.features.rows is not rows:
+            # The rows that were replaced are in the old matrix alone.
+            rows.forget(gone)
+        _overwrite(self.features.beta, gone)
         if self.labels is not None:
-            _overwrite(self.labels.beta, prepared.nodes)
+            _overwrite(self.labels.beta, np.concatenate([prepared.nodes, prepared.label_rows]))
         self.node_ids.forget(prepared.nodes)
+        if edit is not None:
+            self._take_over(edit, prepared.joined)
         self.replace(prepared.state, prepared.outcome, prepared.publication)
+
+    def _take_over(self, edit: Edit, joined: Sequence[JoinedRows]) -> None:
+        inputs, nodes = self.live_graph.inputs, edit.nodes
+        given = [self.features] if self.labels is None else [self.features, self.labels]
+        betas = [one.beta for one in given]
+        if joined:
+            betas = [rows.into(beta, nodes) for rows, beta in zip(joined, betas, strict=True)]
+        found = [InputRows(each.rows, beta) for each, beta in zip(inputs, betas, strict=True)]
+        self.features, self.labels = found[0], found[1] if self.labels is not None else None
+        if len(edit.ids):
+            self.node_ids = self.node_ids.followed_by(edit.ids)
+            self.public = np.concatenate([self.public, np.zeros(len(edit.ids), dtype=np.bool_)])
+        if edit.features is not None and self.injected:
+            columns = [each.column for each in self.injected]
+            self.injected = [
+                replace(old, carriers=np.union1d(old.carriers[~np.isin(old.carriers, edit.feature_rows)], new))
+                for old, new in zip(
+                    self.injected,
+                    (edit.feature_rows[each.carriers] for each in carried_columns(edit.features, columns)),
+                    strict=True,
+                )
+            ]
 
     def replace(self, state: ModelState, outcome: RepairOutcome, publication: Publication | None) -> None:
         """Commit `state`, on the unchanged graph."""
         self.state, self.publication = state, publication
         self._certificate = outcome.after
         self.features, self.labels = self.inputs(outcome.coefficients)
+
+
+def _completed(committed: Committed, edited: Sequence[EditedRows]) -> Coefficients:
+    """Return the coefficients of an earlier version as those of the committed one, which are `edited`."""
+    coefficients, state = committed.coefficients(), committed.state
+    betas = (coefficients.beta, coefficients.label_beta)
+    for beta, span, rows in zip(betas, state.spans, edited, strict=False):
+        beta[:, ~span.in_span] = 0.0
+        beta[:, rows.rows] = rows.beta
+    return coefficients
 
 
 def _overwrite(beta: torch.Tensor, rows: NDArray[np.int64]) -> None:

@@ -41,12 +41,14 @@ class DeletedParts:
     feature_rows: NDArray[np.int64]
     #: Edges between present nodes, (l, 2) int64.
     edges: NDArray[np.int64]
+    #: Present nodes that are trained on although their labels were withdrawn, (r,) int64.
+    labels: NDArray[np.int64]
 
     @classmethod
     def nothing(cls) -> "DeletedParts":
         """Return the parts of a graph without deletions."""
         none = np.empty(0, dtype=np.int64)
-        return cls(none, none, none.reshape(0, 2))
+        return cls(none, none, none.reshape(0, 2), none)
 
     def and_also(self, other: "DeletedParts") -> "DeletedParts":
         """Return the union; both must be disjoint."""
@@ -54,27 +56,32 @@ class DeletedParts:
             np.concatenate([self.nodes, other.nodes]),
             np.concatenate([self.feature_rows, other.feature_rows]),
             np.concatenate([self.edges, other.edges]),
+            np.concatenate([self.labels, other.labels]),
         )
 
-    def within(self, live: NDArray[np.bool_], featured: NDArray[np.bool_]) -> "DeletedParts":
-        """Return the parts that a version with these `live` and `featured` nodes, each (n,), still contains."""
+    def within(
+        self, live: NDArray[np.bool_], featured: NDArray[np.bool_], trained: NDArray[np.bool_]
+    ) -> "DeletedParts":
+        """Return the parts that a version with these `live`, `featured` and `trained` nodes, each (n,), contains."""
         return DeletedParts(
             nodes=self.nodes[live[self.nodes]],
             feature_rows=self.feature_rows[(live & featured)[self.feature_rows]],
             edges=self.edges[np.all(live[self.edges], axis=1)],
+            labels=self.labels[(live & trained)[self.labels]],
         )
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Number of nodes, of nodes with deleted features, and of edges."""
-        return self.nodes.size, self.feature_rows.size, len(self.edges)
+    def counts(self) -> tuple[int, int, int, int]:
+        """Number of nodes, of nodes with deleted features, of edges, and of nodes with withdrawn labels."""
+        return self.nodes.size, self.feature_rows.size, len(self.edges), self.labels.size
 
     def __bool__(self) -> bool:
         return any(self.counts)
 
     def __str__(self) -> str:
         """Format the counts, such as "2 nodes and 1 edge"."""
-        counts = zip(("node", "node whose features were deleted", "edge"), self.counts, strict=True)
+        parts = ("node", "node whose features were deleted", "edge", "node whose label was withdrawn")
+        counts = zip(parts, self.counts, strict=True)
         return " and ".join(f"{count} {_plural(what, count)}" for what, count in counts if count)
 
     def removals(self) -> list[Removal]:
@@ -86,6 +93,8 @@ class DeletedParts:
             removals.append(Removal(features=self.feature_rows))
         if self.edges.size:
             removals.append(Removal(edges=self.edges))
+        if self.labels.size:
+            removals.append(Removal(labels=self.labels))
         return removals
 
 
@@ -130,7 +139,9 @@ async def find_deleted_parts(
     nodes = await find(Part.NODES, _pages(np.flatnonzero(present)), int(present.sum()))
     present[nodes] = False
     features = await find(Part.FEATURES, _pages(np.flatnonzero(present)), int(present.sum()))
-    return DeletedParts(nodes, features, await find(Part.EDGES, _edges(graph, present), graph.edges))
+    trained = np.flatnonzero(present & graph.train_mask)
+    labels = await find(Part.LABELS, _pages(trained), trained.size)
+    return DeletedParts(nodes, features, await find(Part.EDGES, _edges(graph, present), graph.edges), labels)
 
 
 def _pages(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -180,7 +191,7 @@ async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring)
             "trained model may then contain what they name.",
         )
     async with transaction(engine) as connection:
-        known = await TombstoneRepository(connection).find(kept.hashes)
+        known = await TombstoneRepository(connection).find(kept.hashes, with_void=True)
     unknown = [one for one in kept.tombstones if one.hash not in known]
     return [Tombstone(_BY_CODE[one.code], one.hash, numbers[one.key], None) for one in unknown]
 

@@ -28,7 +28,7 @@ from service.access.keyring import Keyring
 from service.db.engine import Connection, Engine
 from service.db.transactions import CommitUnanswered, fenced_transaction, transaction
 from service.domain.records import Pointer
-from service.domain.states import Cause, EventType
+from service.domain.states import Cause, EventType, RepairPolicy
 from service.domain.versions import ModelImport, Version
 from service.errors import LeaseLost, Unavailable
 from service.failure_points import FailurePoint
@@ -248,6 +248,11 @@ class Importer:
         if deleted_parts and not wanted.exclude_deleted:
             raise refuse_deleted(deleted_parts)
         public = int(base.public[np.concatenate([deleted_parts.nodes, deleted_parts.feature_rows])].sum())
+        if deleted_parts.labels.size and self._context.placement.policy is RepairPolicy.NEVER:
+            raise ImportRefused(
+                f"The model was trained on {deleted_parts.labels.size} labels that were withdrawn from training.",
+                "Train it without them, or serve it with --repair always, which retrains it.",
+            )
         if store.manifest.spec.mlp_width and public:
             raise ImportRefused(
                 f"{public} of the deleted nodes are declared public, and the model's MLP was trained on them.",

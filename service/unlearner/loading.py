@@ -119,6 +119,7 @@ class Loader:
         self._team.begin(Task(ref.folder, pointer.digest, without.tolist()))
         base = replace(base, graph=base.graph.without_edges(without))
         gram = self._checkpoint(ref, pointer)
+        edit = self.store.edit(ref)
         resident = Resident.load(
             self.store.manifest,
             base,
@@ -126,6 +127,7 @@ class Loader:
             pointer.version,
             self._context.placement,
             stale_coefficients=self.store.stale_coefficients(ref),
+            edited=() if edit is None or edit.coefficients is None else edit.coefficients,
             gram=gram,
             work=self._context.work,
         )

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.base.edit import Edit
 from model_store.base.erasure import Erasure
 from model_store.manifest import Manifest
 from model_store.versions import VersionRef, VersionState
@@ -43,11 +44,14 @@ class NewVersion:
     #: Whether its span coefficients belong to its own weights and are not on the disk yet.
     rebuilt: bool
     requests: int = 0
-    #: Numbers of deleted nodes, of nodes that lost only their features, and of edges deleted by themselves.
-    deleted: tuple[int, int, int] = (0, 0, 0)
+    #: Numbers of deleted nodes, of nodes that lost only their features, of edges deleted by themselves, and of nodes
+    #: that lost only their labels.
+    deleted: tuple[int, int, int, int] = (0, 0, 0, 0)
     #: The deleted edges, (k, 2), that are still in the graph on the disk.
     deleted_edges: NDArray[np.int64] = field(default_factory=lambda: NO_EDGES)
     directions_removed: int = 0
+    #: What joins the graph and what it replaces on the disk; None if nothing does.
+    edit: Edit | None = None
     #: How it is published with noise; None without.
     publication: Publication | None
     #: Its predictions, for readers.
@@ -97,9 +101,11 @@ class ToErase:
 
     def erasure(self, committed: VersionState) -> Erasure:
         """Return what to erase so that the disk holds only the data of `committed`."""
+        # Nodes that joined since are not on the disk yet, and are live.
+        live, featured = committed.live[: self._nodes.size], committed.featured[: self._nodes.size]
         return Erasure(
-            nodes=np.flatnonzero(self._nodes & ~committed.live),
-            feature_rows=np.flatnonzero(self._features & committed.live & ~committed.featured),
+            nodes=np.flatnonzero(self._nodes & ~live),
+            feature_rows=np.flatnonzero(self._features & live & ~featured),
             edges=self._edges,
         )
 
@@ -132,12 +138,12 @@ class Stopwatch:
         self.durations_ms[step] = round(max(0.0, self.durations_ms[step] - milliseconds), 3)
 
 
-def model_facts(manifest: Manifest) -> ModelFacts:
-    """Return the facts that stay the same between imports."""
+def model_facts(manifest: Manifest, nodes: int) -> ModelFacts:
+    """Return the facts that stay the same between imports, of a graph of `nodes` rows."""
     spec = manifest.spec
     return ModelFacts(
         name=manifest.name,
-        nodes=manifest.nodes,
+        nodes=nodes,
         features=manifest.features,
         classes=manifest.classes,
         hops=spec.hops,
@@ -153,7 +159,15 @@ def model_facts(manifest: Manifest) -> ModelFacts:
 
 def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
     """Return the facts shared by all versions of a model."""
-    return PublishedModel(model_facts(manifest), manifest.canaries, committed.node_ids, committed.public)
+    facts = model_facts(manifest, len(committed.node_ids))
+    return PublishedModel(facts, manifest.canaries, committed.node_ids, committed.public)
+
+
+def grown_model(manifest: Manifest, committed: Committed, nodes: NDArray[np.int64], edit: Edit) -> PublishedModel:
+    """Return the same of the next version, without `nodes` (m,) and with `edit`."""
+    node_ids = committed.node_ids.without(nodes).followed_by(edit.ids)
+    public = np.concatenate([committed.public, np.zeros(len(edit.ids), dtype=np.bool_)])
+    return PublishedModel(model_facts(manifest, len(node_ids)), manifest.canaries, node_ids, public)
 
 
 def committed_facts(committed: Committed, ledger: PrivacyLedger) -> VersionFacts:

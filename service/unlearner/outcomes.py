@@ -27,11 +27,12 @@ _SAME = 1e-12
 _NOTICEABLE = 0.01
 
 
-def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named: int, deleted: int) -> str:
-    """Explain what a batch did for a request of `kind` with `named` nodes or edges, `deleted` of them its own.
+def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, norms: RequestNorms, *, named: int) -> str:
+    """Explain what a batch did for a request of `kind` with `named` nodes or edges, and `norms` of its own.
 
     `manifest` is that of the model.
     """
+    deleted, joined = norms.deleted, norms.joined or 0
     sentences = [_projection(record)] if kind.rules.changes_span else []
     sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
     if record.factor_age_s:
@@ -40,7 +41,11 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, *, named
             f"for up to {record.factor_age_s:g} s after it. It is never written to disk and does not influence what "
             "the weights converge to."
         )
-    if deleted < named:
+    if kind.rules.joins and joined < named:
+        sentences.append(
+            f"{named - joined} of the {named} nodes and edges did not join, because of an earlier deletion."
+        )
+    if not kind.rules.joins and deleted < named:
         rest = named - deleted
         were = "was" if rest == 1 else "were"
         sentences.append(f"{rest} of the {named} {kind.rules.noun(named)} that the request names {were} already gone.")
@@ -52,6 +57,11 @@ def nothing_left(kind: RequestKind, *, named: int, with_node: int, by: Sequence[
 
     Empty `by`: the database, restored from an older backup, lacks those requests.
     """
+    if kind.rules.joins:
+        whose = f": {', '.join(map(str, by))}" if by else ""
+        return (
+            f"Nothing joined: the {kind.rules.noun(named)} that this request names had been deleted on request{whose}."
+        )
     noun = kind.rules.noun(named)
     along = ""
     if with_node:
@@ -134,15 +144,19 @@ def _converged(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> st
             "training had stopped early and no repair had reached the optimum yet."
         )
     share = "did the rest" if kind.rules.changes_span and record.directions_removed else "did the forgetting"
+    if kind.rules.joins:
+        share = "learned from what joined"
     return f"The repair{later} {share}: it {moved}"
 
 
 def _unrepaired(record: BatchRecord, kind: RequestKind) -> str:
     """A clause on weights that differ from those of retraining."""
     so_far = " so far" if record.repair is RepairStatus.PENDING else ""
-    graph_only = (
-        "" if kind.rules.changes_span else f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
-    )
+    graph_only = ""
+    if kind.rules.joins:
+        graph_only = f"what joined is in the graph and not learned{' yet' if so_far else ''}, and "
+    elif not kind.rules.changes_span:
+        graph_only = f"only the graph has forgotten the {kind.rules.noun(2)}{so_far}, and "
     away = ""
     if record.distance_bound_after is not None and record.commitment_salt is None:
         away = f", but at most {_distance(record)} away from them"
@@ -174,7 +188,7 @@ def applied(record: BatchRecord, norms: RequestNorms, request: QueuedRequest, ma
         request_id=request.id,
         guarantee=guarantee(record.repair, request.kind),
         repair=record.repair,
-        explanation=explain(record, request.kind, manifest, named=request.count, deleted=norms.deleted),
+        explanation=explain(record, request.kind, manifest, norms, named=request.count),
         content=AuditFigures(request.kind, RequestAudit(record, norms)),
     )
 
@@ -190,7 +204,7 @@ def repair_given_up(pending: Pending, status: RepairStatus, reason: str, manifes
 
 
 def _ended(pending: Pending, batch: BatchRecord, manifest: Manifest, reason: str = "") -> RepairEnd:
-    words = explain(batch, pending.kind, manifest, named=pending.count, deleted=pending.norms.deleted)
+    words = explain(batch, pending.kind, manifest, pending.norms, named=pending.count)
     return RepairEnd(
         request_id=pending.request_id,
         batch=batch,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
@@ -16,8 +16,9 @@ from projector.errors import DeviceError, WorkersLost
 from projector.graph.graph import NO_LABEL
 from service.access.request_keys import decrypt_targets
 from service.db.transactions import fenced_transaction, transaction
-from service.domain.kinds import ends_of
+from service.domain.kinds import Part, RequestKind, ends_of
 from service.domain.records import QueuedRequest
+from service.domain.states import RepairPolicy
 from service.domain.versions import Version
 from service.errors import Conflict, Unavailable
 from service.log.leaves import AlreadyDeleted
@@ -26,19 +27,13 @@ from service.requests.lookup import RequestRepository
 from service.requests.moves import SEND_ANEW, RequestMoves
 from service.requests.tombstones import TombstoneLookup
 from service.unlearner.batch_steps import BatchPreparation, BatchSteps
+from service.unlearner.claims import Change, CommittedGraph, DecryptedRequest, Known
 from service.unlearner.context import Context
+from service.unlearner.joining_batch import misfits
 from service.unlearner.new_version import Stopwatch
 from service.unlearner.outcomes import nothing_left
 from service.unlearner.placement import NotPublishable
-from service.unlearner.resolve import (
-    CommittedGraph,
-    DecryptedRequest,
-    Deletion,
-    Resolution,
-    absent,
-    refused_for_public,
-    resolve,
-)
+from service.unlearner.resolve import Resolution, absent, refused_for_public, resolve
 from service.unlearner.version_writer import VersionWriter
 
 _UNREADABLE = (
@@ -46,6 +41,10 @@ _UNREADABLE = (
     f"the request. If the key is lost: {SEND_ANEW}"
 )
 _UNKNOWN = "{} of the nodes or edges in this request are not in the model."
+_NEVER = (
+    "Withdrawing a label needs the repair, and this model is served with --repair never. Nothing in this request was "
+    "done."
+)
 #: Maximum time that requests with nothing to delete hold up the others (seconds).
 _LONGEST_WAIT_S = 30.0
 #: Consecutive requests that each cannot be computed alone, after which the rest of a batch is deferred.
@@ -54,11 +53,11 @@ _MOST_UNCOMPUTED = 4
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Result of an attempt to apply deletions as one batch."""
+    """Result of an attempt to apply changes as one batch."""
 
     committed: tuple[Version, BatchSteps] | None = None
     #: The parts of it to apply instead.
-    instead: Sequence[Sequence[Deletion]] = ()
+    instead: Sequence[Sequence[Change]] = ()
     #: Whether the single deletion could not be computed, through no fault of the request.
     is_uncomputed: bool = False
 
@@ -76,7 +75,7 @@ class Processor:
         self._log = structlog.get_logger(__name__)
 
     async def process(self, batch: Sequence[QueuedRequest]) -> frozenset[UUID]:
-        """Process `batch` to its end; return the requests that need its deletions before they can be completed.
+        """Process `batch` to its end; return the requests that need its changes before they can be completed.
 
         Requests that the device cannot compute stay queued. Raises Unavailable for them once the others are done.
         """
@@ -95,13 +94,14 @@ class Processor:
             trained=committed.live_graph.targets != NO_LABEL,
             edges=committed.live_graph.propagator.edges,
         )
-        missing = absent(claimed, present)
-        # None instead of a request stands for one that the database lacks.
-        deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
-        resolution = resolve(claimed, present, deleted_by)
+        resolution = resolve(claimed, present, await self._known(claimed, present))
         unknown = {request: _UNKNOWN.format(count) for request, count in resolution.unknown.items()}
-        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown)
-        is_all = await self._apply(resolution.deletions)
+        unfit = await self._context.run(lambda: self._unfit(resolution.changes))
+        await self._fail(refused | dict.fromkeys(unreadable, _UNREADABLE) | unknown | dict(resolution.unfit) | unfit)
+        resolution = replace(
+            resolution, changes=tuple(each for each in resolution.changes if each.claimed.request.id not in unfit)
+        )
+        is_all = await self._apply(resolution.changes)
         await self._complete_gone(resolution)
         if not is_all:
             # No details, since everybody can read this; the log has them.
@@ -112,6 +112,29 @@ class Processor:
             )
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
         return self._deferred
+
+    async def _known(self, claimed: Sequence[DecryptedRequest], present: CommittedGraph) -> Known:
+        """Return what the database knows of what `claimed` names and the graph does not have."""
+        missing = absent(claimed, present)
+        # None instead of a request stands for one that the database lacks.
+        deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
+        gone = deleted_by[Part.NODES]
+        nodes = [node for node in missing[Part.NODES] if isinstance(node, str)]
+        _, queued = await self._tombstones.states([node for node in nodes if node not in gone])
+        adding = {node for each in claimed if each.joins for node in each.targets.nodes}
+        by = {request for node, request in gone.items() if node in adding and request is not None}
+        async with transaction(self._context.engine) as connection:
+            received = await RequestRepository(connection).received(by)
+        return Known(deleted_by, queued, received)
+
+    def _unfit(self, changes: Sequence[Change]) -> dict[UUID, str]:
+        """Return the requests whose content does not fit the model or its repair policy, with the reason."""
+        resident, manifest = self._writer.resident, self._writer.manifest
+        unfit = {change.claimed.request.id: reason for change, reason in misfits(changes, resident.committed, manifest)}
+        if self._context.placement.policy is RepairPolicy.NEVER:
+            withdrawn = [each.claimed.request for each in changes if each.claimed.request.kind is RequestKind.LABEL]
+            unfit |= {request.id: _NEVER for request in withdrawn}
+        return unfit
 
     async def _take(self, batch: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """Return the requests of `batch` that were not cancelled; from now on they cannot be.
@@ -134,13 +157,13 @@ class Processor:
     async def _complete_gone(self, resolution: Resolution) -> None:
         """Complete the requests that have nothing to delete, with the batch that took them.
 
-        In a batch without deletions, wait for the usual duration of a batch if any key may only write. Such a key can
+        In a batch without changes, wait for the usual duration of a batch if any key may only write. Such a key can
         repeat a request and read when it completed, which would reveal whether a node still existed.
         """
         if not resolution.already_deleted:
             return
         without_work = [each.request.id for each, _ in resolution.already_deleted]
-        if not resolution.deletions and not self._deferred.issuperset(without_work):
+        if not resolution.changes and not self._deferred.issuperset(without_work):
             await self._wait_as_a_batch(without_work)
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             requests = RequestMoves(connection)
@@ -170,14 +193,14 @@ class Processor:
         except Conflict as conflict:
             self._log.info("request.ended_meanwhile", reason=conflict.title)
 
-    async def _apply(self, deletions: Sequence[Deletion]) -> bool:
-        """Apply the deletions as one batch; halve a batch that fails until the failing request is alone.
+    async def _apply(self, changes: Sequence[Change]) -> bool:
+        """Apply the changes as one batch; halve a batch that fails until the failing request is alone.
 
         Returns whether all were computed. A request that cannot be computed, through no fault of its own, stops no
         other. The rest continues in random order, because every retry starts in the same order. After several such
         requests in a row, the rest is left for later.
         """
-        parts, is_all, in_a_row = [deletions], True, 0
+        parts, is_all, in_a_row = [changes], True, 0
         while parts and in_a_row < _MOST_UNCOMPUTED:
             part = parts.pop(0)
             if not part:
@@ -191,41 +214,41 @@ class Processor:
             elif len(attempt.instead) < 2:
                 in_a_row = 0
             if attempt.committed is not None:
-                # All deletions have left this process's memory; the beat clears them from the other workers.
+                # All changes have left this process's memory; the beat clears them from the other workers.
                 await self._context.run(self._writer.resident.committed.live_graph.workers.beat)
                 # Once committed, it must be finished: retry until done.
                 await self._context.retry(partial(self._writer.finish, *attempt.committed, watch))
         return is_all
 
-    async def _commit(self, deletions: Sequence[Deletion], watch: Stopwatch) -> _Attempt:
-        """Commit the deletions as a batch, or return the parts to try instead.
+    async def _commit(self, changes: Sequence[Change], watch: Stopwatch) -> _Attempt:
+        """Commit the changes as a batch, or return the parts to try instead.
 
         Everything computed with the removed rows, and any error with its frames, is freed on return.
         """
         try:
-            new, steps = await self._batches.prepare(deletions, watch)
+            new, steps = await self._batches.prepare(changes, watch)
         except (WorkersLost, NotPublishable):
             # Not the requests' fault: they are retried with the workers present then.
             raise
         except Exception as error:
-            self._log.exception("batch.failed", requests=len(deletions))
+            self._log.exception("batch.failed", requests=len(changes))
             if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
                 # This device can no longer compute anything.
                 raise
-            if len(deletions) > 1:
-                half = len(deletions) // 2
-                return _Attempt(instead=(deletions[:half], deletions[half:]))
+            if len(changes) > 1:
+                half = len(changes) // 2
+                return _Attempt(instead=(changes[:half], changes[half:]))
             if is_out_of_memory(error) or isinstance(error, DeviceError | OSError):
                 # The device or the disk for temporary files is at fault, not the request: it is retried.
                 return _Attempt(is_uncomputed=True)
             failure = f"The update of the model failed ({type(error).__name__})."
-            await self._fail({deletions[0].claimed.request.id: failure})
+            await self._fail({changes[0].claimed.request.id: failure})
             return _Attempt()
         version = await self._writer.write(new, steps, watch)
         try:
             await self._writer.commit(version, new, steps, watch)
         except RequestsWithdrawn as withdrawn:
-            left = [each for each in deletions if each.claimed.request.id not in withdrawn.ids]
+            left = [each for each in changes if each.claimed.request.id not in withdrawn.ids]
             return _Attempt(instead=(left,))
         return _Attempt((version, steps))
 

@@ -35,6 +35,7 @@ from service.unlearner.agreement import check_agreement, steps_of_cause
 from service.unlearner.causes import ImportRepository, RecoveryRepository
 from service.unlearner.context import Context
 from service.unlearner.deleted_parts import DeletedParts, find_deleted_parts, only_in_store, reconcile, unreadable
+from service.unlearner.joining_batch import JoiningBatch
 from service.unlearner.lease_keeper import LeaseKeeper, pointer_to
 from service.unlearner.new_version import CauseSteps, NewVersion, Stopwatch, published_model
 from service.unlearner.resident import Resident
@@ -149,7 +150,7 @@ class Recoverer:
         )
         current = self._store.current()
         state = await context.run(lambda: self._store.read_version(current))
-        remaining = deleted_parts.within(state.live, state.featured)
+        remaining = deleted_parts.within(state.live, state.featured, base.graph.train_mask)
         agreed = self._store.live_edges(current) == _edges_between(base.graph.adjacency, state)
         if agreed and not remaining and not own and not await self._lost_in_batch(lost) and await self._agree():
             failed = await self._fail(lost)
@@ -244,23 +245,33 @@ class Recoverer:
         self, remaining: DeletedParts, state: VersionState, current: VersionRef, number: int
     ) -> tuple[Resident, NewVersion]:
         """Return the store's model on the device, without the remaining deletions, as version `number`."""
-        stale = self._store.stale_coefficients(current)
+        store, fencing = self._store, self._keeper.lease.fencing
+        stale, edit = store.stale_coefficients(current), store.edit(current)
         resident = Resident.load(
-            self._store.manifest,
-            self._store.load_base(self._context.work),
+            store.manifest,
+            store.load_base(self._context.work),
             state,
             current.version,
             self._context.placement,
             stale_coefficients=stale,
+            edited=() if edit is None or edit.coefficients is None else edit.coefficients,
             work=self._context.work,
         )
+        if store.is_ungrown(current):
+            # The next version has no record of what joined in this one.
+            coefficients = resident.committed.coefficients()
+            store.write_beta(coefficients.beta, coefficients.label_beta, version=current.version, fencing=fencing)
+            store.grow(current, fencing=fencing, work=self._context.work)
+            stale = False
+        edit = None
         outcome, removed = RepairOutcome(RepairStatus.NONE, None, None), 0
         if remaining:
             self._context.work.begin("Deleting again, and repairing")
-            prepared = resident.prepare(remaining.removals(), budget_s=math.inf)
+            joins = JoiningBatch.without_labels(resident.committed, remaining.labels)
+            prepared = resident.prepare(remaining.removals(), joins, budget_s=math.inf)
             # Nobody reads it yet, so it becomes the state on the device immediately.
             resident.commit(prepared)
-            outcome, removed = prepared.outcome, prepared.projection.directions_removed
+            outcome, removed, edit = prepared.outcome, prepared.projection.directions_removed, prepared.edit
         if not resident.is_near_enough:
             resident.begin_repair()
             repaired = resident.advance_repair(math.inf)
@@ -272,8 +283,9 @@ class Recoverer:
             state=resident.committed.state,
             edges=resident.committed.live_graph.edges,
             outcome=outcome,
-            rebuilt=stale or outcome.coefficients is not None,
+            rebuilt=stale or outcome.coefficients is not None or edit is not None,
             deleted=remaining.counts,
+            edit=edit,
             directions_removed=removed,
             publication=resident.committed.publication,
             snapshot=snapshot,

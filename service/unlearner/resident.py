@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from model_store.base.base import Base
+from model_store.base.edit import EditedRows
 from model_store.manifest import Manifest
 from model_store.versions import VersionState
 from model_store.work import Work
@@ -27,6 +29,7 @@ from projector.solvers.preconditioners import Inverse, preconditioner_steps
 from service.domain.snapshot import Snapshot
 from service.domain.states import RepairPolicy
 from service.unlearner.committed import Committed, Prepared, PreparedRepair, finite, snapshot_of
+from service.unlearner.joining_batch import JoiningBatch
 from service.unlearner.placement import NotPublishable, Placement, require_repairable
 
 
@@ -135,6 +138,7 @@ class Resident:
         placement: Placement,
         *,
         stale_coefficients: bool = False,
+        edited: Sequence[EditedRows] = (),
         gram: Gram | None = None,
         work: Work | None = None,
     ) -> "Resident":
@@ -152,13 +156,21 @@ class Resident:
             number,
             placement.device,
             stale_coefficients=stale_coefficients,
+            edited=edited,
             gram=gram,
             work=work,
         )
         return cls(committed, placement)
 
-    def prepare(self, removals: Sequence[Removal], *, budget_s: float = math.inf, is_shown: bool = True) -> Prepared:
-        """Compute all removals together, beside the committed state, and repair for at most `budget_s` seconds.
+    def prepare(
+        self,
+        removals: Sequence[Removal],
+        joins: JoiningBatch | None = None,
+        *,
+        budget_s: float = math.inf,
+        is_shown: bool = True,
+    ) -> Prepared:
+        """Compute all removals, then what joins, beside the committed state; repair for at most `budget_s` seconds.
 
         Unless `is_shown`, the result stays hidden until `renumber` shows it, and no promise applies here. Raises
         NotFinite if the result is not finite, and NotPublishable.
@@ -171,7 +183,8 @@ class Resident:
                 factor_age_s=placement.factor_age_s,
                 tolerance=placement.repair_tolerance,
             )
-        forgotten = update(self._reached(), removals, plan)
+        joins = joins or JoiningBatch.nothing(self.committed)
+        forgotten = update(self._reached(), removals, plan, joins.joining)
         # The record compares with the committed weights, even if the batch continues from a repair.
         projection = forgotten.projection.with_weights_of(forgotten.state, self.committed.state)
         forgotten = replace(forgotten, projection=projection)
@@ -180,7 +193,9 @@ class Resident:
             publication, snapshot = self._published(state, live_graph, forgotten.outcome.after, logits)
         else:
             publication, snapshot = None, finite(state, snapshot_of(state, live_graph, logits))
-        return Prepared(**vars(forgotten), publication=publication, snapshot=snapshot)
+        label_rows = np.concatenate([removal.labels for removal in removals])
+        edit = joins.edit(self.committed, forgotten, label_rows)
+        return Prepared(**vars(forgotten), publication=publication, snapshot=snapshot, label_rows=label_rows, edit=edit)
 
     def commit(self, prepared: Prepared) -> None:
         """Commit `prepared`; clear the removed rows, and everything computed from them, from memory."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from model_store.base.base import Base
+from model_store.base.edit import Edit
 from model_store.store import Store
 from model_store.versions import VersionRef
 from model_store.work import Work
@@ -12,10 +13,12 @@ from projector.forgetting.coefficients import span_residual
 from projector.forgetting.repair import RepairOutcome
 from projector.forgetting.status import RepairStatus
 from projector.forgetting.update import NotFinite
+from projector.graph.graph import NO_LABEL
 from service.domain.records import Pointer
 from service.domain.versions import Version
 from service.errors import LetheError
 from service.unlearner.deleted_parts import DeletedParts
+from service.unlearner.joining_batch import JoiningBatch
 from service.unlearner.measurement import stored_span_residual
 from service.unlearner.new_version import NewVersion, published_model
 from service.unlearner.placement import NotPublishable, Placement
@@ -75,11 +78,13 @@ class Staged:
     def exclude(self, deleted_parts: DeletedParts) -> None:
         """Remove tombstoned data that is still present; under the policy `always` this starts a repair."""
         state, present = self.resident.committed.state, self.resident.committed.live_graph.propagator.edges
-        new = deleted_parts.within(state.live, state.features.in_span)
+        trained = self.resident.committed.live_graph.targets != NO_LABEL
+        new = deleted_parts.within(state.live, state.features.in_span, trained)
         new = replace(new, edges=new.edges[present.contain(new.edges)])
         if not new:
             return
-        prepared = self.resident.prepare(new.removals(), budget_s=0.0, is_shown=False)
+        joins = JoiningBatch.without_labels(self.resident.committed, new.labels)
+        prepared = self.resident.prepare(new.removals(), joins, budget_s=0.0, is_shown=False)
         self.resident.commit(prepared)
         self._excluded = self._excluded.and_also(new)
         self._directions_removed += prepared.projection.directions_removed
@@ -119,6 +124,7 @@ class Staged:
             outcome=_together(self._outcomes),
             rebuilt=self._is_rebuilt,
             deleted=self._excluded.counts,
+            edit=Edit.unlabelled(len(self.base.graph.labels), self._excluded.labels, self.base.graph.values),
             directions_removed=self._directions_removed,
             publication=resident.committed.publication,
             snapshot=predictions,

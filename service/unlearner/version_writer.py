@@ -73,7 +73,7 @@ class VersionWriter:
         self._store = store
         self._pointer = pointer
         self._made_from = made_from
-        self._to_erase = ToErase(store.manifest.nodes, unerased_edges)
+        self._to_erase = ToErase(store.nodes, unerased_edges)
         self._log = structlog.get_logger(__name__)
         #: The model on the device.
         self.resident = resident
@@ -169,7 +169,6 @@ class VersionWriter:
         self._context.publisher.erase(self._ref, erasure.nodes, erasure.edges)
         self._context.publisher.remove_older(self._ref)
         self._store.erase(erasure, fencing=fencing, keep=self._ref)
-        self._to_erase.erased(committed)
         return committed
 
     def keep_tombstones(self, tombstones: Sequence[RecordedTombstone]) -> None:
@@ -205,10 +204,12 @@ class VersionWriter:
                 version_state(new.state, publication),
                 beta_version=number if new.rebuilt else self._store.beta_version(self._made_from or self._ref),
                 edges=new.edges,
+                edit=new.edit,
             )
             own.written(ref)
             # An import without a repair has no outcome with a certificate.
-            certificate = new.outcome.after if new.model is None else self.resident.committed.certificate
+            is_import = own.cause is Cause.IMPORT
+            certificate = self.resident.committed.certificate if is_import else new.outcome.after
             facts = version_facts(new.state, new.edges, certificate, publication, self._context.ledger)
             model = new.model
             if model is None and not self._context.publisher.has(self._ref, self.lease.fencing):
@@ -270,13 +271,16 @@ class VersionWriter:
         failure_points.reached(FailurePoint.COEFFICIENTS_WRITTEN, own.cause)
         self._context.work.begin("Erasing what was deleted")
         committed = self.erase()
+        failure_points.reached(FailurePoint.GROWING, own.cause)
+        self._store.grow(self._ref, fencing=self.lease.fencing, work=self._context.work)
+        self._to_erase.erased(committed)
         own.erase()
         return committed
 
     def _version(self, new: NewVersion, cause: Cause, pointer: Pointer, watch: Stopwatch) -> Version:
         before, after = new.outcome.before, new.outcome.after
         ended = new.outcome.status in (RepairStatus.CONVERGED, RepairStatus.NOT_CONVERGED)
-        nodes, features, edges = new.deleted
+        nodes, features, edges, labels = new.deleted
         publication = new.publication
         return Version(
             id=new.id,
@@ -298,6 +302,7 @@ class VersionWriter:
             deleted_nodes=nodes,
             deleted_features=features,
             deleted_edges=edges,
+            deleted_labels=labels,
             directions_removed=new.directions_removed,
             distance_bound_before=None if before is None else before.bound,
             distance_bound_before_relative=None if before is None else before.relative,

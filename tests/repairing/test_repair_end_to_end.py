@@ -192,9 +192,9 @@ async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_
     budgets: list[float] = []
     original = Resident.prepare
 
-    def prepare(self: Resident, removals: Any, *, budget_s: float) -> Prepared:
+    def prepare(self: Resident, *given: Any, budget_s: float) -> Prepared:
         budgets.append(budget_s)
-        return original(self, removals, budget_s=budget_s)
+        return original(self, *given, budget_s=budget_s)
 
     monkeypatch.setattr(Resident, "prepare", prepare)
     too_short = 1e-9

@@ -8,7 +8,14 @@ from starlette.responses import Response
 from projector.forgetting.status import LARGEST_TOLERANCE
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
-from service.domain.states import GUARANTEES, IN_PLAIN_WORDS, NOTHING_LEFT, NOTHING_LEFT_UNKNOWN
+from service.domain.states import (
+    GUARANTEES,
+    GUARANTEES_OF_JOINS,
+    IN_PLAIN_WORDS,
+    IN_PLAIN_WORDS_OF_JOINS,
+    NOTHING_LEFT,
+    NOTHING_LEFT_UNKNOWN,
+)
 from service.log.commitments import FIGURES_COMMITMENT
 from service.log.leaves import FORMAT as LEAF_FORMAT
 from service.log.receipt import ENTRY_MEMBERS, FORMAT, MEMBERS
@@ -32,6 +39,11 @@ _RULES = {
     "largestTolerance": LARGEST_TOLERANCE,
     "figuresCommitment": FIGURES_COMMITMENT,
     "guarantees": {guarantee.value: [GUARANTEES[guarantee], IN_PLAIN_WORDS[guarantee]] for guarantee in GUARANTEES},
+    "guaranteesOfJoins": {
+        guarantee.value: [GUARANTEES_OF_JOINS[guarantee], IN_PLAIN_WORDS_OF_JOINS[guarantee]]
+        for guarantee in GUARANTEES_OF_JOINS
+    },
+    "joining": [kind.value for kind in RequestKind if kind.rules.joins],
     "nothingLeft": [NOTHING_LEFT, NOTHING_LEFT_UNKNOWN],
     "kinds": {kind.value: kind.rules.plain for kind in RequestKind},
 }

@@ -96,6 +96,10 @@ function overstates(details) {
   return !(typeof bound === "number" && tolerance > 0 && tolerance <= rules.largestTolerance && bound <= tolerance);
 }
 
+function meanings(kind) {
+  return rules.joining.includes(kind) ? rules.guaranteesOfJoins : rules.guarantees;
+}
+
 // Summarises the leaves of a request; the sentences on noise and on later events are not derived here.
 function derived(leaves) {
   const { request } = leaves.at(-1);
@@ -105,7 +109,7 @@ function derived(leaves) {
     for (const [name, value] of Object.entries(leaf.details)) if (value !== null || !(name in figures)) figures[name] = value;
   }
   const done = leaves.findLast((leaf) => ["applied", "completed", "failed"].includes(leaf.type)) ?? leaves.at(-1);
-  let words = request.guarantee === null ? null : rules.guarantees[request.guarantee][0];
+  let words = request.guarantee === null ? null : meanings(request.kind)[request.guarantee][0];
   if (!words && done.type === "completed") words = rules.nothingLeft[request.already_deleted_by ? 0 : 1];
   const said = {
     model: request.model, kind: request.kind, count: request.count, received_at: request.received_at,
@@ -144,15 +148,16 @@ function facts(receipt) {
   const [one, several] = rules.kinds[said.kind];
   const found = [
     ["Asked for", day(said.received_at)],
-    ["To delete", said.count === 1 ? one : several.replace("{count}", said.count.toLocaleString("en-GB"))],
+    [rules.joining.includes(said.kind) ? "To take in" : "To delete", said.count === 1 ? one : several.replace("{count}", said.count.toLocaleString("en-GB"))],
   ];
   if (said.status === "failed") {
     found.push(["Failed", `${day(said.failed_at)}. Nothing was deleted for this request.`], ["Reason", said.failure]);
     found.push(["Settled", said.handled_at ? day(said.handled_at) : "not yet"]);
   } else {
-    if (said.applied_at) found.push(["Out of every prediction", `since ${day(said.applied_at)}`]);
-    found.push(["Erased from the disk", said.completed_at ? day(said.completed_at) : "not yet"]);
-    found.push(["The model", said.guarantee ? rules.guarantees[said.guarantee][1] : said.guarantee_in_words]);
+    const place = rules.joining.includes(said.kind) ? "In predictions" : "Out of every prediction";
+    if (said.applied_at) found.push([place, `since ${day(said.applied_at)}`]);
+    if (!rules.joining.includes(said.kind)) found.push(["Erased from the disk", said.completed_at ? day(said.completed_at) : "not yet"]);
+    found.push(["The model", said.guarantee ? meanings(said.kind)[said.guarantee][1] : said.guarantee_in_words]);
   }
   if (receipt.since.length) found.push(["Since then", receipt.since.map(({ leaf }) => `${leaf.type.replaceAll("_", " ")}, ${day(leaf.time)}`).join("; ")]);
   return [...found, ["Request", receipt.request_id]];

@@ -9,7 +9,8 @@ from service.domain.kinds import RequestKind
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestStatus
 from service.requests.deletable import PublicNodes, refuse_public
-from service.unlearner.resolve import DecryptedRequest, refused_for_public
+from service.unlearner.claims import DecryptedRequest
+from service.unlearner.resolve import refused_for_public
 
 IDS = ("a", "b", "c", "d")
 PUBLIC = frozenset({"a", "b"})

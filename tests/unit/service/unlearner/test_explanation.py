@@ -117,7 +117,7 @@ def said(
     named: int = 2,
     deleted: int = 2,
 ) -> str:
-    return explain(record, kind, manifest, named=named, deleted=deleted)
+    return explain(record, kind, manifest, RequestNorms(deleted, None, None, None, None), named=named)
 
 
 def test_a_projection_that_changed_nothing_leaves_the_forgetting_to_the_repair() -> None:

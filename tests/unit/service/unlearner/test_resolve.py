@@ -13,16 +13,9 @@ from projector.graph.edges import Edges
 from service.domain.kinds import Names, Part, RequestKind, Target
 from service.domain.records import QueuedRequest, Targets
 from service.domain.states import RequestStatus
+from service.unlearner.claims import CommittedGraph, DecryptedRequest, DeletedBy, DeletedEarlier, Known
 from service.unlearner.outcomes import nothing_left
-from service.unlearner.resolve import (
-    CommittedGraph,
-    DecryptedRequest,
-    DeletedBy,
-    DeletedEarlier,
-    Resolution,
-    absent,
-    resolve,
-)
+from service.unlearner.resolve import Resolution, absent, resolve
 
 NODE, FEATURES, EDGE = RequestKind.NODE, RequestKind.FEATURES, RequestKind.EDGE
 #: Nodes 0 … 7 in a ring; 6 and the edge 0-1 and the features of 2 are gone.
@@ -54,12 +47,12 @@ def claim(kind: RequestKind, *subjects: Target) -> DecryptedRequest:
 
 
 def resolved(*claimed: DecryptedRequest) -> Resolution:
-    return resolve(claimed, present(), TOMBSTONES)
+    return resolve(claimed, present(), Known(TOMBSTONES))
 
 
 def test_each_kind_is_resolved_to_its_rows() -> None:
     requests = claim(EDGE, ("4", "3"), ("7", "0")), claim(FEATURES, "1", "4"), claim(NODE, "5")
-    edges, features, node = resolved(*requests).deletions
+    edges, features, node = resolved(*requests).changes
     assert (edges.targets, edges.removal.edges.tolist()) == ((("3", "4"), ("0", "7")), [[3, 4], [0, 7]])
     assert (features.targets, features.removal.features.tolist()) == (("1", "4"), [1, 4])
     assert (node.targets, node.removal.nodes.tolist()) == (("5",), [5])
@@ -72,7 +65,7 @@ def test_a_node_takes_its_features_and_its_edges_along_whoever_asked_first() -> 
     edge, features = claim(EDGE, ("3", "4")), claim(FEATURES, "3")
     node = claim(NODE, "3")
     resolution = resolved(edge, features, node)
-    assert [each.claimed for each in resolution.deletions] == [node]
+    assert [each.claimed for each in resolution.changes] == [node]
     assert set(resolution.deferred) == {edge, features}
 
 
@@ -82,20 +75,20 @@ def test_a_request_of_which_something_goes_with_another_waits_whole() -> None:
     features = claim(FEATURES, "3", "1")
     node = claim(NODE, "3")
     resolution = resolved(edge, features, node)
-    assert [each.targets for each in resolution.deletions] == [("3",)]
+    assert [each.targets for each in resolution.changes] == [("3",)]
     assert set(resolution.deferred) == {edge, features}
-    assert [each.targets for each in resolved(edge, features).deletions] == [edge.named, features.named]
+    assert [each.targets for each in resolved(edge, features).changes] == [edge.named, features.named]
 
 
 def test_features_do_not_take_edges_along_nor_edges_anything() -> None:
-    assert len(resolved(claim(EDGE, ("3", "4")), claim(FEATURES, "3", "4")).deletions) == 2
+    assert len(resolved(claim(EDGE, ("3", "4")), claim(FEATURES, "3", "4")).changes) == 2
 
 
 def test_of_two_requests_for_the_same_the_earlier_does_it() -> None:
     for kind, subject in ((NODE, "3"), (FEATURES, "3"), (EDGE, ("3", "4"))):
         first, second = claim(kind, subject), claim(kind, subject)
         resolution = resolved(first, second)
-        assert [each.claimed for each in resolution.deletions] == [first]
+        assert [each.claimed for each in resolution.changes] == [first]
         assert resolution.deferred == (second,)
 
 
@@ -113,10 +106,10 @@ def test_what_is_gone_names_who_deleted_it_and_what_went_with_a_node() -> None:
 def test_what_was_deleted_by_requests_that_a_restored_database_does_not_have_is_gone_without_their_ids() -> None:
     tombstones: DeletedBy = {**TOMBSTONES, Part.FEATURES: {"2": None}, Part.NODES: {"6": EARLIER[NODE], "x": None}}
     features, node, rest = claim(FEATURES, "2", "6"), claim(NODE, "x"), claim(FEATURES, "2", "3")
-    resolution = resolve((features, node, rest), present(), tombstones)
+    resolution = resolve((features, node, rest), present(), Known(tombstones))
     gone = {each.request.id: how for each, how in resolution.already_deleted}
     assert gone == {features.request.id: DeletedEarlier((EARLIER[NODE],), 1), node.request.id: DeletedEarlier((), 0)}
-    assert [(each.claimed, each.targets) for each in resolution.deletions] == [(rest, ("3",))]
+    assert [(each.claimed, each.targets) for each in resolution.changes] == [(rest, ("3",))]
     assert resolution.unknown == {}
 
 
@@ -125,7 +118,7 @@ def test_what_never_was_is_counted() -> None:
     edges = claim(EDGE, ("3", "5"), ("x", "3"), ("0", "7"), ("0", "1"))
     resolution = resolved(node, features, edges)
     assert resolution.unknown == {node.request.id: 2, features.request.id: 1, edges.request.id: 2}
-    assert resolution.deletions == ()
+    assert resolution.changes == ()
 
 
 def test_the_tombstones_asked_for_are_those_of_what_is_missing() -> None:
@@ -161,13 +154,13 @@ def test_whatever_is_asked_is_deleted_once_and_everything_asked_is_gone_afterwar
     claimed: list[DecryptedRequest],
 ) -> None:
     resolution = resolved(*claimed)
-    done = [each.claimed for each in resolution.deletions]
+    done = [each.claimed for each in resolution.changes]
     ended = [*done, *resolution.deferred]
     assert sorted(
         [*(each.request.id for each in ended), *(each.request.id for each, _ in resolution.already_deleted)]
     ) == sorted(each.request.id for each in claimed)
     deleted = {
-        kind: [target for each in resolution.deletions if each.claimed.request.kind is kind for target in each.targets]
+        kind: [target for each in resolution.changes if each.claimed.request.kind is kind for target in each.targets]
         for kind in RequestKind
     }
     assert all(len(set(subjects)) == len(subjects) for subjects in deleted.values())

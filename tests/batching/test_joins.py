@@ -1,0 +1,178 @@
+"""Nodes, edges, features and labels that join: from the queue to the disk, and the weights of an independent fit."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from model_store.store import Store
+from projector.graph.graph import Graph, feature_rows
+from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
+from service.domain.records import NodeContent
+from service.settings import Settings
+from tests.support.service.db_harness import until
+from tests.support.service.joining_world import changed, ended, fitted, graph_of, take_in
+from tests.support.service.repair_world import Served
+from tests.support.service.running import Lethe, running, settings_of
+
+#: Relative distance of repaired weights from those of an independent fit.
+NEAR = 1e-6
+
+
+@pytest.fixture
+def settings(small_model: Path, tmp_path: Path, database_url: str, redis_url: str) -> Settings:
+    return settings_of(small_model, tmp_path / "home", database_url, redis_url, repair="always")
+
+
+@pytest.fixture
+async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        yield lethe
+
+
+NEW = "a node that joins"
+
+
+def holds(lethe: Lethe, *needles: bytes) -> bool:
+    """Whether a file of the model has any of `needles`."""
+    files = [path.read_bytes() for path in lethe.settings.model_dir.rglob("*") if path.is_file()]
+    return any(needle in file for needle in needles for file in files)
+
+
+def drawn(seed: int, columns: int = 12) -> tuple[float, ...]:
+    return tuple(np.random.default_rng(seed).standard_normal(columns).round(3).tolist())
+
+
+def same_on_disk(lethe: Lethe, graph: Graph) -> bool:
+    """Whether the store holds exactly `graph`."""
+    kept, rows = graph_of(lethe.settings.model_dir), np.arange(graph.nodes)
+    trained = graph.train_mask
+    return (
+        (kept.adjacency != graph.adjacency).nnz == 0
+        and np.array_equal(feature_rows(kept.features, rows), feature_rows(graph.features, rows))
+        and np.array_equal(kept.train_mask, trained)
+        and np.array_equal(kept.labels[trained], graph.labels[trained])
+    )
+
+
+async def test_a_node_that_joins_is_predicted_and_learned(lethe: Lethe, small_model: Path) -> None:
+    features = drawn(1)
+    classes = Store.open(small_model).manifest.classes
+    added = await take_in(
+        lethe,
+        RequestKind.ADDITION,
+        {"new": NodeContent(features, classes[2]), "bare": NodeContent({3: 1.5})},
+        edges=[("new", "5"), ("bare", "new"), ("17", "40")],
+    )
+    [found] = await ended(lethe, added)
+    assert (found.status, found.guarantee, found.failure) == ("completed", "retrained", None)
+    assert (found.nodes_joined, found.edges_joined, found.joined, found.deleted) == (2, 3, 5, 0)
+    bare = np.zeros(12)
+    bare[3] = 1.5
+    graph = changed(
+        graph_of(small_model),
+        {"new": (features, 2), "bare": (bare.tolist(), -1)},
+        [("new", "5"), ("bare", "new"), ("17", "40")],
+    )
+    served = Served(lethe.settings.model_dir)
+    assert served.distance(fitted(small_model, graph)) < NEAR
+    assert served.is_tidy()
+    answer = await lethe.client.post("/predict", json={"nodes": ["new", "bare", "5"]})
+    assert answer.status_code == 200
+    assert same_on_disk(lethe, graph)
+
+
+async def test_features_and_labels_are_corrected_and_labels_withdrawn(lethe: Lethe, small_model: Path) -> None:
+    before, classes = graph_of(small_model), Store.open(small_model).manifest.classes
+    first, second, third = map(str, np.flatnonzero(before.train_mask)[:3])
+    features, other = drawn(2), drawn(3)
+    corrected = await take_in(
+        lethe,
+        RequestKind.CORRECTION,
+        {first: NodeContent(features), second: NodeContent(other, classes[int(before.labels[int(second)] == 0)])},
+    )
+    [found] = await ended(lethe, corrected)
+    assert (found.status, found.guarantee) == ("completed", "retrained"), found.failure
+    assert (found.features_joined, found.labels_joined, found.joined, found.deleted) == (2, 1, 2, 0)
+    labels = {second: int(before.labels[int(second)] == 0)}
+    graph = changed(before, features={first: features, second: other}, labels=labels)
+    served = Served(lethe.settings.model_dir)
+    assert served.distance(fitted(small_model, graph)) < NEAR
+    assert same_on_disk(lethe, graph)
+
+    withdrawn = await take_in(lethe, RequestKind.LABEL, nodes=[second, third])
+    [found] = await ended(lethe, withdrawn)
+    assert (found.status, found.guarantee, found.deleted) == ("completed", "retrained", 2), found.failure
+    assert (found.training_norm_before > 0, found.training_norm_after) == (True, 0)
+    graph = changed(graph, labels={second: -1, third: -1})
+    assert served.distance(fitted(small_model, graph)) < NEAR
+    assert same_on_disk(lethe, graph)
+
+    again = await take_in(lethe, RequestKind.LABEL, nodes=[third])
+    [found] = await ended(lethe, again)
+    assert (found.status, found.already_deleted_by) == ("completed", withdrawn)
+
+
+async def test_what_was_added_is_deleted_and_may_join_again_where_the_caller_says_so(
+    lethe: Lethe, small_model: Path
+) -> None:
+    before, features = graph_of(small_model), drawn(4)
+    add = {NEW: NodeContent(features)}
+    [added] = await ended(lethe, await take_in(lethe, RequestKind.ADDITION, add, edges=[(NEW, "5")]))
+    assert added.status == "completed", added.failure
+    [deleted] = await ended(lethe, await take_in(lethe, RequestKind.NODE, nodes=[NEW]))
+    assert (deleted.status, deleted.deleted) == ("completed", 1), deleted.failure
+    assert Served(lethe.settings.model_dir).distance(fitted(small_model, before)) < NEAR
+    assert not holds(lethe, NEW.encode(), np.array(features).tobytes())
+
+    [beaten] = await ended(lethe, await take_in(lethe, RequestKind.ADDITION, add))
+    assert (beaten.status, beaten.batch_id, beaten.already_deleted_by) == ("completed", None, deleted.id)
+    assert beaten.explanation.startswith("Nothing joined")
+    back = {NEW: NodeContent(features, rejoin=True)}
+    [rejoined] = await ended(lethe, await take_in(lethe, RequestKind.ADDITION, back, edges=[(NEW, "6")]))
+    assert (rejoined.status, rejoined.joined, rejoined.rejoined) == ("completed", 2, 1), rejoined.failure
+    assert (await lethe.client.get(f"/predict/{NEW}")).status_code == 200
+    [again] = await ended(lethe, await take_in(lethe, RequestKind.NODE, nodes=[NEW]))
+    assert (again.status, again.deleted) == ("completed", 1), again.failure
+    [beaten] = await ended(lethe, await take_in(lethe, RequestKind.ADDITION, add))
+    assert (beaten.status, beaten.already_deleted_by) == ("completed", again.id)
+
+
+async def test_a_deletion_beats_an_addition_that_is_still_queued(
+    lethe: Lethe, small_model: Path, together: Callable[[int], None]
+) -> None:
+    before = graph_of(small_model)
+    together(2)
+    added = await take_in(lethe, RequestKind.ADDITION, {"new": NodeContent(drawn(5))})
+    deleted = await take_in(lethe, RequestKind.NODE, nodes=["new"])
+    beaten, done = await ended(lethe, added, deleted)
+    assert (done.status, done.deleted, done.failure) == ("completed", 1, None)
+    assert (beaten.status, beaten.already_deleted_by) == ("completed", deleted), beaten.failure
+    assert Served(lethe.settings.model_dir).distance(fitted(small_model, before)) < NEAR
+    async with transaction(lethe.services.engine) as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM queued_joins")) == 0
+
+
+async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Lethe) -> None:
+    rows, columns = graph_of(lethe.settings.model_dir).adjacency.nonzero()
+    there = str(rows[0]), str(columns[0])
+    wrong: list[tuple[RequestKind, dict[str, NodeContent], list[tuple[str, str]], str]] = [
+        (RequestKind.ADDITION, {"5": NodeContent({})}, [], "in the graph already"),
+        (RequestKind.ADDITION, {"a": NodeContent({})}, [("a", "nobody")], "not in the graph"),
+        (RequestKind.ADDITION, {}, [there], "edge that it adds is in the graph already"),
+        (RequestKind.ADDITION, {"a": NodeContent((1.0,))}, [], "12 columns"),
+        (RequestKind.ADDITION, {"a": NodeContent({12: 1.0})}, [], "column outside"),
+        (RequestKind.ADDITION, {"a": NodeContent({}, "nothing")}, [], "none of the model's classes"),
+        (RequestKind.ADDITION, {"a": NodeContent({0: 1e9})}, [], "times as long"),
+        (RequestKind.CORRECTION, {"nobody": NodeContent({})}, [], "not in the graph"),
+    ]
+    ids = [await take_in(lethe, kind, content, edges=pairs) for kind, content, pairs, _ in wrong]
+    good = await take_in(lethe, RequestKind.ADDITION, {"good": NodeContent({0: 1.0})})
+    for found, (_, _, _, reason) in zip(await ended(lethe, *ids), wrong, strict=True):
+        assert (found.status, reason in (found.failure or "")) == ("failed", True), (reason, found.failure)
+    [found] = await ended(lethe, good)
+    assert (found.status, found.joined) == ("completed", 1), found.failure
