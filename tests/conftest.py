@@ -3,6 +3,7 @@
 Fixtures import slow modules themselves, so that `./lethe test FILE` starts as fast as FILE does.
 """
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SHARED = ("clients", "documents", "evidence", "kills", "mathematics", "models", "predictions", "processes", "service")
 pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in _SHARED))
 pytest_plugins = ["tests.support.programs", "tests.support.failures", "tests.support.sweeps"]
+pytest_plugins += ["tests.support.shared_folders"]
 pytest_plugins += ["tests.support.on_device"] if "TEST_DEVICE" in os.environ else []
 
 
@@ -55,6 +57,11 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 
         settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from searching in every test what was imported for all of them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -100,8 +107,18 @@ def templates(postgres_url: str) -> "Templates":
     return Templates(postgres_url)
 
 
+@pytest.fixture(scope="session")
+def plain_tracebacks() -> None:
+    """Log errors in this process as Python prints them: by default structlog adds all locals, which takes seconds."""
+    import structlog
+
+    *processors, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, plain])
+
+
 @pytest.fixture
-def database_url(templates: "Templates") -> Iterator[str]:
+def database_url(templates: "Templates", plain_tracebacks: None) -> Iterator[str]:
     """`postgresql://…` of a fresh database at the schema of this version, without a row."""
     with templates.migrated() as url:
         yield url

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.db.roles import grant
-from service.db.schema import MIGRATIONS, connected, require_ours
+from service.db.schema import MIGRATIONS, connected, head, require_ours, revision_of
 from service.db.transactions import NO_RIGHT, sqlstate
 from service.errors import ConfigurationError
 
@@ -51,7 +51,10 @@ async def upgrade(url: str, belongs: Callable[[AsyncConnection], Awaitable[None]
             # Before entering Alembic, which keeps the current migration in a global of its module.
             await connection.run_sync(take_turn)
             await require_ours(connection)
-            await connection.run_sync(_apply)
+            if await revision_of(connection) == head():
+                await connection.run_sync(grant)
+            else:
+                await connection.run_sync(_apply)
             await belongs(connection)
     except DBAPIError as error:
         if sqlstate(error) != NO_RIGHT:

@@ -192,11 +192,15 @@ def grant(connection: Connection) -> None:
     for role in roles:
         if role != AUDIT_ROLE and not connection.scalar(_MAY_BECOME, {"role": role}):
             _give(connection, role)
-    for name, is_view in connection.execute(_OWN_RELATIONS).all():
-        for role in roles:
-            connection.exec_driver_sql(f'REVOKE ALL ON "{name}" FROM {role}')
-            if given := _rights(role, name, is_view):
-                connection.exec_driver_sql(f'GRANT {given} ON "{name}" TO {role}')
+    relations = {f'"{name}"': (name, is_view) for name, is_view in connection.execute(_OWN_RELATIONS).all()}
+    if relations and roles:
+        connection.exec_driver_sql(f"REVOKE ALL ON {', '.join(relations)} FROM {', '.join(roles)}")
+    for role in roles:
+        # One statement for all with the same rights: this runs at every start.
+        given = {quoted: _rights(role, *relation) for quoted, relation in relations.items()}
+        for rights in filter(None, dict.fromkeys(given.values())):
+            names = ", ".join(name for name, own in given.items() if own == rights)
+            connection.exec_driver_sql(f"GRANT {rights} ON {names} TO {role}")
     for name, signature in connection.execute(_OWN_FUNCTIONS).all():
         for role, called in FUNCTIONS.items():
             if role in roles and name in called:

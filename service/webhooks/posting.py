@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Thread
 from typing import Any
@@ -146,8 +147,11 @@ class Poster:
 
     def __init__(self, *, attempt_s: float = _ATTEMPT_S) -> None:
         self._attempt_s = attempt_s
-        # Certificate authorities of SSL_CERT_FILE, else the system's.
-        self._authorities: ssl.SSLContext = httpx2.create_ssl_context()
+
+    @cached_property
+    def _authorities(self) -> ssl.SSLContext:
+        """Certificate authorities of SSL_CERT_FILE, else the system's; reading them takes 50 ms, so not at a start."""
+        return httpx2.create_ssl_context()
 
     async def post(self, url: str, addresses: Sequence[str], headers: Mapping[str, str], body: bytes) -> Answer:
         """Attempt to deliver `body` to `url`, at the first of `addresses` that accepts a connection."""

@@ -182,21 +182,6 @@ async def test_all_kinds_are_applied_in_one_batch_and_the_widest_does_the_work(
     assert lethe.failures == []
 
 
-async def test_a_restart_knows_all_kinds_of_what_was_deleted(settings: Settings, world: World) -> None:
-    edge = world.edge(CHANNEL, "30")
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        for body in (features_body(CHANNEL), edge_body(edge), node_body("30")):
-            await lethe.completed(await ask(lethe, body))
-    world.nodes, world.features, world.edges = {"30"}, {CHANNEL}, {edge}
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        assert await difference(lethe, world) < TOLERANCE
-        for body in (features_body(CHANNEL), edge_body(edge), node_body("30")):
-            assert (await lethe.completed(await ask(lethe, body)))["applied_at"] is None
-        assert (await lethe.completed(await ask(lethe, node_body(CHANNEL))))["audit"]["injected_norm_before"] == 0
-
-
 def deletions(world: World) -> dict[str, dict[str, Any]]:
     """Return one request of each kind, and record them in `world` as done."""
     edge = world.edge(CHANNEL, "30")
@@ -242,6 +227,7 @@ async def test_what_cannot_be_erased_yet_is_served_by_nobody(
             assert (await lethe.completed(one))["audit"]["span_residual"] < 1e-8
         assert world.left_on_disk(settings.model_dir) == set()
         assert await difference(lethe, world) < TOLERANCE
+        assert (await lethe.completed(await ask(lethe, node_body(CHANNEL))))["audit"]["injected_norm_before"] == 0
 
 
 async def all_applied(lethe: Lethe, accepted: dict[str, dict[str, Any]]) -> bool:

@@ -80,7 +80,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Noticed]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", everyday(MUTANTS, "one figure told"))
+@pytest.mark.parametrize("mutant", everyday(MUTANTS))
 async def test_a_mistake_is_noticed(settings: Settings, monkeypatch: Patch, mutant: str) -> None:
     mistake, notices = MUTANTS[mutant]
     mistake(monkeypatch)

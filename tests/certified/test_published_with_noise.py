@@ -6,6 +6,7 @@ import html
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from service.domain.states import noise_in_words
 from service.log.export import verify_export
 from service.settings import Settings
 from tests.support.clients.signing_in import sign_in
+from tests.support.everyday import everyday
 from tests.support.service.db_harness import until
 from tests.support.service.published import (
     Kept,
@@ -29,6 +31,9 @@ from tests.support.service.published import (
 from tests.support.service.repairs import model_of
 from tests.support.service.running import Lethe, running
 
+#: What writes a version of the model, and what writes it for those who predict.
+_WRITES = ("model_store.versions.write_file", "service.predictions.writer._write_file")
+
 
 @pytest.fixture
 async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
@@ -37,9 +42,18 @@ async def lethe(settings: Settings) -> AsyncIterator[Lethe]:
         yield lethe
 
 
-async def test_predictions_come_from_the_stored_draw_and_never_from_the_weights(lethe: Lethe) -> None:
-    accepted = await lethe.delete("12", "57")
-    await lethe.completed(accepted)
+async def test_all_that_others_see_of_a_version_is_its_stored_draw(lethe: Lethe) -> None:
+    accepted = await lethe.delete("12")
+    # One after the other, so that each has its own version.
+    states = [await lethe.completed(accepted), await lethe.completed(await lethe.delete("57"))]
+    assert (await model_of(lethe))["noise"]["used"] == pytest.approx(2)
+    await assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe)
+    await assert_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe, accepted, states[0])
+    await assert_commitments_are_one_for_each_version_and_open_with_its_salt(lethe, states)
+    await assert_the_export_opens_every_commitment_and_shows_one_that_does_not_open(lethe)
+
+
+async def assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe: Lethe) -> None:
     kept, seen = Kept(lethe.settings.model_dir), await predicted(lethe)
     committed, publication = kept.committed, kept.version.publication
     assert publication is not None
@@ -52,17 +66,9 @@ async def test_predictions_come_from_the_stored_draw_and_never_from_the_weights(
     assert (np.abs(seen[live] - exact[live]).max(axis=1) > 1e-12).all()
 
 
-async def test_a_restart_draws_nothing_anew(settings: Settings) -> None:
-    await assert_a_restart_draws_nothing_anew(settings)
-
-
-async def test_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe: Lethe) -> None:
-    await assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe)
-
-
-async def test_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe: Lethe) -> None:
-    accepted = await lethe.delete("12")
-    state = await lethe.completed(accepted)
+async def assert_the_paragraph_is_the_same_wherever_noise_is_told_of(
+    lethe: Lethe, accepted: dict[str, Any], state: dict[str, Any]
+) -> None:
     audit = state["audit"]
     names = ("publication_epsilon", "publication_delta", "publications_planned", "publication_mu")
     paragraph = noise_in_words(*(audit[name] for name in names))
@@ -75,11 +81,11 @@ async def test_the_paragraph_is_the_same_wherever_noise_is_told_of(lethe: Lethe)
     report = f"/dashboard/report?of={datetime.now(UTC):%Y-%m}"
     for page in (of_request, f"{of_request}/receipt", "/dashboard/model", report):
         assert paragraph in html.unescape((await lethe.client.get(page)).text), page
-    assert (await model_of(lethe))["noise"]["used"] == pytest.approx(1)
 
 
-async def test_commitments_are_one_for_each_version_and_open_with_its_salt(lethe: Lethe) -> None:
-    states = [await lethe.completed(await lethe.delete(node)) for node in ("12", "57")]
+async def assert_commitments_are_one_for_each_version_and_open_with_its_salt(
+    lethe: Lethe, states: list[dict[str, Any]]
+) -> None:
     assert states[0]["audit"]["weights_sha256_after"] == states[1]["audit"]["weights_sha256_before"]
     kept, audit = Kept(lethe.settings.model_dir), states[1]["audit"]
     salt = bytes.fromhex(audit["commitment_salt"])
@@ -87,25 +93,31 @@ async def test_commitments_are_one_for_each_version_and_open_with_its_salt(lethe
     assert (await model_of(lethe))["weights_sha256"] == audit["weights_sha256_after"]
 
 
-async def test_the_export_opens_every_commitment_and_shows_one_that_does_not_open(lethe: Lethe) -> None:
-    accepted = await lethe.delete("12")
-    await lethe.completed(accepted)
-    await lethe.receipt(accepted)
+async def assert_the_export_opens_every_commitment_and_shows_one_that_does_not_open(lethe: Lethe) -> None:
     lines, keys = await exported(lethe)
     report = verify_export(lines, keys)
     assert report.is_good, report.findings
     opened = [line for line in lines if "opening" in line]
-    assert len(opened) == 3
+    # Applied, repaired and completed, of each of two versions.
+    assert len(opened) == 6
     opened[1]["opening"]["figures"]["weight_change"] = 0.5
     changed = verify_export(lines, keys)
     assert [fault.what for fault in changed.findings] == ["the figures that it commits to were removed or changed"]
+
+
+async def test_a_restart_draws_nothing_anew(settings: Settings) -> None:
+    await assert_a_restart_draws_nothing_anew(settings)
+
+
+async def test_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe: Lethe) -> None:
+    await assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_are(lethe)
 
 
 async def test_weights_that_are_not_near_enough_stay_queued(lethe: Lethe, monkeypatch: pytest.MonkeyPatch) -> None:
     await assert_weights_that_are_not_near_enough_stay_queued(lethe, monkeypatch)
 
 
-@pytest.mark.parametrize("written", ["model_store.versions.write_file", "service.predictions.writer._write_file"])
+@pytest.mark.parametrize("written", everyday(_WRITES, _WRITES[1]))
 async def test_versions_that_do_not_fit_on_the_disk_use_up_nothing_of_the_promise(
     lethe: Lethe, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:

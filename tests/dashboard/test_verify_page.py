@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.clients.visits import LOOKS, Visit, judge
-from tests.support.everyday import everyday
+from tests.support.everyday import every_case, everyday
 from tests.support.processes.lethe_process import LetheProcess
 
 Open = Callable[..., Visit]
@@ -110,11 +110,16 @@ def _key(document: Any) -> None:
 FORGERIES = (_figure, _summary, _words, _added, _member, _size, _order, _request, _key)
 
 
-@pytest.mark.parametrize("forge", FORGERIES)
-def test_a_receipt_that_was_changed_is_not_genuine(visit: Open, receipt: bytes, forge: Callable[[Any], None]) -> None:
+@pytest.fixture
+def window(visit: Open) -> Visit:
+    return visit()
+
+
+@every_case("forge", FORGERIES)
+def test_a_receipt_that_was_changed_is_not_genuine(window: Visit, receipt: bytes, forge: Callable[[Any], None]) -> None:
     document = orjson.loads(receipt)
     forge(document)
-    page = visit().open("/verify")
+    page = window.open("/verify")
     check(page, json.dumps(document))
     expect(page.locator("#outcome.bad")).to_contain_text("Not genuine")
     expect(page.locator("#checks li.bad")).not_to_have_count(0)

@@ -44,7 +44,8 @@ def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
         # A running Postgres removes its own files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if file.is_file():
-                ids = {match[1].decode() for match in ID.finditer(file.read_bytes())}
+                # Most of a write-ahead log is zeros at its end.
+                ids = {match[1].decode() for match in ID.finditer(file.read_bytes().rstrip(b"\0"))}
                 found |= {(file.name, node) for node in ids & wanted}
     return found
 
@@ -82,7 +83,7 @@ def test_nothing_of_a_completed_requests_nodes_is_in_any_file(
     assert named(lethe.model, [graph.node_ids[0]])
 
     gone: list[str] = []
-    for size in (1, 1, 30, 5):
+    for size in (1, 30, 5):
         batch = list(graph.node_ids[len(gone) : len(gone) + size])
         if size == 30:
             # Also predicted, requested wrongly and cancelled: none of that may leave a trace either.

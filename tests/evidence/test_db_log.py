@@ -187,7 +187,7 @@ async def test_every_proof_verifies_against_its_checkpoint(db: Database, keys: L
     request_id = await db.accept()
     checkpoints = [await sign(db, keys)]
     assert (checkpoints[0].size, checkpoints[0].root) == (0, EMPTY_ROOT)
-    for _ in range(21):
+    for _ in range(13):
         await append(db, request_id)
         checkpoints.append(await sign(db, keys))
     leaves = [leaf_hash(data) for data in await leaves_of(db)]

@@ -133,37 +133,24 @@ async def test_features_and_edges_that_were_deleted_do_not_come_back(settings: S
         await lethe.completed(await lethe.delete("8"))
 
 
-async def test_queued_requests_resolve_by_external_id_in_the_new_model(settings: Settings, new_model: Path) -> None:
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-    assert settings.database_url is not None
-    async with without_unlearner(settings.database_url, settings.home, model="small") as api:
-        writer = await api.client(Scope.DELETIONS_WRITE)
-        known = (await writer.post("/deletions", json=node_body("9"))).json()
-        import_id = await asked(settings, new_model)
-        with pytest.raises(Conflict, match="is still running"):
-            await asked(settings, new_model)
-        with copying_lock(settings.model_dir), pytest.raises(ImportUnderWay):
-            await asked(settings, new_model)
-    async with running(settings) as lethe:
-        assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
-        state = await lethe.completed(known)
-        assert (state["audit"]["model_version_before"], state["audit"]["model_version_after"]) == (1, 2)
-
-
-async def test_a_queued_request_for_a_node_that_the_new_model_lacks_fails_and_says_so(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_queued_requests_resolve_by_external_id_in_the_new_model(settings: Settings, tmp_path: Path) -> None:
+    """A request for a node that it lacks fails, and says so."""
     smaller = trained(tmp_path / "smaller", dataset="synthetic:n=30,d=8,classes=2,seed=1")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
     assert settings.database_url is not None
     async with without_unlearner(settings.database_url, settings.home, model="small") as api:
         writer = await api.client(Scope.DELETIONS_WRITE)
-        absent = (await writer.post("/deletions", json=node_body("35"))).json()
+        known, absent = [(await writer.post("/deletions", json=node_body(node))).json() for node in ("9", "35")]
         import_id = await asked(settings, smaller)
+        with pytest.raises(Conflict, match="is still running"):
+            await asked(settings, smaller)
+        with copying_lock(settings.model_dir), pytest.raises(ImportUnderWay):
+            await asked(settings, smaller)
     async with running(settings) as lethe:
         assert (await ended(settings, import_id)).status is ImportStatus.COMPLETED
+        state = await lethe.completed(known)
+        assert (state["audit"]["model_version_before"], state["audit"]["model_version_after"]) == (1, 2)
 
         async def has_failed() -> bool:
             return bool((await lethe.state(absent))["status"] == "failed")

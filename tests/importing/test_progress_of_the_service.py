@@ -70,18 +70,16 @@ async def test_a_start_and_an_import_say_how_far_they_have_come(
             await until(says(lethe, "serving"))
             assert not await says(lethe, "serving.")()
 
-    async with running(settings) as lethe:
-        await until(lethe.is_ready)
-        import_id = await asked(settings, new_model)
-        with held_up(monkeypatch, "load_base"):
-            await until(says(lethe, f"serving. {reading}"))
-            # The display of `model import` while it waits; it finds no `serve`, so it ends immediately.
-            work = Work()
-            work.begin("The service loads and repairs the model")
-            assert await _ended(settings, import_id, work) is None
-            assert work.status == reading
-        assert (await ended(settings, import_id)).version is not None
-        await until(says(lethe, "serving"))
+            import_id = await asked(settings, new_model)
+            with held_up(monkeypatch, "load_base"):
+                await until(says(lethe, f"serving. {reading}"))
+                # The display of `model import` while it waits; it finds no `serve`, so it ends immediately.
+                work = Work()
+                work.begin("The service loads and repairs the model")
+                assert await _ended(settings, import_id, work) is None
+                assert work.status == reading
+            assert (await ended(settings, import_id)).version is not None
+            await until(says(lethe, "serving"))
 
 
 async def test_how_far_a_deletion_has_come_is_in_the_log_and_in_no_answer(

@@ -37,6 +37,7 @@ from service.processes.private_servers.home import Home
 from service.processes.private_servers.postgres import Postgres, works_in
 from service.processes.private_servers.programs import Account, server_account
 from service.settings import load_settings
+from tests.support.everyday import everyday
 from tests.support.preloaded import ROOT
 
 #: A process that runs private servers until stopped or killed, and prints its URLs.
@@ -61,13 +62,29 @@ StartHost = Callable[[], tuple[subprocess.Popen[str], PrivateServers]]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A LETHE_HOME; processes that a failing test leaves in it are killed."""
+def new_home(tmp_path: Path) -> Iterator[Path]:
+    """A LETHE_HOME to be; whatever a failing test leaves running in it is killed."""
     folder = tmp_path / "home"
     yield folder
     for process in _servers_in(folder):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LETHE_HOME whose servers have run once and ended, to be copied: most of a first start is Postgres' initdb."""
+    folder = tmp_path_factory.mktemp("stopped") / "home"
+    with Embedded(folder, durable=False):
+        pass
+    return folder
+
+
+@pytest.fixture
+def home(new_home: Path, stopped: Path) -> Path:
+    """A LETHE_HOME whose servers have run before."""
+    subprocess.run(["cp", "-a", stopped, new_home], check=True)
+    return new_home
 
 
 @pytest.fixture
@@ -99,15 +116,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pr
         yield closed / "home", servers
 
 
-def test_the_servers_serve_and_their_data_survive_a_restart(home: Path) -> None:
-    embedded = Embedded(home)
+def test_the_servers_serve_and_their_data_survive_a_restart(new_home: Path) -> None:
+    embedded = Embedded(new_home)
     first = embedded.start()
     _sql(first, "CREATE TABLE kept (x int)")
     _redis(first).set("kept", "1")
     embedded.stop()
-    assert not _servers_in(home)
+    assert not _servers_in(new_home)
 
-    with Embedded(home) as second:
+    with Embedded(new_home) as second:
         assert _sql(second, "SELECT count(*) FROM kept") == 0
         assert _redis(second).get("kept") == b"1"
         assert _sql(second, "SHOW fsync") == "on"
@@ -115,7 +132,7 @@ def test_the_servers_serve_and_their_data_survive_a_restart(home: Path) -> None:
         assert _redis(second).config_get("appendonly") == {"appendonly": "yes"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", everyday([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_the_servers_run_on_for_whoever_still_uses_them(number: signal.Signals, home: Path, host: StartHost) -> None:
     first, servers = host()
     second, same = host()
@@ -154,7 +171,9 @@ def test_a_home_that_others_use_cannot_be_had_alone_nor_used_while_one_has_it(
     alone.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", everyday([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], signal.SIGHUP, signal.SIGKILL)
+)
 def test_no_server_outlives_a_lethe_that_ends_by(number: signal.Signals, home: Path, host: StartHost) -> None:
     process, _ = host()
     assert {server.name() for server in _servers_in(home)} == {"postgres", "valkey-server"}
@@ -217,7 +236,7 @@ def test_servers_left_behind_are_recognised_and_replaced(home: Path, host: Start
         assert set(_main_pids(home).values()).isdisjoint(left.values())
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", everyday([False, True], True))
 def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
     frozen: bool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +261,6 @@ def test_a_server_without_a_guardian_is_stopped_even_when_it_hears_nothing(
 
 
 def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
-    with Embedded(home, durable=False):
-        pass
     account = server_account(home / "postgres")
     somebody = subprocess.Popen(["sleep", "600"], user=account.uid, group=account.gid)
     try:
@@ -261,11 +278,11 @@ def test_stale_files_of_a_power_cut_do_not_prevent_a_start(home: Path) -> None:
         somebody.wait()
 
 
-def test_a_first_start_that_was_interrupted_is_begun_anew(home: Path) -> None:
-    (home / "postgres.new").mkdir(parents=True)
-    (home / "postgres.new" / "PG_VERSION").write_text("18\n")
+def test_a_first_start_that_was_interrupted_is_begun_anew(new_home: Path) -> None:
+    (new_home / "postgres.new").mkdir(parents=True)
+    (new_home / "postgres.new" / "PG_VERSION").write_text("18\n")
 
-    with Embedded(home, valkey=False, durable=False) as servers:
+    with Embedded(new_home, valkey=False, durable=False) as servers:
         assert _sql(servers, "SELECT 1") == 1
 
 
@@ -323,8 +340,6 @@ def test_a_copied_home_has_ports_and_passwords_of_its_own(home: Path, tmp_path: 
 
 
 def test_a_lost_password_file_is_replaced(home: Path) -> None:
-    with Embedded(home, durable=False):
-        pass
     for secret in (home / "secrets").iterdir():
         secret.unlink()
 
@@ -414,12 +429,12 @@ def test_a_conflicting_row_is_not_quoted_in_the_log(running: tuple[Path, Private
     assert "alice-4711" not in log
 
 
-def test_servers_named_by_the_operator_are_used_and_nothing_is_started(home: Path) -> None:
-    settings = load_settings(home=home, database_url="postgresql://u:p@h/d", redis_url="redis://h")
+def test_servers_named_by_the_operator_are_used_and_nothing_is_started(new_home: Path) -> None:
+    settings = load_settings(home=new_home, database_url="postgresql://u:p@h/d", redis_url="redis://h")
 
     with open_servers(settings) as given:
         assert given is settings
-    assert not home.exists()
+    assert not new_home.exists()
 
 
 def test_a_command_uses_the_servers_of_the_lethe_that_runs_and_leaves_them_running(
@@ -436,8 +451,6 @@ def test_a_command_uses_the_servers_of_the_lethe_that_runs_and_leaves_them_runni
 
 
 def test_data_of_another_postgres_version_are_refused_by_name(home: Path) -> None:
-    with Embedded(home, valkey=False, durable=False):
-        pass
     (home / "postgres" / "PG_VERSION").write_text("9\n")
 
     with pytest.raises(EmbeddedServerError, match="of Postgres 9, and only Postgres 1"):
@@ -445,8 +458,6 @@ def test_data_of_another_postgres_version_are_refused_by_name(home: Path) -> Non
 
 
 def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> None:
-    with Embedded(home, valkey=False, durable=False):
-        pass
     (home / "postgres" / "global" / "pg_control").unlink()
 
     with pytest.raises(EmbeddedServerError, match=r"(?s)pg_control.*restore LETHE_HOME"):
@@ -455,13 +466,15 @@ def test_damaged_data_are_an_error_that_shows_what_postgres_said(home: Path) -> 
 
 
 @pytest.mark.needs("git")
-def test_git_takes_nothing_of_a_home(home: Path) -> None:
-    Home(home).prepare()
-    (home / ".gitignore").unlink()
-    Home(home).prepare()
-    subprocess.run(["git", "init", "--quiet", home], check=True)
-    (home / "secrets" / "postgres-password").write_text("secret")
-    status = subprocess.run(["git", "-C", home, "status", "--porcelain"], capture_output=True, text=True, check=True)
+def test_git_takes_nothing_of_a_home(new_home: Path) -> None:
+    Home(new_home).prepare()
+    (new_home / ".gitignore").unlink()
+    Home(new_home).prepare()
+    subprocess.run(["git", "init", "--quiet", new_home], check=True)
+    (new_home / "secrets" / "postgres-password").write_text("secret")
+    status = subprocess.run(
+        ["git", "-C", new_home, "status", "--porcelain"], capture_output=True, text=True, check=True
+    )
     assert status.stdout == ""
 
 

@@ -81,6 +81,7 @@ def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
     assert running_servers(home) is None
 
 
+@pytest.mark.slow
 def test_a_lethe_whose_private_servers_end_with_their_guardian_starts_them_again(
     small_model: Path,
     tmp_path: Path,

@@ -10,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.everyday import everyday
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess, copied
 
@@ -43,7 +42,8 @@ def test_what_is_killed_comes_back_and_requests_are_completed(
         lethe.stop()
 
 
-@pytest.mark.parametrize("workers", everyday([1, 2], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_all_processes_end_with_one_that_is_killed_and_the_next_takes_their_place(
     small_model: Path, tmp_path: Path, database_url: str, redis_url: str, lethe_start: Start, workers: int
 ) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,21 @@ def assert_same_figures(of_two: Sequence[Audit], of_one: Sequence[Audit], *, rep
             assert two.distance_bound_after == pytest.approx(one.distance_bound_after, rel=1e-12)
 
 
-def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], workers: int, **settings: Any) -> None:
+def compare(
+    start: Start,
+    model: Path,
+    folder: Path,
+    nodes: Sequence[str],
+    workers: int,
+    servers: Callable[[], dict[str, str]],
+    **settings: Any,
+) -> None:
     """Check that deletions by several workers agree with those by one."""
     found = []
     for count in (1, workers):
-        served = Served(start, model, folder / f"home-{count}", workers=count, repair_budget=600, **settings)
+        served = Served(
+            start, model, folder / f"home-{count}", workers=count, repair_budget=600, **servers(), **settings
+        )
         with served.lethe.start() as lethe:
             if count == 1:
                 assert workers_told(lethe) is None
@@ -90,21 +100,35 @@ def compare(start: Start, model: Path, folder: Path, nodes: Sequence[str], worke
         assert np.linalg.norm(weights - weights_of_one) <= bounds
 
 
-def test_two_come_to_what_one_comes_to(small_model: Path, tmp_path: Path, lethe_start: Start) -> None:
-    compare(lethe_start, small_model, tmp_path, ["7"], 2, repair="always")
+@pytest.fixture
+def servers(make_database: Callable[[], str], redis_url: str) -> Callable[[], dict[str, str]]:
+    """Return a function that returns the session's servers, with a new database."""
+    return lambda: {"database_url": make_database(), "redis_url": redis_url}
+
+
+def test_two_come_to_what_one_comes_to(
+    small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
+) -> None:
+    compare(lethe_start, small_model, tmp_path, ["7"], 2, servers, repair="always")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "repair"), [(2, "never"), (4, "never"), (2, "always")])
 def test_several_come_to_what_one_comes_to_on_cora(
-    cora: Graph, tmp_path: Path, lethe_start: Start, workers: int, repair: str
+    cora: Graph,
+    tmp_path: Path,
+    lethe_start: Start,
+    servers: Callable[[], dict[str, str]],
+    workers: int,
+    repair: str,
 ) -> None:
     model = tmp_path / "model"
     build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full").write(model)
     nodes = [cora.node_ids[row] for row in (0, 9, 200)]
-    compare(lethe_start, model, tmp_path, nodes, workers, repair=repair)
+    compare(lethe_start, model, tmp_path, nodes, workers, servers, repair=repair)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_missed_and_taken_in_again(
     small_model: Path, tmp_path: Path, lethe_start: Start
 ) -> None:
@@ -163,3 +187,4 @@ def test_an_unlearner_whose_workers_are_not_there_works_alone_and_says_so(
             assert 'lethe_workers_wanted{process="unlearner"} 2.0' in figures
         assert api.delete(["1"]).status == "completed"
         until_together(api, 1, of=2)
+        assert api.delete(["2"]).status == "completed"

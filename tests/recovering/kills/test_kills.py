@@ -88,10 +88,6 @@ def check(runs: Runs, faults: Sequence[Fault], seed: int = 0) -> None:
     runs.check(faults, seed=seed, api_workers=rng.randint(1, 4), **({"repair": policy} | policies[policy]))
 
 
-def test_each_deletion_happens_once_when_the_unlearner_is_killed(runs: Runs) -> None:
-    runs.check([Fault(Action.KILL_IT, FailurePoint.ERASED)], api_workers=2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", titled(CHOSEN))
 def test_each_deletion_happens_once_whatever_is_killed(runs: Runs, faults: Sequence[Fault]) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from service.failure_points import FailurePoint
 from tests.support.clients.command_line import CommandLine
-from tests.support.everyday import everyday
 from tests.support.kills.deletions import template_of
 from tests.support.kills.doomed_process import DoomedLethe
 from tests.support.kills.faults import WEBHOOK_POINTS, Action, Fault
@@ -50,7 +49,8 @@ def receiving() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
             thread.join()
 
 
-@pytest.mark.parametrize("point", everyday(WEBHOOK_POINTS, FailurePoint.WEBHOOK_ANSWERED))
+@pytest.mark.slow
+@pytest.mark.parametrize("point", WEBHOOK_POINTS)
 def test_killed_around_a_delivery_it_delivers_every_event_again_under_its_id(
     preloaded: Preloaded,
     tmp_path: Path,

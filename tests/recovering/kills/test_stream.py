@@ -44,8 +44,9 @@ def disturbing(seed: int) -> Callable[[Run], None]:
     return disturb
 
 
-def test_each_deletion_happens_once_whatever_becomes_of_the_stream(runs: Runs) -> None:
-    runs.check([Fault(Action.EMPTY_VALKEY, FailurePoint.PUBLISHED)], between=disturbing(0))
+def test_each_deletion_happens_once_whatever_becomes_of_stream_and_unlearner(runs: Runs) -> None:
+    faults = [Fault(Action.EMPTY_VALKEY, FailurePoint.PUBLISHED), Fault(Action.KILL_IT, FailurePoint.ERASED)]
+    runs.check(faults, between=disturbing(0), api_workers=2)
 
 
 @pytest.mark.slow

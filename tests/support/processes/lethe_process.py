@@ -184,7 +184,7 @@ class LetheProcess:
     def _sleep(self, seconds: float) -> None:
         """Called by the client between two looks."""
         self.assert_runs()
-        time.sleep(min(seconds, 0.02))
+        time.sleep(min(seconds, 0.05))
 
     def assert_runs(self) -> None:
         """Raise AssertionError with the log if the process has ended."""

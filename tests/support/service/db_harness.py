@@ -188,11 +188,11 @@ def next_pointer(pointer: Pointer, fencing: int) -> Pointer:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Poll until `condition` holds, ever less often, since polling slows the awaited work."""
-    pause_s = 0.005
+    pause_s = 0.01
     async with asyncio.timeout(120):
         while not await condition():
             await asyncio.sleep(pause_s)
-            pause_s = min(1.3 * pause_s, 0.05)
+            pause_s = min(1.5 * pause_s, 0.1)
 
 
 async def is_waiting(database: Database, for_what: str = "Lock") -> bool:

@@ -26,6 +26,7 @@ from tests.support.clients.command_line import CommandLine
 from tests.support.service.bodies import edge_body, features_body, node_body
 from tests.support.service.db_harness import until
 from tests.support.service.kinds_world import CHANNEL, World, closest, make_model
+from tests.support.service.repairs import model_of
 from tests.support.service.running import Lethe, running, settings_of
 
 TOLERANCE = 1e-9
@@ -74,17 +75,20 @@ class Site:
 
         asyncio.run(serving())
 
-    def delete(self, *bodies: Mapping[str, Any]) -> None:
-        """Delete all of it, and record it in `world`."""
+    def delete(self, *bodies: Mapping[str, Any]) -> dict[str, Any]:
+        """Delete all of it, one after the other, record it in `world`, and return the model then served."""
+        model: dict[str, Any] = {}
 
         async def work(lethe: Lethe) -> None:
             for body in bodies:
                 await lethe.completed((await lethe.client.post("/deletions", json=body)).json())
+            model.update(await model_of(lethe))
 
         self.serve(work)
         for body in bodies:
             self.world.edges |= {(a, b) for a, b in body.get("edges", ())}
             (self.world.nodes if body["kind"] == "node" else self.world.features).update(body.get("nodes", ()))
+        return model
 
     def moment(self) -> int:
         """Copy the current store and database."""
