@@ -25,6 +25,22 @@ class PageCursor:
     id: UUID
 
 
+class Cursors:
+    """The cursors of one query; those of other queries are refused."""
+
+    def __init__(self, secret: bytes, query: str) -> None:
+        """`secret` is the keyring's cursor key; `query` names the query, and its caller if others get other rows."""
+        self._key = hmac.digest(secret, query.encode(), hashlib.sha256)
+
+    def read(self, text: str | None) -> PageCursor | None:
+        """Return the start of the requested page; None for the first. Raises `MalformedCursor`."""
+        return decode(text, self._key) if text else None
+
+    def write(self, cursor: PageCursor | None) -> str | None:
+        """Return the text of a cursor; None after the last page."""
+        return None if cursor is None else encode(cursor, self._key)
+
+
 def encode(cursor: PageCursor, key: bytes) -> str:
     """Return `cursor` as url-safe text of 54 characters, signed with `key`."""
     microseconds = (cursor.at - _EPOCH) // _MICROSECOND

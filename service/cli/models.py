@@ -1,7 +1,7 @@
 """`lethe predict` and `lethe model import`: query the served model, or replace it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,6 +76,10 @@ def import_(
             "--exclude-deleted", help="Delete from the new model everything that was deleted from the served one."
         ),
     ] = False,
+    without_added: Annotated[
+        bool,
+        typer.Option("--without-added", help="Accept that nodes added to the served model are missing."),
+    ] = False,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +115,8 @@ def import_(
     if settings.model_dir.exists():
         if settings.model_dir.resolve() == folder.resolve():
             raise ConfigurationError(f"{folder} is the served model.", "Give the folder of another model.")
-        _replace(settings, manifest, provide, work, exclude_deleted=exclude_deleted, as_json=as_json)
+        said = {"exclude_deleted": exclude_deleted, "without_added": without_added}
+        _replace(settings, manifest, provide, work, said, as_json=as_json)
     else:
         require_new_home(settings, str(folder))
         with interrupted(lambda: _UNTOUCHED):
@@ -159,8 +164,8 @@ def _replace(
     manifest: "Manifest",
     provide: "Callable[[Path], Store]",
     work: Work,
+    said: Mapping[str, bool],
     *,
-    exclude_deleted: bool,
     as_json: bool,
 ) -> None:
     """Request the import and, if a service runs, wait for its result."""
@@ -170,7 +175,7 @@ def _replace(
     ended = None
     with open_servers(settings) as reached:
         with interrupted(lambda: _UNTOUCHED):
-            import_id = asyncio.run(_asked(reached, provide, work, exclude_deleted=exclude_deleted))
+            import_id = asyncio.run(_asked(reached, provide, work, said))
         if running:
             left = "The import continues by itself; `GET /model` shows the version once it is served."
             with (
@@ -199,8 +204,9 @@ def _replace(
 
 
 async def _asked(
-    settings: Settings, provide: "Callable[[Path], Store]", work: Work, *, exclude_deleted: bool
+    settings: Settings, provide: "Callable[[Path], Store]", work: Work, said: Mapping[str, bool]
 ) -> "UUID":
+    """Request the import; `said` are the operator's options about what was deleted and added."""
     from model_store.store import Store
     from service.access.request_keys import RequestKeys
     from service.db import migrate
@@ -216,7 +222,13 @@ async def _asked(
         keyring = await open_keyring(engine, settings.home / "keys")
         with show_progress("Copying the model", work):
             return await request_import(
-                engine, keyring, settings.model_dir, exclude_deleted=exclude_deleted, provide=provide, work=work
+                engine,
+                keyring,
+                settings.model_dir,
+                exclude_deleted=said["exclude_deleted"],
+                without_added=said["without_added"],
+                provide=provide,
+                work=work,
             )
 
 

@@ -16,22 +16,6 @@ Engine = AsyncEngine
 #: The type of a connection in a transaction, likewise.
 Connection = AsyncConnection
 
-#: Server settings of each connection. A holder that stops inside a transaction is disconnected, so that it cannot keep
-#: the lease's row locked. `jit` costs more than it gains on statements this short. The data is in memory or on flash,
-#: where a random page costs as much as a sequential one.
-_SERVER_SETTINGS = {
-    "application_name": "lethe",
-    # Reads after waiting for a lock must see what was committed meanwhile.
-    "default_transaction_isolation": "read committed",
-    "idle_in_transaction_session_timeout": "15s",
-    "lock_timeout": "20s",
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "timezone": "UTC",
-    "jit": "off",
-    "random_page_cost": "1.1",
-}
 #: Maximum transaction time, from Postgres 17 on. The idle and statement time-outs both miss a client that stops between
 #: the messages of one statement (asyncpg prepares and executes in two).
 _LIMIT = "SET transaction_timeout = '60s'"
@@ -54,7 +38,7 @@ def create_engine(url: str, *, pool_size: int = 10, role: str | None = None) -> 
     ConfigurationError for an unreadable `url`.
     """
     address, given = connection_to(url)
-    own = _SERVER_SETTINGS if role is None else _SERVER_SETTINGS | {"role": role}
+    own = postgres_urls.SESSION_SETTINGS if role is None else postgres_urls.SESSION_SETTINGS | {"role": role}
     arguments = {
         "timeout": _CONNECT_SECONDS,
         "command_timeout": _COMMAND_SECONDS,

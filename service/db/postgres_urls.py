@@ -22,22 +22,24 @@ from service.domain.url_parameters import (
 )
 
 SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
+#: Server settings of each connection. A holder that stops inside a transaction is disconnected, so that it cannot keep
+#: the lease's row locked. `jit` costs more than it gains on statements this short. The data is in memory or on flash,
+#: where a random page costs as much as a sequential one.
+SESSION_SETTINGS = {
+    "application_name": "lethe",
+    # Reads after waiting for a lock must see what was committed meanwhile.
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "15s",
+    "lock_timeout": "20s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "timezone": "UTC",
+    "jit": "off",
+    "random_page_cost": "1.1",
+}
 #: Server settings that only Lethe sets.
-OWN_SETTINGS = frozenset(
-    {
-        "default_transaction_isolation",
-        "idle_in_transaction_session_timeout",
-        "lock_timeout",
-        "tcp_keepalives_idle",
-        "tcp_keepalives_interval",
-        "tcp_keepalives_count",
-        "timezone",
-        "jit",
-        "random_page_cost",
-        "transaction_timeout",
-        "role",
-    }
-)
+OWN_SETTINGS = frozenset({*SESSION_SETTINGS, "transaction_timeout", "role"}) - {"application_name"}
 #: Server settings that a URL may name directly, though libpq requires them in `options`.
 _SERVER_SETTINGS = ("application_name", "options", "statement_timeout", "idle_session_timeout", "search_path")
 _WEAK_MODES, _STRONG_MODES = ("disable", "allow", "prefer"), ("require", "verify-ca", "verify-full")
@@ -58,7 +60,6 @@ _USED = (
     *_TLS,
     *_SERVER_SETTINGS,
 )
-_NO_GSS, _NO_OAUTH = "Lethe does not log in with GSSAPI", "Lethe does not log in with OAuth"
 #: Parameters with a fixed behaviour: the values that match it, and why others are refused.
 _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "channel_binding": (
@@ -79,24 +80,17 @@ _FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 #: Unsupported parameters, and the alternatives.
 _REFUSED: Mapping[str, str] = {
-    "gssdelegation": _NO_GSS,
-    "gsslib": _NO_GSS,
+    **dict.fromkeys(("gssdelegation", "gsslib", "krbsrvname"), "Lethe does not log in with GSSAPI"),
+    **dict.fromkeys(
+        ("oauth_client_id", "oauth_client_secret", "oauth_issuer", "oauth_scope"), "Lethe does not log in with OAuth"
+    ),
+    **dict.fromkeys(("keepalives_count", "keepalives_idle", "keepalives_interval"), "Lethe sets its own; leave it out"),
+    **dict.fromkeys(("scram_client_key", "scram_server_key"), "give the password"),
+    **dict.fromkeys(("service", "servicefile"), "copy the service file's entries into the URL"),
     "hostaddr": "give the address as the host",
-    "keepalives_count": "Lethe sets its own; leave it out",
-    "keepalives_idle": "Lethe sets its own; leave it out",
-    "keepalives_interval": "Lethe sets its own; leave it out",
-    "krbsrvname": _NO_GSS,
-    "oauth_client_id": _NO_OAUTH,
-    "oauth_client_secret": _NO_OAUTH,
-    "oauth_issuer": _NO_OAUTH,
-    "oauth_scope": _NO_OAUTH,
     "require_auth": "the driver uses the method that the server asks for; leave it out and use sslmode=verify-full",
     "requirepeer": "the driver cannot check the owner of a socket; leave it out",
     "requiressl": "use sslmode=require",
-    "scram_client_key": "give the password",
-    "scram_server_key": "give the password",
-    "service": "copy the service file's entries into the URL",
-    "servicefile": "copy the service file's entries into the URL",
     "sslcrldir": "name one file with sslcrl",
     "sslkeylogfile": "Lethe does not write TLS keys to files; leave it out",
     "tcp_user_timeout": "Lethe sets its own time-outs; leave it out",

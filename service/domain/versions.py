@@ -70,6 +70,8 @@ class ModelImport:
     status: ImportStatus
     #: Whether earlier deletions are repeated on the new model, instead of refusing it.
     exclude_deleted: bool
+    #: Whether it may lack nodes that were added to the served model.
+    without_added: bool
     requested_at: datetime
     finished_at: datetime | None = None
     #: Why it was refused, and the remedy.

@@ -203,6 +203,12 @@ def api_probes(
             )
         return "no request is stuck"
 
+    async def disk() -> str:
+        free = (await asyncio.to_thread(shutil.disk_usage, home)).free
+        if free < MIN_FREE_BYTES:
+            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Free space on that disk.")
+        return f"{free >> 20} MiB free"
+
     async def predictions_are_answered() -> str:
         predictions()
         # Without the version: it would reveal whether a request found something to delete.
@@ -217,7 +223,7 @@ def api_probes(
         ("clock", clocks),
         ("residuals", residuals),
         ("oldest_request", oldest_request),
-        ("disk", disk_probe(home)),
+        ("disk", disk),
         ("predictions", predictions_are_answered),
     ]
 
@@ -300,15 +306,3 @@ async def _asking_postgres() -> AsyncIterator[None]:
         raise NotReady(error.detail, error.remedy) from None
     except Unavailable as error:
         raise NotReady(error.detail, f"{error.remedy} Until then, deletions are refused with 503.") from None
-
-
-def disk_probe(home: Path) -> Probe:
-    """Return a probe of the free space in `home` for the next writes."""
-
-    async def disk() -> str:
-        free = (await asyncio.to_thread(shutil.disk_usage, home)).free
-        if free < MIN_FREE_BYTES:
-            raise NotReady(f"Only {free >> 20} MiB are free below {home}.", "Free space on that disk.")
-        return f"{free >> 20} MiB free"
-
-    return disk

@@ -66,18 +66,6 @@ class Stage:
     grace_s: float
 
 
-class Restarts:
-    """Restart delays of a child: longer after each end in a row, at most 5 s."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-
-    def delay(self, ran_s: float) -> float:
-        """Return the seconds until the next start of a child that ran for `ran_s` seconds."""
-        self._failures = 1 if ran_s >= _STEADY_S else self._failures + 1
-        return _BACKOFF.ceiling(self._failures)
-
-
 class _Process:
     """A child and, while it runs, its process."""
 
@@ -89,7 +77,8 @@ class _Process:
         self.restart_at: float | None = None
         #: Number of restarts; -1 before its first start.
         self._restarted = -1
-        self._restarts = Restarts()
+        #: Number of ends in a row.
+        self._failures = 0
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -152,9 +141,10 @@ class _Process:
         return status
 
     def schedule_restart(self) -> float:
-        """Schedule the next start; return the seconds until then."""
+        """Schedule the next start, later after each end in a row; return the seconds until then."""
         now = time.monotonic()
-        delay = self._restarts.delay(now - self._started_at)
+        self._failures = 1 if now - self._started_at >= _STEADY_S else self._failures + 1
+        delay = _BACKOFF.ceiling(self._failures)
         self.restart_at = now + delay
         return delay
 

@@ -26,11 +26,6 @@ class Backoff:
     #: Maximum delay before any attempt, in seconds.
     cap_s: float = 5.0
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for delays that are not positive or out of order."""
-        if not 0 < self.base_s <= self.cap_s:
-            raise ValueError(f"base and cap of a backoff must satisfy 0 < base <= cap, not {self}")
-
     def ceiling(self, failures: int) -> float:
         """Return the maximum delay after `failures` failed attempts in a row (at least 1), in seconds."""
         # 2 ** 1024 does not fit a float; 60 doublings reach any cap.

@@ -1,11 +1,10 @@
 """Lists of deletion requests: a page that matches filters, or the requests that deleted given nodes."""
 
-import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from service.access.cursors import decode, encode
+from service.access.cursors import Cursors
 from service.db.transactions import transaction
 from service.domain.kinds import Names, Target, parts_of
 from service.domain.records import ApiKey
@@ -49,13 +48,11 @@ async def found_page(
     deletions: Deletions, asked: PagedFilters, filters: AuditFilters, caller: ApiKey
 ) -> tuple[list[AuditEntry], str | None]:
     """Return one page and the cursor of the next. Raises MalformedCursor, Unavailable."""
-    # Derived from the caller and the query, so that cursors of other queries do not decode.
     query = asked.model_dump_json(exclude={"cursor", "limit"})
-    key = hmac.digest(deletions.keyring.cursor_key, f"{visible_to(caller)} {query}".encode(), "sha256")
-    cursor = None if asked.cursor is None else decode(asked.cursor, key)
+    cursors = Cursors(deletions.keyring.cursor_key, f"{visible_to(caller)} {query}")
     async with transaction(deletions.engine) as connection:
-        page = await search(connection, filters, cursor, asked.limit)
-    return page.entries, None if page.next_cursor is None else encode(page.next_cursor, key)
+        page = await search(connection, filters, cursors.read(asked.cursor), asked.limit)
+    return page.entries, cursors.write(page.next_cursor)
 
 
 async def found_by_node(

@@ -27,6 +27,7 @@ class ImportRow(Base):
     model: Mapped[str]
     status: Mapped[str] = mapped_column(server_default=ImportStatus.PENDING.value)
     exclude_deleted: Mapped[bool]
+    without_added: Mapped[bool]
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
     refusal: Mapped[str | None]
     finished_at: Mapped[datetime | None]
@@ -41,9 +42,11 @@ class ImportRepository:
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
 
-    async def ask(self, import_id: UUID, model: str, *, exclude_deleted: bool) -> None:
+    async def ask(self, import_id: UUID, model: str, *, exclude_deleted: bool, without_added: bool = False) -> None:
         """Record that a model's folder is ready; raises `Conflict` while another import of that model is open."""
-        row = upsert(ImportRow).values(id=import_id, model=model, exclude_deleted=exclude_deleted)
+        row = upsert(ImportRow).values(
+            id=import_id, model=model, exclude_deleted=exclude_deleted, without_added=without_added
+        )
         if await self._conn.scalar(row.on_conflict_do_nothing().returning(ImportRow.id)) is None:
             raise Conflict(
                 f"Another import into the model {model} is still running.",

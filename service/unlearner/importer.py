@@ -157,7 +157,7 @@ class Importer:
                 self._begun_at = time.monotonic()
                 staged = await self._staged(wanted, replacement, known, keeper.lease.fencing)
                 under_way = self._under_way = _UnderWay(wanted, replacement, staged)
-            if not await self._is_ready(under_way, pointer):
+            if not await self._is_ready(under_way, pointer, known, served.manifest.nodes):
                 return None
             staged = under_way.staged
             failure_points.reached(FailurePoint.COMPUTED, Cause.IMPORT)
@@ -222,10 +222,11 @@ class Importer:
         self._check(wanted, store, base, await self._deleted_parts(base))
         return await self._context.run(lambda: Staged.load(store, base, self._context.placement, self._context.work))
 
-    async def _is_ready(self, under_way: _UnderWay, pointer: Pointer) -> bool:
+    async def _is_ready(self, under_way: _UnderWay, pointer: Pointer, known: NodeIds, imported: int) -> bool:
         """Work for one slice; return whether the staged model is repaired and free of all tombstoned data.
 
-        Targets deleted meanwhile are removed after the current repair, so that this always terminates.
+        Of the served model's nodes `known`, those from row `imported` on were added by request. Targets deleted
+        meanwhile are removed after the current repair, so that this always terminates.
         """
         staged, until = under_way.staged, time.monotonic() + _SLICE_S
         if not staged.is_repaired and self._context.work.what != _REPAIRING:
@@ -235,6 +236,7 @@ class Importer:
         if under_way.seen != pointer.version:
             deleted_parts = await self._deleted_parts(staged.base)
             self._check(under_way.wanted, staged.store, staged.base, deleted_parts)
+            await self._context.run(lambda: self._check_added(under_way.wanted, staged.base, known, imported))
             await self._context.run(lambda: staged.exclude(deleted_parts))
             under_way.seen = pointer.version
         return await self._context.run(lambda: staged.advance(until))
@@ -259,6 +261,22 @@ class Importer:
                 "Train it without them: an MLP cannot forget by projection.",
             )
 
+    def _check_added(self, wanted: ModelImport, base: Base, known: NodeIds, imported: int) -> None:
+        """Raise ImportRefused if the model lacks nodes that were added to the served one, unless that was said.
+
+        How a corrected node is described, and which edges it has, is for the new model to say.
+        """
+        added = imported + np.flatnonzero(known.named[imported:])
+        lacking = int((base.graph.node_ids.rows_of(known.take(added)) < 0).sum())
+        if not lacking:
+            return
+        if not wanted.without_added:
+            raise ImportRefused(
+                f"The model lacks {lacking} of the {added.size} nodes that were added to the served one by request.",
+                "Train it on data with them, or import it with --without-added and add them again.",
+            )
+        self._log.warning("import.without_added", model=wanted.model, nodes=lacking)
+
     def _rest(self, error: OSError) -> None:
         """Wait for disk space, which is not the model's fault; other work continues."""
         self.give_up()
@@ -281,6 +299,7 @@ async def request_import(
     served: Path,
     *,
     exclude_deleted: bool,
+    without_added: bool = False,
     provide: Callable[[Path], Store],
     work: Work | None = None,
 ) -> UUID:
@@ -306,7 +325,9 @@ async def request_import(
                 if deleted_parts:
                     raise refuse_deleted(deleted_parts)
             async with transaction(engine) as connection:
-                await ImportRepository(connection).ask(import_id, model, exclude_deleted=exclude_deleted)
+                await ImportRepository(connection).ask(
+                    import_id, model, exclude_deleted=exclude_deleted, without_added=without_added
+                )
         except CommitUnanswered:
             # The request may have been recorded; if not, the unlearner's next session removes the copy.
             raise

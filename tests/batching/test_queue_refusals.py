@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError
 from sqlalchemy import text
 
 from service.access.limits import NodeAllowance
-from service.db import engine as engine_module
+from service.db import postgres_urls
 from service.db.engine import create_engine
 from service.errors import Unavailable
 from service.processes import gauges, unlearner_probes
@@ -190,7 +190,7 @@ async def test_a_lock_that_somebody_keeps_is_named_until_deletions_go_on(
 ) -> None:
     monkeypatch.setattr(gauges, "_INTERVAL_S", 0.02)
     # Instead of 20 s.
-    monkeypatch.setitem(engine_module._SERVER_SETTINGS, "lock_timeout", "300ms")
+    monkeypatch.setitem(postgres_urls.SESSION_SETTINGS, "lock_timeout", "300ms")
     async with running(settings) as lethe:
         await until(lethe.is_ready)
         database = create_engine(database_url)

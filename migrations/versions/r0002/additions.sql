@@ -35,6 +35,10 @@ ALTER TABLE request_audits DROP CONSTRAINT request_audits_deleted_check,
     ADD COLUMN rejoined integer CHECK (rejoined >= 0),
     ADD CONSTRAINT request_audits_deleted_check CHECK (deleted >= 0 AND deleted + coalesce(joined, 0) > 0);
 
+ALTER TABLE imports ADD COLUMN without_added boolean DEFAULT false NOT NULL;
+
+ALTER TABLE imports ALTER COLUMN without_added DROP DEFAULT;
+
 ALTER TABLE versions ADD COLUMN deleted_labels integer DEFAULT 0 NOT NULL CHECK (deleted_labels >= 0);
 
 ALTER TABLE versions ALTER COLUMN deleted_labels DROP DEFAULT;

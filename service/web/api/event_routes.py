@@ -1,6 +1,5 @@
 """The feed of events, and deliveries of webhooks."""
 
-import hmac
 from typing import Annotated
 from uuid import UUID
 
@@ -9,7 +8,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.access.cursors import decode, encode
+from service.access.cursors import Cursors
 from service.db.transactions import transaction
 from service.domain.fields import Known
 from service.domain.records import ApiKey
@@ -69,9 +68,10 @@ async def list_events(request: Request, window: Annotated[FeedWindow, Query()], 
 async def list_deliveries(request: Request, filters: Annotated[DeliveryFilters, Query()], caller: Auditor) -> Response:
     """Deliveries with their results, including waiting ones: newest first. Finished ones are kept for 30 days."""
     services = services_of(request)
-    key = hmac.digest(services.keyring.cursor_key, f"deliveries {filters.state}".encode(), "sha256")
-    cursor = None if filters.cursor is None else decode(filters.cursor, key)
+    cursors = Cursors(services.keyring.cursor_key, f"deliveries {filters.state}")
     async with transaction(services.engine) as connection:
-        found, following = await DeliveryRepository(connection).page(filters.state, cursor, filters.limit)
-    next_cursor = None if following is None else encode(following, key)
-    return reply(DeliveryPage(deliveries=[delivery_answer(one) for one in found], next_cursor=next_cursor))
+        found, following = await DeliveryRepository(connection).page(
+            filters.state, cursors.read(filters.cursor), filters.limit
+        )
+    shown = [delivery_answer(one) for one in found]
+    return reply(DeliveryPage(deliveries=shown, next_cursor=cursors.write(following)))

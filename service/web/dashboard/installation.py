@@ -27,7 +27,7 @@ from service.web.dashboard.signing_in import PATH
 _REMEDY = "Check the address, or continue from the overview."
 #: Status -> title and detail.
 _WORDS = {
-    HTTPStatus.NOT_FOUND: ("Not found", "There is no such page."),
+    HTTPStatus.NOT_FOUND: ("Not found", "This page does not exist."),
     HTTPStatus.METHOD_NOT_ALLOWED: ("No page", "This address accepts forms only; it is not a page."),
 }
 

@@ -1,13 +1,12 @@
 """The webhooks page: deliveries and their results."""
 
-import hmac
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.access.cursors import decode, encode
+from service.access.cursors import Cursors
 from service.db.transactions import transaction
 from service.web.dashboard.pages import Page, page, url_with
 from service.web.dashboard.signing_in import PATH, SignedIn
@@ -26,11 +25,10 @@ async def webhooks_page(
 ) -> Response:
     """Deliveries, newest first, optionally only those in one state."""
     services = services_of(request)
-    key = hmac.digest(services.keyring.cursor_key, f"dashboard deliveries {state}".encode(), "sha256")
-    after = decode(cursor, key) if cursor else None
+    cursors = Cursors(services.keyring.cursor_key, f"dashboard deliveries {state}")
     async with transaction(services.engine) as connection:
         repository = DeliveryRepository(connection)
-        found, following = await repository.page(state, after, _ROWS)
+        found, following = await repository.page(state, cursors.read(cursor), _ROWS)
         lacking = await repository.undelivered()
     path = f"{PATH}/webhooks"
     return page(
@@ -42,5 +40,5 @@ async def webhooks_page(
         chosen=state,
         choices=[(one, url_with(path, {"state": one})) for one in DeliveryState],
         newest=url_with(path, {"state": state}) if cursor else None,
-        older=url_with(path, {"state": state, "cursor": encode(following, key)}) if following else None,
+        older=url_with(path, {"state": state, "cursor": cursors.write(following)}) if following else None,
     )

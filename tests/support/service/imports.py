@@ -56,7 +56,7 @@ async def repository(settings: Settings) -> AsyncIterator[ImportRepository]:
     await engine.dispose()
 
 
-async def asked(settings: Settings, model: Path, *, exclude_deleted: bool = False) -> UUID:
+async def asked(settings: Settings, model: Path, *, exclude_deleted: bool = False, without_added: bool = False) -> UUID:
     assert settings.database_url is not None
     engine = create_engine(settings.database_url)
     try:
@@ -65,6 +65,7 @@ async def asked(settings: Settings, model: Path, *, exclude_deleted: bool = Fals
             Keyring.open(settings.home / "keys"),
             settings.model_dir,
             exclude_deleted=exclude_deleted,
+            without_added=without_added,
             provide=partial(copy_of, model),
         )
     finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.db import engine, postgres_urls
+from service.db import postgres_urls
 from service.errors import ConfigurationError
 from service.settings import load_settings
 from tests.support.everyday import every_case
@@ -241,7 +241,3 @@ def test_modes_of_tls_verify_what_they_promise(files: dict[str, str]) -> None:
     assert context("sslmode=require&sslcert=CERTIFICATE&sslkey=KEY").verify_mode == ssl.CERT_NONE
     assert context("sslrootcert=system").check_hostname
     assert context("sslmode=require&ssl_min_protocol_version=TLSv1.3").minimum_version == ssl.TLSVersion.TLSv1_3
-
-
-def test_lethes_own_settings_are_those_that_the_engine_sets() -> None:
-    assert {*engine._SERVER_SETTINGS} - {"application_name"} <= postgres_urls.OWN_SETTINGS

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ from service.processes import serving
 from service.processes.listening import ServerFacts, facts_path, facts_paths, own_number
 from service.processes.private_servers.home import Home, HomeLock
 from service.processes.serving import child, default_workers, end_orphans, settings_for
-from service.processes.supervisor import Child, Restarts, Stage, _Process
+from service.processes.supervisor import Child, Stage, _Process
 from service.settings import Settings
 from tests.support.preloaded import ROOT
 from tests.support.processes import supervised
@@ -279,12 +280,17 @@ def test_a_child_for_one_thing_is_stopped_with_the_supervisor(supervise: Callabl
 
 
 def test_starts_come_later_after_each_end_in_a_row() -> None:
-    restarts = Restarts()
-    delays = [restarts.delay(1.0) for _ in range(10)]
+    process = _Process(stub("api-0", "serve"))
+
+    def delay(ran_s: float) -> float:
+        process._started_at = time.monotonic() - ran_s
+        return process.schedule_restart()
+
+    delays = [delay(1.0) for _ in range(10)]
     assert delays == sorted(delays)
     assert (delays[0], delays[-1]) == (0.1, 5.0)
-    assert restarts.delay(60.0) == delays[0]
-    assert restarts.delay(1.0) == delays[1]
+    assert delay(60.0) == delays[0]
+    assert delay(1.0) == delays[1]
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 3), (5, 4), (64, 4)])
