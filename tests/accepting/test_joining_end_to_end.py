@@ -89,9 +89,9 @@ async def test_a_node_joins_is_corrected_objects_leaves_and_comes_back(lethe: Le
 
     await done(lethe, "/deletions", node_body("anna"))
     refused(await lethe.client.get("/predict/anna"), 410, "node-deleted")
-    again = {"nodes": [{"id": "anna", "features": ROW}], "edges": [["anna", "12"]]}
+    again: dict[str, Any] = {"nodes": [{"id": "anna", "features": ROW}], "edges": [["anna", "12"]]}
     assert refused(await lethe.client.post("/additions", json=again), 409, "deleted-nodes")["deleted"] == ["anna"]
-    again["nodes"][0]["rejoin"] = True  # type: ignore[index, assignment]
+    again["nodes"][0]["rejoin"] = True
     state = await done(lethe, "/additions", again)
     assert state["audit"]["rejoined"] == 1
     await predicted(lethe, "anna")
@@ -101,7 +101,7 @@ async def test_a_node_joins_is_corrected_objects_leaves_and_comes_back(lethe: Le
 
 
 async def test_what_joined_is_the_same_after_a_restart(settings: Settings) -> None:
-    nodes = [{"id": "anna", "features": ROW, "label": "0"}, {"id": "bert", "features": OTHER}]
+    nodes: list[dict[str, Any]] = [{"id": "anna", "features": ROW}, {"id": "bert", "features": OTHER}]
 
     async def seen(client: httpx2.AsyncClient) -> tuple[Any, Any]:
         everybody = [*map(str, range(NODES)), "anna", "bert"]
