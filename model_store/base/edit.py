@@ -41,7 +41,7 @@ class EditedRows:
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """What joins once everything that leaves has left.
+    """Additions and replacements of one version, after all of its removals.
 
     The rows of the graph are those of the version before, then the new nodes. What `feature_rows` and `label_rows` had
     before is overwritten on disk when the edit is applied.
