@@ -2,9 +2,9 @@
 
     manifest.json                    description of the model
     CURRENT                          the committed version and the digest of its manifest
-    base/<table>.<array>-…           fixed size, erased in place
+    base/<table>.<array>-…           fixed size, erased in place; tables of what joined after the import grow
     base/index-….json                contents of these files, with a digest per chunk, and any erasure in progress
-    versions/<version>-<fencing>/    state.safetensors, manifest.json
+    versions/<version>-<fencing>/    state.safetensors, manifest.json; edit.safetensors if anything joined
     tombstones-<fencing>             keyed hashes of what was deleted; absent before the first deletion
 
 One process writes, under a lease with a fencing number. Every change is durable before it becomes visible, and becomes
