@@ -79,8 +79,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     shutil.copytree(served, grown)
     store = Store.open(grown)
     edit = an_edit(store.load_base(), np.random.default_rng(0))
-    masks = {name: np.append(getattr(state, name), [True] * len(edit.ids)) for name in ("live", "featured")}
-    store.write_version(VersionRef(2, 1), replace(state, **masks), edges=0, beta_version=2, edit=edit)
+    live, featured = (np.append(mask, [True] * len(edit.ids)) for mask in (state.live, state.featured))
+    state = replace(state, live=live, featured=featured)
+    store.write_version(VersionRef(2, 1), state, edges=0, beta_version=2, edit=edit)
     store.set_current(VersionRef(2, 1))
     base = store.load_base()
     store.write_beta(base.beta, base.label_beta, version=2, fencing=1)
