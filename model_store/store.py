@@ -2,9 +2,9 @@
 
     manifest.json                    description of the model
     CURRENT                          the committed version and the digest of its manifest
-    base/<table>.<array>-…           fixed size, erased in place
+    base/<table>.<array>-…           fixed size, erased in place; tables of what joined after the import grow
     base/index-….json                contents of these files, with a digest per chunk, and any erasure in progress
-    versions/<version>-<fencing>/    state.safetensors, manifest.json
+    versions/<version>-<fencing>/    state.safetensors, manifest.json; edit.safetensors if anything joined
     tombstones-<fencing>             keyed hashes of what was deleted; absent before the first deletion
 
 One process writes, under a lease with a fencing number. Every change is durable before it becomes visible, and becomes
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from model_store import tombstones
 from model_store.base.base import Base, BaseStore
-from model_store.base.edit import Edit, PendingEdit
+from model_store.base.edit import Edit, FeatureSlots, PendingEdit
 from model_store.base.erasure import Erasure
 from model_store.base.index import NO_ROW
 from model_store.base.span_chunks import SpanChunk
@@ -287,12 +287,9 @@ class Store:
         """
         self._base.claim(fencing=fencing)
 
-    def feature_slots(self) -> list[tuple[Path, int, NDArray[np.int64]]]:
-        """Return each file of feature values with the bytes of a slot and the row of each slot, -1 if blanked.
-
-        A slot is a row of dense features, or a stored value of sparse ones, in any order.
-        """
-        return self._base.feature_slots()
+    def feature_slots(self) -> list[FeatureSlots]:
+        """Return the slots of each file that holds feature values, those of the current version's edit included."""
+        return self._base.feature_slots() + self._versions.feature_slots(self.current())
 
     def files(self) -> frozenset[str]:
         """Return the files of the current version and its graph, as paths relative to the model's folder."""

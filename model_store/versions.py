@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from model_store.base.edit import Edit
+from model_store.base.edit import Edit, FeatureSlots
 from model_store.disk.checksummed import checksummed, read_checksummed, wrong
 from model_store.disk.durable import (
     TRAIN_AGAIN,
@@ -209,6 +209,13 @@ class Versions:
             return Edit.from_bytes(data)
         except ValueError as error:
             raise damaged(path, f"is not an edit: {error}") from error
+
+    def feature_slots(self, ref: VersionRef) -> list[FeatureSlots]:
+        """Return the slots of the features in a version's edit, none without one. Raises as `read`."""
+        if not self.has_edit(ref):
+            return []
+        path, data = self._content(self.manifest(ref), _EDIT)
+        return list(self.edit(ref).feature_slots(path, data))
 
     def _content(self, manifest: VersionManifest, name: str) -> tuple[Path, bytes]:
         path = self.folder / manifest.ref.folder / name

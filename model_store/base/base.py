@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from model_store.base.arrays import LATE, BaseArrays, NewTable, write_table
 from model_store.base.decoding import BaseReader
-from model_store.base.edit import PendingEdit
+from model_store.base.edit import FeatureSlots, PendingEdit
 from model_store.base.erasure import Erasure, carry_out, plan
 from model_store.base.growth import grow
 from model_store.base.index import Generation, Index, check_file_names, labelled_files
@@ -173,11 +173,8 @@ class BaseStore:
         """Return the last model version whose edit was applied; 0 for none."""
         return self._index().grown_version
 
-    def feature_slots(self) -> list[tuple[Path, int, NDArray[np.int64]]]:
-        """Return each file of feature values with the bytes of a slot and the row of each slot, -1 if blanked.
-
-        A slot is a row of dense features, or a stored value of sparse ones.
-        """
+    def feature_slots(self) -> list[FeatureSlots]:
+        """Return the slots of each file of feature values."""
         return self._steadily(lambda: list(self._reader().feature_slots()))
 
     def files(self) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from model_store.base.arrays import BaseArrays
-from model_store.base.edit import PUBLIC, TEST, TRAIN, VAL
+from model_store.base.edit import PUBLIC, TEST, TRAIN, VAL, FeatureSlots
 from model_store.base.index import NO_ROW
 from model_store.base.late import LateEntries
 from model_store.disk.durable import damaged
@@ -82,11 +81,8 @@ class BaseReader:
             values = np.concatenate([values, self._late_features.read("values", slots)[:, 0]])
         return _coo(values, places, columns, (rows.stop - rows.start, d))
 
-    def feature_slots(self) -> Iterator[tuple[Path, int, NDArray[np.int64]]]:
-        """For each file of feature values: its path, the bytes of a slot, and the row of each slot, -1 if blanked.
-
-        A slot is a row of dense features and a stored value of sparse ones.
-        """
+    def feature_slots(self) -> Iterator[FeatureSlots]:
+        """Yield the slots of each file of feature values."""
         for name in ("features", "late_features"):
             if name not in self.index.tables:
                 continue
@@ -100,7 +96,7 @@ class BaseReader:
                 found = np.full(table.slots, -1, dtype=np.int64)
                 found[kept] = rows
             values = table.arrays["values"]
-            yield self.base.folder / values.file, values.slot_bytes, found
+            yield FeatureSlots(self.base.folder / values.file, 0, values.slot_bytes, found)
 
     def adjacency(self) -> sp.csr_array:
         """Return the adjacency, (n, n) float64 ones; above one for a repeated edge."""

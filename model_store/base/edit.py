@@ -1,6 +1,9 @@
 """What joins the graph of one version and what it replaces, by row, as it is kept in the version's folder."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +44,7 @@ class EditedRows:
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """What joins once everything that leaves has left.
+    """Additions and replacements of one version, after all of its removals.
 
     The rows of the graph are those of the version before, then the new nodes. What `feature_rows` and `label_rows` had
     before is overwritten on disk when the edit is applied.
@@ -109,6 +112,17 @@ class Edit:
             tensors["features.shape"] = np.array(self.features.shape)
         return save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
 
+    def feature_slots(self, path: Path, data: bytes) -> Iterator["FeatureSlots"]:
+        """Yield where the file `path`, which holds `data`, has features of which row."""
+        rows = self.feature_rows
+        if self.features is not None and not isinstance(self.features, np.ndarray):
+            rows = np.repeat(rows, np.diff(self.features.indptr))
+        header_bytes = 8 + int.from_bytes(data[:8], "little")
+        for name, tensor in json.loads(data[8:header_bytes]).items():
+            if name in ("features", "features.data", "features.indices"):
+                first, end = tensor["data_offsets"]
+                yield FeatureSlots(path, header_bytes + first, (end - first) // max(rows.size, 1), rows)
+
     @classmethod
     def from_bytes(cls, data: bytes) -> "Edit":
         """Return the edit in the bytes of `to_bytes`; raises ValueError for other bytes."""
@@ -174,6 +188,18 @@ class Edit:
         columns = np.concatenate([stored.col[stays], added.col])
         values = np.concatenate([stored.data[stays], added.data])
         return sp.csr_array(sp.coo_array((values, (rows, columns)), shape=shape))
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSlots:
+    """Equal slots of a file, each with features of one row: all of them if dense, one stored value if sparse."""
+
+    file: Path
+    #: Byte at which they begin, and the bytes of each.
+    offset: int
+    slot_bytes: int
+    #: (slots,) the row of each slot; -1 for a blanked one.
+    row_of_slot: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@
 | label_beta | a row of one label block, block after block | values |
 
 Stored values and edges are in random order within their chunk, each with its own row. So the gap of a blanked one
-reveals neither its row nor its column, unlike in CSR. What joined after the import is in the tables of `late.py`.
+reveals neither its row nor its column, unlike in CSR. Rows added after the import are in the tables of `late.py`.
 """
 
 import itertools

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from uuid import UUID
 
 from service import private_files
@@ -72,9 +71,7 @@ class OwnSlots:
     def __enter__(self) -> "OwnSlots":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from model_store.base.edit import FeatureSlots
 from model_store.work import Work
 
 #: Shorter byte strings occur by chance in any large file.
@@ -149,19 +150,20 @@ class StoredRows:
 
     #: (n,) bool.
     own: NDArray[np.bool_]
-    #: Each file of feature values with its bytes per slot, one row if dense, one value if sparse, and the row whose
-    #: features each slot holds, (slots,), -1 for a blanked slot.
-    slots: Sequence[tuple[Path, int, NDArray[np.int64]]]
+    slots: Sequence[FeatureSlots]
 
     def explain(self, finding: Trace) -> bool:
         """Return whether a finding lies within these nodes' features, possibly across several nodes if sparse."""
-        for file, slot_bytes, row_of_slot in self.slots:
-            if finding.path.resolve() == file.resolve():
-                last = (finding.offset + finding.size - 1) // slot_bytes
-                rows = row_of_slot[finding.offset // slot_bytes : last + 1]
-                # A crash may have left slots behind the last one.
-                return last < row_of_slot.size and bool((rows >= 0).all() and self.own[rows].all())
-        return False
+        return any(self._hold(slots, finding) for slots in self.slots)
+
+    def _hold(self, slots: FeatureSlots, finding: Trace) -> bool:
+        begin = finding.offset - slots.offset
+        last = (begin + finding.size - 1) // slots.slot_bytes
+        # A crash may have left slots behind the last one.
+        if begin < 0 or last >= slots.row_of_slot.size or finding.path.resolve() != slots.file.resolve():
+            return False
+        rows = slots.row_of_slot[begin // slots.slot_bytes : last + 1]
+        return bool((rows >= 0).all() and self.own[rows].all())
 
 
 def files_below(folders: Iterable[Path], *, but: Iterable[Path] = ()) -> Iterator[Path]:

@@ -135,11 +135,10 @@ GUARANTEES = {
 #: The same of a request by which something joined.
 GUARANTEES_OF_JOINS = {
     Guarantee.RETRAINED: (
-        "The weights are those of a model retrained on the graph with what joined, up to the distance that the bound "
-        "states."
+        "The weights are those of a model retrained with the new data, up to the distance that the bound states."
     ),
     Guarantee.GRAPH_ONLY: (
-        "What joined is in the graph and in every prediction. The weights were trained without it, and are not those "
+        "The new data is in the graph and in every prediction. The weights were trained without it, and are not those "
         "of a model retrained with it."
     ),
 }

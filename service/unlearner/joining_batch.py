@@ -232,5 +232,5 @@ def _label(content: NodeContent, manifest: Manifest) -> Any:
             )
         return np.array(label, dtype=np.float64)
     if label not in manifest.classes:
-        raise GraphError("A node has a label that is none of the model's classes.", "Give a class of the model.")
+        raise GraphError("A node's label is not among the model's classes.", "Give a class of the model.")
     return manifest.classes.index(label)

@@ -13,6 +13,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
 from service.cli.train import TrainingOptions, train_model
+from tests.support.models.store_growth import an_edit
 
 #: Number of folders tried.
 _FOLDERS = 2000
@@ -73,7 +75,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     store.write_version(VersionRef(1, 1), state, edges=0)
     store.set_current(VersionRef(1, 1))
     store.erase(Erasure(nodes=np.array([3])), fencing=1)
-    return [*made, served]
+    grown = folder / "grown"
+    shutil.copytree(served, grown)
+    store = Store.open(grown)
+    edit = an_edit(store.load_base(), np.random.default_rng(0))
+    live, featured = (np.append(mask, [True] * len(edit.ids)) for mask in (state.live, state.featured))
+    state = replace(state, live=live, featured=featured)
+    store.write_version(VersionRef(2, 1), state, edges=0, beta_version=2, edit=edit)
+    store.set_current(VersionRef(2, 1))
+    base = store.load_base()
+    store.write_beta(base.beta, base.label_beta, version=2, fencing=1)
+    store.erase(Erasure(), fencing=1, keep=VersionRef(2, 1))
+    store.grow(VersionRef(2, 1), fencing=1)
+    return [*made, served, grown]
 
 
 def is_small(path: Path) -> bool:

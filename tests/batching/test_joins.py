@@ -166,7 +166,7 @@ async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Leth
         (RequestKind.ADDITION, {}, [there], "edge that it adds is in the graph already"),
         (RequestKind.ADDITION, {"a": NodeContent((1.0,))}, [], "12 columns"),
         (RequestKind.ADDITION, {"a": NodeContent({12: 1.0})}, [], "column outside"),
-        (RequestKind.ADDITION, {"a": NodeContent({}, "nothing")}, [], "none of the model's classes"),
+        (RequestKind.ADDITION, {"a": NodeContent({}, "nothing")}, [], "not among the model's classes"),
         (RequestKind.ADDITION, {"a": NodeContent({0: 1e9})}, [], "times as long"),
         (RequestKind.CORRECTION, {"nobody": NodeContent({})}, [], "not in the graph"),
     ]

@@ -130,6 +130,13 @@ def prepare(folder: Path, model: Path) -> None:
     np.save(folder / "forgotten.npy", cora.features[[2001, 2002]].toarray())
 
 
+def type_all(newcomer: Newcomer, page: Path) -> None:
+    """Type the commands of a page that are run here, in their order."""
+    typed = [command for command in commands(page) if reason(command) is None]
+    wrong = [found for command in typed if (found := newcomer.follow(command)) is not None]
+    assert not wrong, "\n\n".join(wrong)
+
+
 @pytest.fixture
 def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Callable[[Path], None]]:
     """Return a function that follows a page from its first command to its last, beside a Lethe that serves Cora."""
@@ -161,26 +168,33 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
         with lethe.client(key) as client:
             if page.name in ("data.md", "guarantees.md"):
                 client.wait(client.request_deletion(["2001", "2002"]).id)
-        typed = [command for command in commands(page) if reason(command) is None]
-        wrong = [found for command in typed if (found := newcomer.follow(command)) is not None]
-        assert not wrong, "\n\n".join(wrong)
+        type_all(newcomer, page)
 
     yield through
     for one in reversed(running):
         one.leave() if isinstance(one, Newcomer) else one.close()
 
 
-#: Pages followed every day; the others take minutes in all.
-EVERY_DAY = ("README.md", "CONTRIBUTING.md")
+#: A page whose commands need no running Lethe.
+GUIDE = ROOT / "CONTRIBUTING.md"
+#: The readme is followed every day; the others take minutes in all.
 PAGES_TO_FOLLOW = [
-    pytest.param(page, id=page.name, marks=() if page.name in EVERY_DAY else pytest.mark.slow)
-    for page in sorted({command.page for command in SHOWN if reason(command) is None})
+    pytest.param(page, id=page.name, marks=() if page.name == "README.md" else pytest.mark.slow)
+    for page in sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
 ]
 
 
 @pytest.mark.parametrize("page", PAGES_TO_FOLLOW)
 def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
     follow(page)
+
+
+def test_the_contributing_guide_does_what_it_shows(tmp_path: Path) -> None:
+    newcomer = Newcomer(checkout(tmp_path / "lethe"), {}, {})
+    try:
+        type_all(newcomer, GUIDE)
+    finally:
+        newcomer.leave()
 
 
 @pytest.mark.slow

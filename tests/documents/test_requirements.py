@@ -1,6 +1,5 @@
 """Pinned packages are used, or needed by a used one: every package adds maintenance and attack surface."""
 
-import ast
 import re
 import sys
 import tomllib
@@ -12,6 +11,8 @@ from packaging.utils import canonicalize_name
 
 from tests.support.preloaded import ROOT
 
+#: The module that names come from, or the modules.
+_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w[\w.]*)[ \t]+import|import[ \t]+([^\n#]+))", re.MULTILINE)
 #: An extra that only downloads datasets.
 DOWNLOADS = "torch-geometric"
 SERVICE = ("projector", "model_store", "service", "lethe_client")
@@ -36,11 +37,8 @@ def imported(*folders: str) -> set[str]:
     of_module, names = packages_distributions(), set()
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    names.add(node.module.partition(".")[0])
+            for source, modules in _IMPORT.findall(file.read_text()):
+                names |= {name.split()[0].partition(".")[0] for name in (source or modules).split(",")}
     names -= set(sys.stdlib_module_names)
     return {canonicalize_name(one) for name in names for one in of_module.get(name, ())}
 

@@ -113,7 +113,6 @@ async def test_a_search_finds_what_looking_at_every_request_finds(world: AuditWo
     kept = {}
     for place, (name, filters) in enumerate(FILTERS.items()):
         kept[name] = ids([entry for entry in everything if keeps(filters, entry, drills)])
-        assert ids(await world.found(filters, limit=50)) == kept[name], name
         assert ids((await world.page(filters, limit=5)).entries) == kept[name][:5], name
         assert await world.counted(filters) == len(kept[name]), name
         # Each filter in one order, and each order with several filters.

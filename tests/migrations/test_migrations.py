@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from alembic.config import Config
+from alembic.config import main as alembic_program
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
@@ -28,6 +29,7 @@ from service.errors import ConfigurationError, StateMismatch, Unavailable
 from service.reports import search
 from service.requests import submission
 from service.unlearner import causes
+from tests.support.everyday import every_case
 from tests.support.preloaded import ROOT
 
 #: Every column, constraint and index, as spelled by Postgres itself; triggers have their own test.
@@ -64,26 +66,28 @@ async def _query(url: str, statement: str) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("revision", "said"),
     [
         *((revision, "of a Lethe before its first release") for revision in ("0018", "0.1.0", "0.7.0", "0.15.0")),
         ("r9999", "a later version or another program made it"),
     ],
 )
-async def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
-    empty_database_url: str, revision: str, said: str
+def test_the_schema_of_another_version_is_refused_by_name_and_left_alone(
+    database_url: str, revision: str, said: str
 ) -> None:
-    await migrate.upgrade(empty_database_url)
-    await _on(
-        empty_database_url, lambda conn: conn.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
-    )
-    before = {name: await _query(empty_database_url, query) for name, query in CATALOG.items()}
-    with pytest.raises(schema.UnknownSchema, match=f"the schema {revision}, .*{said}") as refused:
-        await migrate.upgrade(empty_database_url)
-    assert refused.value.remedy
-    assert await schema.current(empty_database_url) == revision
-    assert {name: await _query(empty_database_url, query) for name, query in CATALOG.items()} == before
+    async def refused() -> None:
+        await _on(
+            database_url, lambda conn: conn.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        )
+        before = {name: await _query(database_url, query) for name, query in CATALOG.items()}
+        with pytest.raises(schema.UnknownSchema, match=f"the schema {revision}, .*{said}") as refused:
+            await migrate.upgrade(database_url)
+        assert refused.value.remedy
+        assert await schema.current(database_url) == revision
+        assert {name: await _query(database_url, query) for name, query in CATALOG.items()} == before
+
+    asyncio.run(refused())
 
 
 @pytest.mark.parametrize("relation", ["TABLE orders (id int)", "VIEW orders AS SELECT 1 AS id"])
@@ -137,10 +141,9 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
 ) -> None:
     shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    command = [sys.executable, "-m", "alembic", "revision", "-m", "a column"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    monkeypatch.chdir(tmp_path)
     for named in (["--rev-id", "r0003"], []):
-        subprocess.run([*command, *named], cwd=tmp_path, env=environment, check=True, capture_output=True)
+        alembic_program(["revision", "-m", "a column", *named])
     before = schema.head()
     assert '\ndown_revision = "r0002"\n' in (tmp_path / "migrations/versions/r0003_a_column.py").read_text()
 
@@ -155,24 +158,26 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
         schema._revisions.cache_clear()
 
 
-async def test_upgrading_a_current_database_changes_nothing(empty_database_url: str) -> None:
-    await migrate.upgrade(empty_database_url)
-    await migrate.upgrade(empty_database_url)
-    assert await schema.current(empty_database_url) == schema.head()
+async def test_upgrading_a_current_database_changes_nothing(database_url: str) -> None:
+    before = {name: await _query(database_url, query) for name, query in CATALOG.items()}
+    await migrate.upgrade(database_url)
+    assert await schema.current(database_url) == schema.head()
+    assert {name: await _query(database_url, query) for name, query in CATALOG.items()} == before
 
 
-async def test_the_columns_that_are_declared_are_those_that_migrations_make(make_database: Callable[[], str]) -> None:
+async def test_the_columns_that_are_declared_are_those_that_migrations_make(
+    database_url: str, empty_database_url: str
+) -> None:
     assert all((causes, search, submission)), "these and their imports declare all tables"
-    migrated, declared = make_database(), make_database()
-    await migrate.upgrade(migrated)
+    declared = empty_database_url
     await _on(declared, Base.metadata.create_all)
-    found, wanted = await _query(migrated, CATALOG["columns"]), await _query(declared, CATALOG["columns"])
+    found, wanted = await _query(database_url, CATALOG["columns"]), await _query(declared, CATALOG["columns"])
     assert len(wanted) > 100
     # The totals of the audit are used only by text statements.
     assert {row for row in found if row[0] not in ("audit_counts", "audit_times")} == wanted
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("constraint", "values"),
     [
         ("api_keys_scopes_check", Scope),
@@ -189,21 +194,17 @@ async def test_the_columns_that_are_declared_are_those_that_migrations_make(make
         ("versions_repair_check", RepairStatus),
     ],
 )
-async def test_a_column_takes_what_the_domain_has_and_nothing_else(
-    empty_database_url: str, constraint: str, values: Iterable[StrEnum]
+def test_a_column_takes_what_the_domain_has_and_nothing_else(
+    database_url: str, constraint: str, values: Iterable[StrEnum]
 ) -> None:
-    await migrate.upgrade(empty_database_url)
-    found = await _query(
-        empty_database_url, f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = '{constraint}'"
-    )
-    [(definition,)] = found
+    named = f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = '{constraint}'"
+    [(definition,)] = asyncio.run(_query(database_url, named))
     assert set(re.findall(r"'([^']+)'", definition)) == set(values)
 
 
-async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
-    await migrate.upgrade(empty_database_url)
+async def test_the_triggers_are_in_force(database_url: str) -> None:
     found = await _query(
-        empty_database_url,
+        database_url,
         "SELECT tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled = 'O'",
     )
     assert found == {
@@ -246,9 +247,8 @@ async def test_the_triggers_are_in_force(empty_database_url: str) -> None:
     }
 
 
-async def test_every_time_is_with_time_zone(empty_database_url: str) -> None:
-    await migrate.upgrade(empty_database_url)
-    kinds = await _query(empty_database_url, CATALOG["columns"])
+async def test_every_time_is_with_time_zone(database_url: str) -> None:
+    kinds = await _query(database_url, CATALOG["columns"])
     assert not [row for row in kinds if "time" in row[2] and row[2] != "timestamp with time zone"]
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from service.errors import AlreadyRunning, ConfigurationError, EmbeddedServerError
 from service.processes.private_servers.guardian import wait_until
@@ -120,9 +119,7 @@ class Embedded:
     def __enter__(self) -> PrivateServers:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _servers(self) -> list[Server]:

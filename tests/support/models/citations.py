@@ -1,11 +1,15 @@
 """The citation graph that is shipped with Lethe."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from model_store.datasets.load import load_dataset
-from projector.graph.graph import Graph
+if TYPE_CHECKING:
+    from projector.graph.graph import Graph
 
 
 @pytest.fixture(scope="session")
-def cora() -> Graph:
+def cora() -> "Graph":
+    from model_store.datasets.load import load_dataset
+
     return load_dataset("cora", data_dirs=[])

@@ -140,8 +140,9 @@ def joined(base: Base, edit: Edit) -> Base:
     return Base(grown, beta, label_beta, public)
 
 
-def rebuilt(base: Base, random: np.random.Generator) -> Base:
-    """The same graph with other coefficients; zero for nodes that are gone."""
+def rebuilt(base: Base, ref: VersionRef) -> Base:
+    """The same graph with other coefficients, those of a version; zero for nodes that are gone."""
+    random = np.random.default_rng(1000 + ref.version)
     live = base.graph.node_ids.named[:, None]
     beta, label_beta = (random.standard_normal(each.shape) * live for each in (base.beta, base.label_beta))
     return replace(base, beta=beta, label_beta=label_beta)
@@ -162,7 +163,7 @@ def a_version(base: Base, erased: Erasure, nodes: int) -> VersionState:
 def commit(store: Store, ref: VersionRef, base: Base, edit: Edit, erased: Erasure | None = None) -> Base:
     """Makes a version with `edit` the current one, and returns what the base must become."""
     erased = erased or Erasure()
-    expected = rebuilt(joined(without(base, erased), edit), np.random.default_rng(1000 + ref.version))
+    expected = rebuilt(joined(without(base, erased), edit), ref)
     state = a_version(base, erased, edit.nodes)
     store.write_version(ref, state, edges=0, beta_version=ref.version, edit=edit)
     store.set_current(ref)

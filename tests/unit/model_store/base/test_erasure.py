@@ -56,9 +56,10 @@ def test_each_slot_of_the_features_tells_whose_values_it_holds(tmp_path: Path, l
     store = model.create(tmp_path / "m", chunk_rows=chunk_rows)
     store.erase(Erasure(feature_rows=rows(0, 9)), fencing=1)
     features = store.load_base().graph.features
-    [(file, slot_bytes, row_of_slot)] = store.feature_slots()
-    slots = np.frombuffer(file.read_bytes(), dtype=features.dtype).reshape(row_of_slot.size, -1)
-    assert slot_bytes == slots[0].nbytes
+    [found] = store.feature_slots()
+    row_of_slot = found.row_of_slot
+    slots = np.frombuffer(found.file.read_bytes(), dtype=features.dtype).reshape(row_of_slot.size, -1)
+    assert (found.offset, found.slot_bytes) == (0, slots[0].nbytes)
     if isinstance(features, np.ndarray):
         assert np.array_equal(slots, features[row_of_slot])
         return

@@ -167,15 +167,35 @@ def test_chunks_of_rows_and_slots_of_features_cover_what_joined(
     parts = [chunk.X for chunk in store.label_span_chunks(np.ones(n, dtype=np.bool_))]
     labels = sp.vstack(parts).toarray()
     assert np.array_equal(labels, np.eye(3)[base.graph.labels] * base.graph.train_mask[:, None])
-    held: dict[int, list[float]] = {row: [] for row in range(n)}
-    for file, slot_bytes, row_of_slot in store.feature_slots():
-        slots = np.frombuffer(file.read_bytes(), dtype=np.float32).reshape(row_of_slot.size, -1)
-        assert slot_bytes == slots.itemsize * slots.shape[1]
-        for row, values in zip(row_of_slot.tolist(), slots, strict=True):
-            if row >= 0:
-                held[row] += values[values != 0].tolist()
-    for row in range(n):
-        assert sorted(held[row]) == sorted(features[row][features[row] != 0].tolist())
+
+
+@LAYOUTS
+def test_every_slot_of_features_is_found_with_its_row(tmp_path: Path, layout: str) -> None:
+    random = np.random.default_rng(6)
+    model = small_model(layout)
+    store = model.create(tmp_path / "m")
+    edit = an_edit(model.base, random, new=4, corrected=5)
+    base = grow(store, model.base, edit, VersionRef(1, 1))
+    stored = base.graph.features
+    dense = stored if isinstance(stored, np.ndarray) else stored.toarray()
+    in_base: dict[int, list[float]] = {row: [] for row in range(base.graph.nodes)}
+    in_edit: dict[int, set[bytes]] = {row: set() for row in edit.feature_rows.tolist()}
+    for slots in store.feature_slots():
+        stop = slots.offset + slots.row_of_slot.size * slots.slot_bytes
+        content = np.frombuffer(slots.file.read_bytes()[slots.offset : stop], dtype="<f4")
+        content = content.reshape(-1, slots.slot_bytes // 4)
+        for row in np.unique(slots.row_of_slot[slots.row_of_slot >= 0]).tolist():
+            values = content[slots.row_of_slot == row]
+            if "base" in slots.file.parts:
+                in_base[row] += values[values != 0].tolist()
+            else:
+                in_edit[row].add(values.tobytes())
+    for row, values in in_base.items():
+        assert sorted(values) == sorted(dense[row][dense[row] != 0].tolist())
+    for row, found in in_edit.items():
+        values, columns = dense[row], np.flatnonzero(dense[row]).astype("<i4")
+        parts = {values.tobytes()} if layout == "dense" else {values[columns].tobytes(), columns.tobytes()}
+        assert found == parts - {b""}
 
 
 def test_an_edge_that_left_and_joined_again_in_one_version_stays(tmp_path: Path) -> None:

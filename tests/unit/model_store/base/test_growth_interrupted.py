@@ -14,7 +14,7 @@ from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from tests.support.everyday import everyday
 from tests.support.models.failing_disk import FailingDisk, Loss, stops
-from tests.support.models.store_growth import an_edit, carry_out, commit, joined
+from tests.support.models.store_growth import an_edit, carry_out, commit, joined, rebuilt
 from tests.support.models.store_models import assert_same, difference, small_model, without
 from tests.support.models.store_states import copied, names_in, rows
 
@@ -103,13 +103,14 @@ def without_beta(base: Base) -> Base:
 
 
 def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(grown: Grown, tmp_path: Path) -> None:
-    later = Erasure(nodes=rows(0, 11, 14), feature_rows=grown.edit.feature_rows[:1])
-    expected = without(grown.after, later)
+    later, ref = Erasure(nodes=rows(0, 11, 14)), VersionRef(3, 3)
+    edit = an_edit(without(grown.after, later), np.random.default_rng(8), new=4)
+    expected = without(rebuilt(joined(without(grown.after, later), edit), ref), later)
 
     def successor(path: Path) -> None:
         store = Store.open(path)
         finish(store, grown.after, 3)
-        store.erase(later, fencing=3)
+        carry_out(store, ref, commit(store, ref, grown.after, edit, later), later)
 
     for stop_at in range(1000):
         path = copied(grown.path, tmp_path)

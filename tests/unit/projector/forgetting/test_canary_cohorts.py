@@ -20,6 +20,7 @@ from projector.training.fit import train
 from service.domain.states import RepairPolicy
 from tests.support.models.stored import SMALL, Oracle, Outcome, StoredModel, built
 
+SMALLER = "synthetic:n=150,d=60,classes=4,seed=3"
 #: A column's norm below this is rounding.
 GONE = 1e-12
 
@@ -82,7 +83,7 @@ def test_a_drill_is_exact_and_leaves_nothing_in_the_column(tmp_path: Path, graph
 def test_drills_between_other_deletions_are_exact_whatever_the_model(
     tmp_path: Path, spec: ModelSpec, dense: bool
 ) -> None:
-    graph = load_dataset(SMALL, data_dirs=[])
+    graph = load_dataset(SMALLER, data_dirs=[])
     if dense:
         assert isinstance(graph.features, sp.csr_array)
         graph = replace(graph, features=graph.features.toarray())
@@ -107,7 +108,7 @@ def test_drills_between_other_deletions_are_exact_whatever_the_model(
 
 
 def test_a_diffused_model_forgets_its_canaries(tmp_path: Path) -> None:
-    small = built(load_dataset(SMALL, data_dirs=[]), ModelSpec(diffusion=True, combine=Combine.CONCAT), cohorts=2)
+    small = built(load_dataset(SMALLER, data_dirs=[]), ModelSpec(diffusion=True, combine=Combine.CONCAT), cohorts=2)
     model = StoredModel(tmp_path / "model", small)
     for cohort in (1, 2):
         outcome = model.delete(cohort_rows(small, cohort).tolist())

@@ -299,7 +299,7 @@ def test_one_core_is_left_to_the_unlearner(cores: int, workers: int) -> None:
 
 
 def test_the_supervisor_needs_neither_torch_nor_database_nor_web_stack() -> None:
-    found = imported_with(["service.cli.serve", "service.processes.serving"])
+    [found] = imported_with(["service.cli.serve", "service.processes.serving"])
     heavy = {"torch", "scipy", "numpy", "sqlalchemy", "asyncpg", "alembic", "redis", "fastapi", "starlette", "uvicorn"}
     assert found & heavy == set()
 
