@@ -2,9 +2,9 @@
 
     manifest.json                    description of the model
     CURRENT                          the committed version and the digest of its manifest
-    base/<table>.<array>-…           fixed size, erased in place; tables of what joined after the import grow
+    base/<table>.<array>-…           fixed size, erased in place; tables of additions grow
     base/index-….json                contents of these files, with a digest per chunk, and any erasure in progress
-    versions/<version>-<fencing>/    state.safetensors, manifest.json; edit.safetensors if anything joined
+    versions/<version>-<fencing>/    state.safetensors, manifest.json; edit.safetensors if it adds anything
     tombstones-<fencing>             keyed hashes of what was deleted; absent before the first deletion
 
 One process writes, under a lease with a fencing number. Every change is durable before it becomes visible, and becomes
@@ -211,7 +211,7 @@ class Store:
         return self._base.nodes
 
     def edit(self, ref: VersionRef) -> Edit | None:
-        """Return what joins the graph in a version and what it replaces; None if nothing does."""
+        """Return the additions and replacements of a version; None if it has none."""
         if not self._versions.has_edit(ref):
             return None
         edit = self._versions.edit(ref)
@@ -239,8 +239,8 @@ class Store:
 
         `edges` is the number of edges between its live nodes, each counted once, for `live_edges`. `beta_version` is
         the version from whose weights `state`'s span coefficients were rebuilt: `ref`'s own if `write_beta` will
-        follow, otherwise that of the version before it. `edit` is what joins the graph and what it replaces; `state` is
-        about the nodes after it, and if it gives features, `write_beta` must follow. After that, `grow` applies it.
+        follow, otherwise that of the version before it. `edit` has the additions and replacements; `state` covers the
+        nodes after it. If the edit has features, `write_beta` must follow. `grow` then applies the edit.
         Raises StoreConflict if CURRENT names that version or a later one, ValueError for a `beta_version` later than
         `ref` and an `edit` that does not fit.
         """
@@ -354,7 +354,7 @@ class Store:
                 self._versions.remove_unfinished(last, below_fencing=fencing)
 
     def grow(self, ref: VersionRef, *, fencing: int, work: Work | None = None) -> None:
-        """Apply the edit of version `ref`, durably: append what joins, and overwrite what it replaces.
+        """Apply the edit of version `ref`, durably: append its additions, and overwrite the data that they replace.
 
         Call it once that version is committed, after `write_beta` and `erase`. Idempotent; does nothing for a version
         without an edit. Raises StoreConflict as `erase` does, ValueError before `write_beta`. Reports as one step of
@@ -364,7 +364,7 @@ class Store:
         if edit is None:
             return
         if work is not None:
-            work.begin("Adding what joined")
+            work.begin("Adding nodes, edges and features")
         index = self._base.begin_growth(PendingEdit(ref.version, edit), fencing=fencing)
         with durable_changes() as changes:
             self._base.overwrite(index, changes)

@@ -283,7 +283,7 @@ class Versions:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a version's temporary folder; what joined is overwritten first, because others may ask to erase it."""
+    """Remove a version's temporary folder. The edit is overwritten first, since it holds personal data in clear."""
     with durable_changes() as changes:
         changes.shred(folder / _EDIT)
     remove_tree(folder)

@@ -21,7 +21,7 @@ from projector.graph.ranges import index_type, parts_of_rows
 
 
 class BaseReader:
-    """Reads what the rows of `base/` hold, imported or joined later."""
+    """A reader of the rows of `base/`, imported or added later."""
 
     def __init__(self, base: BaseArrays, manifest: Manifest) -> None:
         self.base = base

@@ -1,4 +1,4 @@
-"""What joins the graph of one version and what it replaces, by row, as it is kept in the version's folder."""
+"""The additions and replacements of one version, by row, as stored in the version's folder."""
 
 import json
 from collections.abc import Iterator
@@ -46,8 +46,8 @@ class EditedRows:
 class Edit:
     """Additions and replacements of one version, after all of its removals.
 
-    The rows of the graph are those of the version before, then the new nodes. What `feature_rows` and `label_rows` had
-    before is overwritten on disk when the edit is applied.
+    The rows of the graph are those of the version before, then the new nodes. Applying the edit overwrites the earlier
+    features of `feature_rows` and the earlier labels and masks of `label_rows` on disk.
     """
 
     #: Rows of the graph before; the first new node gets this row.

@@ -1,8 +1,8 @@
-"""Growing `base/`: the entries that an edit appends, and the slots of what it replaces.
+"""Grow `base/`: append the entries of an edit, and find the slots that it replaces.
 
 Nothing is visible before the index is replaced: readers ignore slots beyond those that it counts, and the next growth
-overwrites them. Slots of what is gone are not used again: a writer that continues after losing its lease may still be
-blanking them.
+overwrites them. Blanked slots are never reused: a writer that continues after losing its lease may still be blanking
+them.
 """
 
 from dataclasses import replace
@@ -23,10 +23,10 @@ from model_store.manifest import Manifest
 def grow(
     base: BaseArrays, edit: Edit, manifest: Manifest, *, version: int, generation: Generation, changes: DurableChanges
 ) -> Index:
-    """Append what joins and return the index with it. It is open if the edit replaces features or labels."""
+    """Append the additions and return the new index. It is open if the edit replaces features or labels."""
     earlier = edit.feature_rows[edit.feature_rows < edit.first_row]
     replaced = feature_slots(base, earlier, manifest.feature_layout) | label_slots(base, edit.label_rows)
-    # Read as blank from here on, so that what is replaced is not copied.
+    # Replaced slots are read as blank from here on, so they are not copied.
     base = BaseArrays(base.folder, blanking(base, replaced))
     index = replace(base.index, generation=generation, nodes=edit.nodes, grown_version=version)
     expected = layouts(manifest, index)

@@ -1,4 +1,4 @@
-"""What joined after the import: tables that grow at their end, with entries that name their row.
+"""Additions since the import: tables that grow at their end, with entries that name their row.
 
 | table | a slot is | arrays |
 | --- | --- | --- |
@@ -9,9 +9,9 @@
 | late_features | a node when dense, a stored value when sparse | rows, values; columns |
 | late_adjacency | an edge in one direction | rows, columns |
 
-They are missing until something joins. The first three hold the rows that follow the imported ones, in order. Entries
-of the other tables may belong to any row: an imported row that gets new features has none in `features` any more.
-Entries that joined together are in random order.
+They are missing before the first addition. The first three hold the rows that follow the imported ones, in order.
+Entries of the other tables may belong to any row: an imported row that gets new features has none in `features` any
+more. Entries that joined together are in random order.
 """
 
 from typing import Any

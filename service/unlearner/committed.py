@@ -330,9 +330,9 @@ class Committed:
 def _completed(committed: Committed, edited: Sequence[EditedRows]) -> Coefficients:
     """Return the coefficients of an earlier version as those of the committed one, which are `edited`."""
     coefficients, state = committed.coefficients(), committed.state
-    betas = (coefficients.beta, coefficients.label_beta)
-    for beta, span, rows in zip(betas, state.spans, edited, strict=False):
-        beta[:, ~span.in_span] = 0.0
+    coefficients.beta[:, ~state.features.in_span] = 0.0
+    coefficients.label_beta[:, ~state.live] = 0.0
+    for beta, rows in zip((coefficients.beta, coefficients.label_beta), edited, strict=False):
         beta[:, rows.rows] = rows.beta
     return coefficients
 

@@ -202,7 +202,7 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 if answer.status_code < 400:
                     answered.add((method, route.path))
     # Each has really answered, except these: a completed request cannot be cancelled, retried, handled or extended; no
-    # root and no key is guessed; and the model has no canaries.
+    # root and no key is guessed; nothing was added or corrected, and no caller may; and the model has no canaries.
     assert {(method, route.path) for method, route in routes(api)} - answered == {
         ("DELETE", "/deletions/{request_id}"),
         ("POST", "/deletions/{request_id}/retry"),
@@ -211,6 +211,12 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
         ("POST", "/log/checks"),
         ("POST", "/dashboard/login"),
         ("POST", "/drills"),
+        ("POST", "/additions"),
+        ("GET", "/additions/{request_id}"),
+        ("DELETE", "/additions/{request_id}"),
+        ("POST", "/corrections"),
+        ("GET", "/corrections/{request_id}"),
+        ("DELETE", "/corrections/{request_id}"),
     }
     written = log.getvalue() + api.lines.getvalue()
     assert written.count("\n") > 100

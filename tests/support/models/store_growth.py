@@ -1,4 +1,4 @@
-"""What joins a stored model, drawn at random, and what the model becomes, worked out without the store."""
+"""Random additions to a stored model, and the expected result, computed without the store."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from tests.support.models.store_models import SmallModel, random_ids, without
 
 
 def regression(model: SmallModel) -> SmallModel:
-    """The model with two real-valued targets in place of its classes, and nothing of labels among its inputs."""
+    """Return the model with two real-valued targets instead of classes, without label reuse."""
     graph, random = model.graph, np.random.default_rng(9)
     values = np.where(graph.labels[:, None] >= 0, random.standard_normal((graph.nodes, 2)), np.nan)
     graph = replace(graph, labels=np.where(graph.labels >= 0, 0, -1), class_names=("height", "weight"), values=values)
@@ -45,7 +45,7 @@ def regression(model: SmallModel) -> SmallModel:
 def an_edit(
     base: Base, random: np.random.Generator, *, new: int = 3, corrected: int = 2, labelled: int = 3, edges: int = 6
 ) -> Edit:
-    """Nodes, features, labels and edges that join what is left of `base`; some labels are withdrawn."""
+    """Return random additions and corrections for the live nodes of `base`; some labels are withdrawn."""
     graph, n = base.graph, base.graph.nodes
     live = np.flatnonzero(graph.node_ids.named)
     corrected_rows = np.sort(random.permutation(live)[:corrected])
@@ -94,7 +94,7 @@ def _targets(base: Base, labels: NDArray[np.int64], random: np.random.Generator)
 
 
 def joined(base: Base, edit: Edit) -> Base:
-    """What `base` becomes once `edit` has joined it, with coefficients of zero for what is new."""
+    """Return `base` with `edit` applied, with coefficients of zero for new nodes."""
     graph, n, new = base.graph, base.graph.nodes, len(edit.ids)
     adjacency = np.zeros((n + new, n + new))
     adjacency[:n, :n] = graph.adjacency.toarray()
@@ -141,7 +141,7 @@ def joined(base: Base, edit: Edit) -> Base:
 
 
 def rebuilt(base: Base, ref: VersionRef) -> Base:
-    """The same graph with other coefficients, those of a version; zero for nodes that are gone."""
+    """Return the graph with random coefficients of a version; zero for erased nodes."""
     random = np.random.default_rng(1000 + ref.version)
     live = base.graph.node_ids.named[:, None]
     beta, label_beta = (random.standard_normal(each.shape) * live for each in (base.beta, base.label_beta))
@@ -149,7 +149,7 @@ def rebuilt(base: Base, ref: VersionRef) -> Base:
 
 
 def a_version(base: Base, erased: Erasure, nodes: int) -> VersionState:
-    """A state with `nodes` nodes, those of `base` without what is erased, and weights of zero."""
+    """Return a state with `nodes` nodes and weights of zero; nodes that `base` lacks or `erased` names are not live."""
     live = np.concatenate([base.graph.node_ids.named, np.ones(nodes - base.graph.nodes, dtype=np.bool_)])
     live[erased.nodes] = False
     featured = live.copy()
@@ -161,7 +161,7 @@ def a_version(base: Base, erased: Erasure, nodes: int) -> VersionState:
 
 
 def commit(store: Store, ref: VersionRef, base: Base, edit: Edit, erased: Erasure | None = None) -> Base:
-    """Makes a version with `edit` the current one, and returns what the base must become."""
+    """Make a version with `edit` the current one, and return the base expected in the end."""
     erased = erased or Erasure()
     expected = rebuilt(joined(without(base, erased), edit), ref)
     state = a_version(base, erased, edit.nodes)
@@ -171,7 +171,7 @@ def commit(store: Store, ref: VersionRef, base: Base, edit: Edit, erased: Erasur
 
 
 def carry_out(store: Store, ref: VersionRef, expected: Base, erased: Erasure | None = None) -> None:
-    """The steps that follow the commit of a version, as the service makes them."""
+    """Do the steps that follow the commit of a version, as the service does."""
     if store.stale_coefficients(ref):
         store.write_beta(expected.beta, expected.label_beta, version=ref.version, fencing=ref.fencing)
     store.erase(erased or Erasure(), fencing=ref.fencing, keep=ref)

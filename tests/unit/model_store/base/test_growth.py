@@ -1,4 +1,4 @@
-"""What joins a stored model: it is there whole, can be erased like anything else, and what it replaces is gone."""
+"""Additions to a stored model are complete, can be erased like other data, and leave nothing of what they replace."""
 
 import shutil
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_no_byte_of_an_erased_node_that_had_joined_is_left_in_any_file(
     model = small_model(layout, "float64")
     store = model.create(tmp_path / "m")
     base = grow(store, model.base, an_edit(model.base, random, new=6, edges=30), VersionRef(1, 1))
-    # The next writer copies what joined.
+    # The next writer copies the additions.
     base = grow(store, base, an_edit(base, random, new=2), VersionRef(2, fencing))
     gone = rows(23, 25, 28)
     traces = traces_of(base, gone)

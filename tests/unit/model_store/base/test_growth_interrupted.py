@@ -1,4 +1,4 @@
-"""No crash and no second writer beside a growth changes what it promises."""
+"""A growth keeps its promises through crashes and beside a second writer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -45,7 +45,7 @@ class Grown:
 
 
 def finish(store: Store, expected: Base, fencing: int) -> None:
-    """What every start of an unlearner does until a version is finished."""
+    """Finish the version, as every start of an unlearner does."""
     if store.stale_coefficients(REF):
         store.write_beta(expected.beta, expected.label_beta, version=REF.version, fencing=fencing)
     store.erase(ERASED, fencing=fencing, keep=REF)
