@@ -1,7 +1,7 @@
 """How many nodes a deletion affects, as the number of layers grows (the paper's Figure 1 and Appendix on dependency).
 
-Row i of P^L X depends on node j exactly if j is within L hops of i, so the deletion of a node affects the nodes within L
-hops of it, itself included. The figure is the mean over all nodes of the graph, each deleted alone.
+Row i of P^L X depends on node j exactly if j is within L hops of i, so the deletion of a node affects the nodes within
+L hops of it, itself included. The figure is the mean over all nodes of the graph, each deleted alone.
 """
 
 import numpy as np

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
-from benchmarks.report.claims.judging import Verdict, found
+from benchmarks.report.claims.verdicts import Verdict, found
 from benchmarks.report.page import page
 from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import UNREACHABLE
