@@ -95,7 +95,7 @@ CLAIMS = (
             (("projector, option 2 as printed", _PRINTED),),
             lambda first, second: 1e-3 - abs(first - second),
         ),
-        "As printed, Option 2 is no projection (see “Misprints”); with Woodbury’s identity in its place it has nothing "
+        "As printed, Option 2 does not project (see “Misprints”); with Woodbury’s identity in its place it has nothing "
         "to invert where a direction is lost. The two options also differ in what remains: the training nodes in "
         "Option 1, all nodes in Option 2, whose M is of all features.",
         "baselines/test_printed.py::test_option_2_is_the_printed_formula_and_no_projection",

@@ -60,8 +60,8 @@ CLAIMS = (
     Claim(
         "Linear GNNs could be better than ordinary GNNs",
         "Table 2, observation 2, and Table 4, observation 1",
-        "Linear GNNs could achieve better performance than ordinary GNNs (73.35 beside GCN’s 71.74; Flickr, dense "
-        "nodes deleted: 50.63 beside 49.35).",
+        "Linear GNNs could achieve better performance than ordinary GNNs (73.35 against GCN’s 71.74; Flickr, dense "
+        "nodes deleted: 50.63 against 49.35).",
         all_of(
             grouped("Table 2", on_most("accuracy", "accuracy", tuple(("+ diffusion", name) for name in NETWORKS))),
             grouped(

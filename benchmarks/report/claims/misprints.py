@@ -14,7 +14,7 @@ CLAIMS = (
         "Section 3.2, Algorithm 1",
         "S = X_D^T [I - X_D X_D^T] X_D in M_remain^+ = M^+ + M^+ S M^+.",
         lambda results: [],
-        "Woodbury's identity has [I - X_D M^+ X_D^T]^-1 in the middle. With the printed S the result is no projection.",
+        "Woodbury's identity has [I - X_D M^+ X_D^T]^-1 in the middle. With the printed S the result does not project.",
         "baselines/test_printed.py::test_option_2_is_the_printed_formula_and_no_projection",
         general=True,
         source=Source.MISPRINTS,
