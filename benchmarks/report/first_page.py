@@ -36,8 +36,8 @@ _SENTENCES: Mapping[str, tuple[str, str, str]] = {
     "Projector is provably closer to retraining than Influence and Fisher": (
         "That it ends closer than Newton steps is proven.",
         "That it ends closer than Newton steps holds in part.",
-        "That it must end closer than Newton steps is not proven. The condition of Proposition 2 always holds, and a "
-        "Newton step without noise is closer on some graphs.",
+        "That it must end closer than Newton steps is not proven. The condition of Proposition 2 always holds, and yet "
+        "a Newton step without noise can be closer. At the optimum it usually is; after early stopping it need not be.",
     ),
     "Projector takes less time than every baseline": (
         "The projection takes less time than every baseline.",

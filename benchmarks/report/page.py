@@ -99,7 +99,7 @@ _SETTING = (
     "Every linear model here is trained to its optimum, at lambda 1e-4, in double precision. The paper trains by SGD "
     "with momentum 0.9 at lambda 1e-6 and stops early. In that setting some verdicts may differ; it is not measured "
     "yet.",
-    "The paper’s own data are here for Cora and Pubmed. Citeseer, Amazon Photo and Coauthor CS are added; so is the "
+    "The paper’s own data are here for Cora, Citeseer and Pubmed. Amazon Photo and Coauthor CS are added; so is the "
     "arXiv graph, with a language model’s features in place of OGB’s. ogbn-products, Flickr and Reddit cannot be "
     "reached.",
     "“Remaining” has two readings. The paper defines the remaining nodes as training nodes without the deleted, and "

@@ -70,6 +70,8 @@ class Case:
         return Outcome.HOLDS if self.margin > 0 else Outcome.FAILS
 
 
+#: Cases up to this number are all shown on the first page.
+_FEW = 2
 #: What the other cases do, for one and for several.
 _REST = {
     Outcome.FAILS: ("contradicts it", "contradict it"),
@@ -107,7 +109,7 @@ class Finding:
     claim: Claim
     verdict: Verdict
     words: str
-    #: The count alone, for the first page.
+    #: The count, and the figures of a few cases, for the first page.
     brief: str = ""
 
 
@@ -116,8 +118,9 @@ def found(claim: Claim, results: Results) -> Finding:
     if claim.judge is None:
         return Finding(claim, Verdict.UNREACHABLE, "The data cannot be reached here.")
     cases = claim.judge(results)
-    brief = _counted(cases)
-    words = f"{brief} {_extremes(cases)}".strip()
+    counted = _counted(cases)
+    brief = " ".join([counted, *(case.words for case in cases)]) if len(cases) <= _FEW else counted
+    words = f"{counted} {_extremes(cases)}".strip()
     if claim.general:
         return Finding(claim, Verdict.REFUTED, f"{words} The smallest example contradicts it.".strip(), brief)
     if not cases and claim.shown:
@@ -170,4 +173,4 @@ def _extremes(cases: Sequence[Case]) -> str:
 
 
 def _all(count: int) -> str:
-    return "the one case measured" if count == 1 else f"all {count} cases measured"
+    return {1: "the one case measured", 2: "both cases measured"}.get(count, f"all {count} cases measured")
