@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, select, update
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.rows import any_of, unnested
-from service.db.tables import TombstoneKeyRow, TombstoneRow
+from service.db.tables import QueuedJoinRow, TombstoneKeyRow, TombstoneRow
 from service.db.transactions import transaction
 from service.domain.kinds import DELETIONS, Part, RequestKind, Target, removing
 from service.domain.records import Tombstone
@@ -34,7 +34,7 @@ class TombstoneRepository:
         fingerprints: Mapping[int, bytes],
         recovery: UUID | None = None,
     ) -> None:
-        """Record deletions of a model; an existing hash keeps its earlier request.
+        """Record deletions of a model; an existing hash keeps its earlier request unless its target joins again.
 
         `fingerprints` are those of the keyring; those of the keys used are registered. Tombstones without a request
         refer to `recovery`.
@@ -54,10 +54,12 @@ class TombstoneRepository:
         )
         names = [*rows.c.keys(), "model"]
         added = insert(TombstoneRow).from_select(names, select(*rows.c, literal(model, Text())))
-        # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again.
+        # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again. What is
+        # still queued to join again has one too: the later deletion must count, or it would join.
         anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
+        is_joining = exists().where(QueuedJoinRow.hash == TombstoneRow.hash)
         valid_again = added.on_conflict_do_update(
-            index_elements=[TombstoneRow.hash], set_=anew, where=TombstoneRow.rejoined_by.is_not(None)
+            index_elements=[TombstoneRow.hash], set_=anew, where=or_(TombstoneRow.rejoined_by.is_not(None), is_joining)
         )
         await self._conn.execute(valid_again)
 
@@ -72,7 +74,7 @@ class TombstoneRepository:
             )
 
     async def find(self, hashes: Collection[bytes], *, with_void: bool = False) -> dict[bytes, UUID | None]:
-        """Return those `hashes` that are recorded, each with the request that deleted it first.
+        """Return those `hashes` that are recorded, those under newer keys last, each with the request that deleted it.
 
         None stands for a request that this database, restored from an older backup, lacks. The tombstones of what
         joined again are void, and left out unless `with_void`.
@@ -80,7 +82,7 @@ class TombstoneRepository:
         if not hashes:
             return {}
         query = select(TombstoneRow.hash, TombstoneRow.request_id)
-        query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary()))
+        query = query.where(TombstoneRow.hash == any_of(hashes, LargeBinary())).order_by(TombstoneRow.key_number)
         if not with_void:
             query = query.where(TombstoneRow.rejoined_by.is_(None))
         return {row.hash: row.request_id for row in await self._conn.execute(query)}

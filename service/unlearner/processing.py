@@ -120,7 +120,7 @@ class Processor:
         deleted_by = {part: await self._tombstones.find(part, tuple(targets)) for part, targets in missing.items()}
         gone = deleted_by[Part.NODES]
         nodes = [node for node in missing[Part.NODES] if isinstance(node, str)]
-        _, queued = await self._tombstones.states([node for node in nodes if node not in gone])
+        _, queued = await self._tombstones.states(nodes)
         adding = {node for each in claimed if each.joins for node in each.targets.nodes}
         by = {request for node, request in gone.items() if node in adding and request is not None}
         async with transaction(self._context.engine) as connection:

@@ -71,9 +71,14 @@ def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, known:
             by = [request for request in gone.values() if request is not None]
             already.append((each, DeletedEarlier(tuple(dict.fromkeys(by)), with_node)))
     joining = JoiningRequests(present, known, taken)
+    waiting = {each.request.id for each in deferred}
+    # A node is never trained on between its own deletion and the batch that this waits for.
+    taken[Part.NODES].update(node for each in deferred if each.part is Part.NODES for node in each.named)
     for each in claimed:
         if each.joins:
             joining.take(each)
+        elif each.request.id in waiting:
+            taken[each.part].update(each.named)
     changes |= joining.changes
     by_age = tuple(changes[each.request.id] for each in claimed if each.request.id in changes)
     return Resolution(by_age, (*already, *joining.beaten), (*deferred, *joining.deferred), unknown, joining.unfit)
@@ -84,19 +89,17 @@ def _sorted(
 ) -> tuple[tuple[Target, ...], dict[Target, UUID | None]]:
     """Return a request's existing targets, and its deleted ones with the request that deleted them.
 
-    A node of a queued addition counts as existing. So does the label of a node that is not trained on: the person
-    objects to training, also by a later import.
+    A node of a queued addition counts as existing, also if it was deleted before and is to join again. So does the
+    label of a node that is not trained on: the person objects to training, also by a later import.
     """
     there: list[Target] = []
     gone: dict[Target, UUID | None] = {}
     for target, is_there in zip(each.named, present.has(each.part, each.named), strict=True):
-        if is_there:
+        if is_there or (each.part is Part.NODES and target in known.queued):
             there.append(target)
         elif by := list(_those_who_deleted(each.part, target, known.deleted_by)):
             gone[target] = by[0]
-        elif (each.part is Part.NODES and target in known.queued) or (
-            each.part is Part.LABELS and target in present.rows
-        ):
+        elif each.part is Part.LABELS and target in present.rows:
             there.append(target)
     return tuple(there), gone
 

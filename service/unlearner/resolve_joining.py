@@ -19,7 +19,7 @@ class JoiningRequests:
         self._present = present
         self._known = known
         self._taken = taken
-        #: What joins for earlier requests of the batch: nodes, corrected nodes and edges.
+        #: What earlier requests of the batch add, now or in a later batch: nodes, corrected nodes and edges.
         self._nodes: set[str] = set()
         self._corrected: set[str] = set()
         self._edges: set[tuple[str, str]] = set()
@@ -38,25 +38,31 @@ class JoiningRequests:
             self.unfit[each.request.id] = f"{reason} Nothing of this request joined."
             return
         if found is None:
+            # Later requests must not overtake it.
             self.deferred.append(each)
+            self._count(each.targets.nodes, each.targets.edges, is_addition=is_addition)
         elif found.joins:
             self.changes[each.request.id] = found
-            self._nodes.update(found.joins.nodes)
-            self._corrected.update(found.joins.corrected)
-            self._edges.update(found.joins.edges)
+            self._count(found.joins.nodes + found.joins.corrected, found.joins.edges, is_addition=is_addition)
         else:
             by = [request for request in gone.values() if request is not None]
             self.beaten.append((each, DeletedEarlier(tuple(dict.fromkeys(by)), 0)))
 
+    def _count(self, nodes: Collection[str], edges: Collection[tuple[str, str]], *, is_addition: bool) -> None:
+        (self._nodes if is_addition else self._corrected).update(nodes)
+        self._edges.update(map(ordered, edges))
+
     def _left_out(self, each: DecryptedRequest) -> dict[str, UUID | None]:
         """Return the nodes that were deleted and do not join again, with the request that deleted them.
 
-        One joins again if the caller says so and asked after the deletion.
+        One joins again if the caller says so and asked after the deletion. A correction waits for that.
         """
         deleted = self._known.deleted_by[Part.NODES]
         gone: dict[str, UUID | None] = {}
         for node in each.targets.nodes:
             if node in self._present.rows or node not in deleted:
+                continue
+            if node in self._nodes and each.request.kind is RequestKind.CORRECTION:
                 continue
             by, content = deleted[node], each.targets.content[node]
             came_before = by is None or self._known.received[by] < each.request.received_at

@@ -157,6 +157,31 @@ async def test_a_deletion_beats_an_addition_that_is_still_queued(
         assert await connection.scalar(text("SELECT count(*) FROM queued_joins")) == 0
 
 
+async def test_a_later_deletion_beats_a_node_that_is_queued_to_rejoin(
+    lethe: Lethe, together: Callable[[int], None]
+) -> None:
+    [first] = await ended(lethe, await take_in(lethe, RequestKind.NODE, nodes=["5"]))
+    together(2)
+    again = await take_in(lethe, RequestKind.ADDITION, {"5": NodeContent(drawn(6), rejoin=True)})
+    deleted = await take_in(lethe, RequestKind.NODE, nodes=["5"])
+    beaten, done = await ended(lethe, again, deleted)
+    assert (first.deleted, done.status, done.deleted) == (1, "completed", 1), done.failure
+    assert (beaten.status, beaten.already_deleted_by) == ("completed", deleted), beaten.failure
+    assert (await lethe.client.get("/predict/5")).status_code == 410
+
+
+async def test_a_chain_of_additions_joins_in_the_order_of_arrival(
+    lethe: Lethe, together: Callable[[int], None]
+) -> None:
+    together(3)
+    ids = [
+        await take_in(lethe, RequestKind.ADDITION, {node: NodeContent(drawn(7))}, edges=[(node, neighbour)])
+        for node, neighbour in (("a", "5"), ("b", "a"), ("c", "b"))
+    ]
+    for found in await ended(lethe, *ids):
+        assert (found.status, found.joined) == ("completed", 2), found.failure
+
+
 async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Lethe) -> None:
     rows, columns = graph_of(lethe.settings.model_dir).adjacency.nonzero()
     there = str(rows[0]), str(columns[0])

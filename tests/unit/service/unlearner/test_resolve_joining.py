@@ -122,6 +122,49 @@ def test_a_deletion_of_what_is_queued_lays_its_tombstone_and_the_addition_waits_
     assert resolved(deleted).unknown == {deleted.request.id: 1}
 
 
+def test_a_deletion_beats_a_node_that_was_deleted_before_and_is_queued_to_rejoin() -> None:
+    again = claim(ADDITION, content={"6": NodeContent({}, rejoin=True)})
+    deleted = claim(NODE, "6", minute=1)
+    resolution = resolved(again, deleted, queued=["6"])
+    assert (done(resolution), resolution.deferred) == ([deleted], (again,))
+
+
+def test_a_node_waits_for_a_deletion_of_it_that_waits_for_another() -> None:
+    first, second = claim(NODE, "3"), claim(NODE, "3", "new", minute=2)
+    added = claim(ADDITION, content={"new": ZERO}, minute=1)
+    resolution = resolved(first, added, second, queued=["new"])
+    assert (done(resolution), resolution.deferred) == ([first], (second, added))
+
+
+def test_nothing_overtakes_an_earlier_request_that_waits() -> None:
+    a, b = claim(ADDITION, content={"a": ZERO}), claim(ADDITION, ("a", "b"), content={"b": ZERO})
+    later = [
+        claim(ADDITION, ("b", "c"), content={"c": ZERO}),
+        claim(ADDITION, content={"b": ZERO}),
+        claim(ADDITION, ("b", "a")),
+        claim(CORRECTION, content={"b": ZERO}),
+    ]
+    for each in later:
+        resolution = resolved(a, b, each)
+        assert (done(resolution), resolution.deferred, resolution.unfit) == ([a], (b, each), {})
+    label, both = NodeContent(label="a"), NodeContent({}, "b")
+    corrections = claim(CORRECTION, content={"3": both}), claim(CORRECTION, content={"3": label})
+    leaving = claim(FEATURES, "3")
+    assert resolved(leaving, *corrections).deferred == corrections
+    corrected, withdrawn = claim(CORRECTION, content={"3": label}), claim(LABEL, "3", "0")
+    anew = claim(CORRECTION, content={"0": label})
+    assert resolved(corrected, withdrawn, anew).deferred == (withdrawn, anew)
+
+
+def test_a_correction_waits_for_the_node_that_rejoins() -> None:
+    again, corrected = (
+        claim(ADDITION, content={"6": NodeContent({}, rejoin=True)}),
+        claim(CORRECTION, content={"6": ZERO}),
+    )
+    resolution = resolved(again, corrected)
+    assert (done(resolution), resolution.deferred) == ([again], (corrected,))
+
+
 @pytest.mark.parametrize(
     ("leaving", "joining"),
     [
