@@ -128,6 +128,8 @@ class StoredRequest:
     body_digest: bytes
     ciphertext: bytes | None
     key_slot: KeySlot | None
+    #: Whether the unlearner has taken it into a batch.
+    is_taken: bool
 
 
 async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) -> dict[IdempotencyKey, StoredRequest]:
@@ -139,14 +141,15 @@ async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) 
         api_key_id=(Uuid(), [key.api_key_id for key in keys]),
         idempotency_key=(Text(), [key.text for key in keys]),
     )
-    stored = (RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext)
+    stored = (RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext, RequestRow.taken_at)
     query = select(*REQUEST_COLUMNS, *stored, RequestRow.key_file, RequestRow.key_place).where(
         tuple_(RequestRow.api_key_id, RequestRow.idempotency_key).in_(select(*wanted.c))
     )
     found: dict[IdempotencyKey, StoredRequest] = {}
     for row in await conn.execute(query):
         key = IdempotencyKey(row.api_key_id, row.idempotency_key)
-        found[key] = StoredRequest(deletion_request(row), row.body_digest, row.ciphertext, key_slot(row))
+        request, is_taken = deletion_request(row), row.taken_at is not None
+        found[key] = StoredRequest(request, row.body_digest, row.ciphertext, key_slot(row), is_taken)
     return found
 
 
@@ -232,6 +235,8 @@ class Accepted:
     targets: Targets | None
     #: Whether an earlier request with the same idempotency key and body gave the answer.
     replayed: bool
+    #: Whether the unlearner has taken it into a batch.
+    is_taken: bool = False
 
 
 @dataclass(eq=False)

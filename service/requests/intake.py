@@ -113,7 +113,7 @@ class Intake:
         if earlier is None:
             return None
         check_body(earlier.request.id, earlier.body_digest, body_digest)
-        return Accepted(earlier.request, self._targets(earlier), replayed=True)
+        return Accepted(earlier.request, self._targets(earlier), replayed=True, is_taken=earlier.is_taken)
 
     async def cancel(
         self, request_id: UUID, api_key_id: UUID, *, own_only: bool = False, kind: RequestKind | None = None
@@ -307,7 +307,8 @@ class Intake:
         except NotDecrypted as error:
             refuse([waiting], error)
             return
-        repeat(waiting, earlier.body_digest, Accepted(earlier.request, targets, replayed=True))
+        accepted = Accepted(earlier.request, targets, replayed=True, is_taken=earlier.is_taken)
+        repeat(waiting, earlier.body_digest, accepted)
 
     def _targets(self, earlier: StoredRequest) -> Targets | None:
         """Return the targets of a stored request; None once they are erased. Raises `NotDecrypted`."""

@@ -290,7 +290,9 @@ async def _replay(
     """
     if not may_know:
         asked = replace(accepted.request, status=RequestStatus.QUEUED)
-        return Submission(asked, accepted.targets, {}, replayed=True)
+        # Salts last longer if the request fails, which would reveal that what it adds is in the graph.
+        targets = None if kind.rules.joins and accepted.is_taken else accepted.targets
+        return Submission(asked, targets, {}, replayed=True)
     earlier = {} if kind.rules.joins else await deleted_earlier(deletions, kind, subjects)
     own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
     already_deleted = {

@@ -14,6 +14,7 @@ from service.domain.kinds import RequestKind
 from service.domain.records import NodeContent, Targets
 from service.domain.scopes import Scope
 from service.requests.lookup import RequestRepository
+from service.requests.moves import RequestMoves
 from tests.support.service.api_harness import NODES, Api, serving
 from tests.support.service.bodies import GRAPH_WRITER, WRITER, new_node, node_body, refused
 
@@ -265,6 +266,28 @@ async def test_a_key_that_may_only_write_gets_one_answer_for_all_ids(api: Api, w
     for answer in answers:
         refused(await grower.get(answer.headers["location"]), 403, "missing-scope")
         assert (await grower.delete(answer.headers["location"])).status_code == 200
+
+
+async def test_a_repetition_does_not_reveal_to_a_key_that_may_only_write_that_an_addition_failed(api: Api) -> None:
+    grower = await api.client(Scope.GRAPH_WRITE)
+    ids = {}
+    for node in ("5", "nobody"):
+        answer = await grower.post(
+            "/additions", json={"nodes": [new_node(node)]}, headers={"Idempotency-Key": f"add-{node}"}
+        )
+        ids[node] = answer.json()["id"]
+    async with transaction(api.engine) as connection:
+        requests = RequestMoves(connection)
+        assert len(await requests.take([UUID(request) for request in ids.values()])) == 2
+        await requests.mark_failed(UUID(ids["5"]), "A node that it adds is in the graph already.")
+    await api.complete(ids["nobody"])
+    for node, request in ids.items():
+        again = await grower.post(
+            "/additions", json={"nodes": [new_node(node)]}, headers={"Idempotency-Key": f"add-{node}"}
+        )
+        document = again.json()
+        assert (again.status_code, document["id"]) == (202, request)
+        assert (document["status"], document["salts"]) == ("queued", None), node
 
 
 async def test_labels_are_withdrawn_unless_nothing_would_unlearn_them(
