@@ -51,12 +51,15 @@ def send(client: LetheClient, items: Sequence[_T], request: Callable[[Sequence[_
     A list that is too long for one request is split. If a part is refused, those before it stay accepted.
     """
     sent: list[Accepted] = []
+    taken = 0
 
     def request_part(part: Sequence[_T]) -> Accepted:
+        nonlocal taken
         salts = _file_of(manner.salts, len(sent))
         # Create the file before the request: salts are sent only once and must not be lost for lack of space.
         with nullcontext() if salts is None else written(salts) as file:
             accepted = request(part)
+            taken += len(part)
             # Write before printing, which may fail.
             if file is not None and accepted.salts is not None:
                 file.write(msgspec.json.format(msgspec.json.encode({"id": accepted.id, "salts": accepted.salts})))
@@ -69,9 +72,10 @@ def send(client: LetheClient, items: Sequence[_T], request: Callable[[Sequence[_
             for accepted in in_parts(items, request_part, patience_s=manner.timeout):
                 _print_accepted(accepted, _file_of(manner.salts, len(sent)), manner.as_json)
                 sent.append(accepted)
-    except LetheClientError:
+    except (LetheClientError, OSError):
         if sent:
-            note(f"Lethe accepted {plural(len(sent), 'request')} for the first part of the list. The rest failed:")
+            accepted_so_far = f"{plural(len(sent), 'request')} for the first {taken:,} of {len(items):,} entries"
+            note(f"Lethe accepted {accepted_so_far}. Do not send these again. The rest failed:")
         raise
     if manner.wait:
         for accepted in sent:

@@ -131,7 +131,19 @@ def test_what_was_accepted_before_a_refusal_is_reported(lethe: CommandLine, stub
     ran = lethe("delete", "1", "2", "3")
     assert ran.status == 3
     assert ran.stdout == "r1 queued: 2 nodes\n"
-    assert "accepted 1 request for the first part" in ran.stderr
+    assert "accepted 1 request for the first 2 of 3 entries" in " ".join(ran.stderr.split())
+
+
+def test_a_second_file_of_salts_that_exists_stops_after_the_first_request(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/deletions"] = [too_large(max_nodes=2), accepted(kind="node"), accepted(kind="node")]
+    (tmp_path / "salts-2.json").write_text("kept")
+    ran = lethe("delete", "1", "2", "3", "--salts", tmp_path / "salts.json")
+    assert ran.status != 0
+    assert len(stub.asked) == 2
+    assert "accepted 1 request for the first 2 of 3 entries" in " ".join(ran.stderr.split())
+    assert (tmp_path / "salts-2.json").read_text() == "kept"
 
 
 def test_a_full_queue_is_waited_for_as_long_as_was_said(lethe: CommandLine, stub: LetheStub) -> None:
