@@ -1,4 +1,4 @@
-"""Measures the paper's claims and reports each as reproduced or refuted.
+"""Measures the paper's claims and gives each a verdict.
 
 An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes, each one JSON file. A unit
 with a file is not measured again; remove the file to repeat it. A unit that runs out of time records its partial

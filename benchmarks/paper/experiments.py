@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from benchmarks.baselines.catalogue import METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.closeness import closeness
-from benchmarks.paper.forgetting.identity import identity
+from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
 from benchmarks.paper.forgetting.injection import injection, regularization
 from benchmarks.paper.forgetting.robustness import degrees, robustness
 from benchmarks.paper.forgetting.sequential import sequential
@@ -30,6 +30,7 @@ from benchmarks.paper.setting import (
     is_network,
 )
 from benchmarks.paper.theory.delta import SCALINGS, delta
+from benchmarks.paper.theory.dependency import dependency
 from benchmarks.paper.theory.duals import duals
 from benchmarks.paper.theory.expressiveness import LOOPS, expressiveness
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN, fine_tuning
@@ -79,7 +80,7 @@ _SHADOWED = (
     "graph eraser, linear, metis, mean",
 )
 EXPERIMENTS: dict[str, Experiment] = {
-    "identity": Experiment(identity, ("lethe, projection",)),
+    "identity": Experiment(identity, ("lethe, projection", AS_PRINTED)),
     "injection": Experiment(
         injection,
         tuple(METHODS),
@@ -95,6 +96,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "losses": Experiment(losses, LOSSES, quick=(LossKind.SQUARED,)),
     "stream": Experiment(stream, ("certified removal",), ("cora",)),
     "delta": Experiment(delta, tuple(SCALINGS)),
+    "dependency": Experiment(dependency, ("all nodes",), SMALL),
     "theorem": Experiment(theorem, (PLAIN,), SMALL),
     "fine-tuning": Experiment(fine_tuning, (PLAIN, DIFFUSED)),
     "expressiveness": Experiment(expressiveness, tuple(LOOPS)),
@@ -124,9 +126,12 @@ class Limit:
 #: Where `plan` uses fewer seeds than requested.
 LIMITS = (
     Limit(
-        "delta of Assumption 3 and expressiveness, by more than one seed",
+        "delta of Assumption 3, expressiveness, affected nodes, and lost directions of training nodes, by many seeds",
         "A seed draws nothing there.",
-        lambda experiment, _, __: experiment in ("delta", "expressiveness"),
+        lambda experiment, _, method: (
+            experiment in ("delta", "expressiveness", "dependency")
+            or (experiment == "identity" and method == AS_PRINTED)
+        ),
     ),
     Limit(
         "the linear model's accuracies without diffusion, MLP or sampler on Cora, Citeseer and Pubmed, by many seeds",

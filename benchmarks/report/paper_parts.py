@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from benchmarks.report.claims.judging import Finding, Verdict
+from benchmarks.report.claims.verdicts import Finding, Source, in_words
 from benchmarks.report.section import Table
 
 #: The subject of each part, and a remark if no claim is judged.
@@ -27,13 +27,7 @@ PARTS = (
     ("Figure 6", "accuracy while fine-tuning", ""),
     ("Figure 7", "how Theorem 1 is proven", "An illustration of the proof."),
     ("Algorithm 1", "Projector, options 1 and 2", ""),
-    (
-        "Proposition 1",
-        "the projection in closed form",
-        "Holds; it is linear algebra, and a test has it: "
-        "baselines/test_printed.py::test_option_1_projects_on_the_remaining_training_nodes. The proof's Woodbury step "
-        "as printed is none, but its end is right.",
-    ),
+    ("Proposition 1", "the projection in closed form", ""),
     (
         "Assumption 1",
         "bounds on rows, features and weights",
@@ -44,7 +38,10 @@ PARTS = (
         "the gradient’s variance",
         "Any graph has it; it is taken where retraining ends, and is in the bound of Theorem 1 below.",
     ),
+    ("Abstract", "what the construction guarantees", ""),
+    ("Introduction", "affected nodes", ""),
     ("Section 3.2", "the projection: what it needs, promises and costs", ""),
+    ("Section 3.3", "how close the projection ends to retraining", ""),
     ("Section 3.4", "extensions: an MLP and adaptive diffusion", ""),
     ("Assumption 3", "features near the span of the others", ""),
     ("Theorem 1", "the distance to retraining, and fine-tuning", ""),
@@ -59,6 +56,7 @@ PARTS = (
         "",
     ),
     ("Appendix on baselines", "how the baselines are made", ""),
+    ("Appendix on experiment setups", "lambda of the baselines", ""),
     ("Appendix on SVM", "the projection for support vector machines", ""),
 )
 
@@ -77,7 +75,9 @@ def index(findings: Sequence[Finding]) -> Table:
     rows = []
     for part, about, words in PARTS:
         here = [each for each in findings if part in named(each.claim.where)]
-        counts = {verdict: sum(each.verdict is verdict for each in here) for verdict in Verdict}
-        told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        rows.append((part, about, told or words))
+        judged = [each.verdict for each in here if each.claim.source is Source.PAPER]
+        misprints = sum(each.claim.source is Source.MISPRINTS for each in here)
+        counts = in_words(judged)
+        counts += [f"{misprints} misprint{'s' * (misprints > 1)}"] * bool(misprints)
+        rows.append((part, about, ", ".join(counts) or words))
     return Table(("", "about", "what this report has of it"), rows, prose=True)

@@ -173,10 +173,16 @@ def _tenths(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
+def shared(*figures: dict[int, float]) -> list[tuple[float, ...]]:
+    """Return several figures of every seed that has all of them, a tuple for each seed."""
+    seeds = set.intersection(*(set(each) for each in figures))
+    return [tuple(each[seed] for each in figures) for seed in sorted(seeds)]
+
+
 def paired(*figures: dict[int, float]) -> tuple[list[float], int]:
     """Return means of several figures over their shared seeds, and the number of seeds; no means without any."""
-    seeds = set.intersection(*(set(each) for each in figures))
-    return [fmean(each[seed] for seed in seeds) for each in figures] if seeds else [], len(seeds)
+    columns = shared(*figures)
+    return [fmean(each) for each in zip(*columns, strict=True)], len(columns)
 
 
 def repair_to_retraining(results: Results, dataset: str, share: str) -> float | None:

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from benchmarks.baselines.catalogue import is_squared
 from benchmarks.baselines.protocol import LAMBDAS
+from benchmarks.paper.forgetting.identity import AS_PRINTED
 from benchmarks.paper.setting import CERTIFIED, CERTIFIED_LAMBDA
 from benchmarks.report.claims.judging import best_lambda
 from benchmarks.report.pictures.curves import closeness_curves
@@ -39,8 +40,12 @@ def identity(results: Results) -> Table:
                 cells.append(f"{unchanged / draws:.2%}")
             else:
                 cells.append(f"{unchanged:.0f} of {draws:.0f}" if draws else "–")
+        key = ("identity", dataset, AS_PRINTED, "single")
+        draws, unchanged = sum(results.values(*key, "draws")), sum(results.values(*key, "unchanged"))
+        cells.append(f"{unchanged:,.0f} of {draws:,.0f}" if draws else "–")
         rows.append([called(dataset), *sizes, *cells])
-    return Table(("dataset", "nodes", "features", "each node alone", "random 1 %", "random 5 %", "random 10 %"), rows)
+    head = ("dataset", "nodes", "features", "each node alone", "random 1 %", "random 5 %", "random 10 %")
+    return Table((*head, "each training node alone, training nodes remain"), rows)
 
 
 def repair(results: Results) -> Table:

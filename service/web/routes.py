@@ -138,7 +138,7 @@ _TYPED = (
     ),
     NodeDeleted(
         "The node was deleted on request.",
-        "Do not request it again: its data is gone. A person who returns needs a new id.",
+        "Do not request it again: its data is gone. If the person returns, add the node with `rejoin`.",
     ),
     BodyTooLarge("The body is larger than 1048576 bytes.", "Split it into several requests."),
     TooManyAttempts(

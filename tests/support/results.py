@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.paper.units import MEASURED
 from benchmarks.report.claims.every import CLAIMS
-from benchmarks.report.claims.judging import Finding, found
+from benchmarks.report.claims.verdicts import Finding, found
 from benchmarks.report.results import Results
 
 

@@ -1,4 +1,9 @@
-"""How many deletions, of single nodes and of random shares of all nodes, leave the projection without effect."""
+"""How many deletions, of single nodes and of random shares of all nodes, leave the projection without effect.
+
+"Remaining" has two readings. The paper defines V_remain as the remaining *training* nodes (Section 3.1), while its
+precondition needs the span of *all* nodes (Section 3.2). Lethe projects on the span of all live nodes; Option 1 as
+printed on that of the remaining training nodes.
+"""
 
 import numpy as np
 import torch
@@ -13,14 +18,22 @@ from projector.graph.graph import Graph
 _DRAWS = 10
 #: Number of nodes whose support is computed together.
 _CHUNK = 2_048
+#: The method whose remaining nodes are training nodes alone.
+AS_PRINTED = "projector, option 1 as printed"
 
 
 def identity(graph: Graph, unit: Unit) -> Cases:
-    """Count the deletions that lose no direction, so that the projection leaves W as it is."""
-    features = FeatureMatrix(graph.features)
-    gram = factorise(features, np.ones(graph.nodes, dtype=np.bool_))
+    """Count the deletions that lose no direction, so that the projection leaves W as it is.
+
+    `AS_PRINTED` counts the deletions of single training nodes that lose no direction of the training nodes' span.
+    """
+    printed = unit.method == AS_PRINTED
+    features = FeatureMatrix(graph.features[graph.train_mask] if printed else graph.features)
+    gram = factorise(features, np.ones(features.nodes, dtype=np.bool_))
     alone = nodes_losing_a_direction(features, gram).size
-    yield "single", {"draws": graph.nodes, "unchanged": graph.nodes - alone, "nodes": 1}
+    yield "single", {"draws": features.nodes, "unchanged": features.nodes - alone, "nodes": 1}
+    if printed:
+        return
     random = np.random.default_rng(unit.seed)
     for share in (0.01, 0.05, 0.10):
         nodes = max(1, round(share * graph.nodes))

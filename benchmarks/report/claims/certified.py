@@ -1,6 +1,6 @@
 """Chien et al.'s published results of certified removal, and how ours judge them."""
 
-from benchmarks.report.claims.judging import Case, Claim
+from benchmarks.report.claims.verdicts import Case, Claim, Source
 from benchmarks.report.results import Results, by, number
 
 #: The published figures are for nodes.
@@ -18,7 +18,7 @@ def stream_accuracy(results: Results) -> list[Case]:
     if noisy is not None:
         words += f", {100 * noisy:.2f} % retrained with its noise"
     words += "."
-    return [Case(0.002 - (anew - after), words)]
+    return [Case(0.002 - (anew - after), words, "Cora")]
 
 
 def stream_speed(results: Results) -> list[Case]:
@@ -32,7 +32,7 @@ def stream_speed(results: Results) -> list[Case]:
     words = (
         f"{seeds}: {number(ratio)} times as fast as retraining by Newton's method after each of {removals:.0f} removals"
     )
-    return [Case(ratio - 4.0, f"{words}, {number(again)} retrainings among them.")]
+    return [Case(ratio - 4.0, f"{words}, {number(again)} retrainings among them.", "Cora")]
 
 
 CLAIMS = (
@@ -44,6 +44,8 @@ CLAIMS = (
         "Beside retraining without noise, as theirs is; twice as much still counts. It is the noise that costs: beside "
         "retraining with it nothing is lost.",
         "test_smallest_examples.py::test_certified_removal_costs_what_its_noise_costs",
+        setting="Our own implementation, beside retraining to the optimum.",
+        source=Source.CERTIFIED,
     ),
     Claim(
         "Certified removal is four times as fast",
@@ -54,5 +56,7 @@ CLAIMS = (
         "budget lasts: what takes the time is each removal's own step and bound, for every class. The smallest example "
         "has another reason: of few nodes the budget is spent at once, and each removal is a step and a training.",
         "test_smallest_examples.py::test_certified_removal_trains_anew_each_time_where_nodes_are_few",
+        setting="Retraining by Newton’s method on a processor; theirs by L-BFGS on a GPU.",
+        source=Source.CERTIFIED,
     ),
 )

@@ -1,20 +1,21 @@
-"""The paper's claims, each with the rule that judges it and the context of the verdict."""
+"""All claims, each with the rule that judges it and the context of the verdict, by section of the report."""
 
 from benchmarks.report.claims.certified import CLAIMS as CERTIFIED
 from benchmarks.report.claims.closeness import CLAIMS as CLOSENESS
 from benchmarks.report.claims.extensions import CLAIMS as EXTENSIONS
 from benchmarks.report.claims.guarantee import CLAIMS as GUARANTEE
 from benchmarks.report.claims.injection import CLAIMS as INJECTION
-from benchmarks.report.claims.judging import Claim
+from benchmarks.report.claims.misprints import CLAIMS as MISPRINTS
+from benchmarks.report.claims.ours import CLAIMS as OURS
 from benchmarks.report.claims.robustness import CLAIMS as ROBUSTNESS
 from benchmarks.report.claims.theory import CLAIMS as THEORY
+from benchmarks.report.claims.verdicts import Claim
 
 CLAIMS = (
     *GUARANTEE,
     *INJECTION,
     *CLOSENESS,
     *EXTENSIONS,
-    *CERTIFIED,
     *ROBUSTNESS,
     Claim(
         "Accuracies on ogbn-arxiv",
@@ -32,4 +33,7 @@ CLAIMS = (
         "No copy of these datasets can be reached. The deletion of dense and sparse nodes is measured on others.",
     ),
     *THEORY,
+    *MISPRINTS,
+    *OURS,
+    *CERTIFIED,
 )

@@ -1,17 +1,14 @@
-"""How results judge a claim.
-
-A claim is judged in every measured case (a dataset, a share, a method it names) by a margin that is positive if it
-holds. It is reproduced if it holds in all cases, and refuted by the first in which it does not. A statement about every
-graph is refuted by one example, whatever was measured.
-"""
+"""How figures become cases: comparisons of methods, with intervals over seeds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from math import isclose
-from statistics import fmean
+from dataclasses import replace
+from math import sqrt
+from statistics import fmean, stdev
 
-from benchmarks.report.results import Results, apart, by, called
+from scipy.special import stdtrit
+
+from benchmarks.report.claims.verdicts import Case, Judge
+from benchmarks.report.results import Results, apart, by, called, shared
 
 #: A channel counts as gone below this share of its earlier weight; rounding leaves about 1e-15.
 GONE = 1e-6
@@ -30,96 +27,24 @@ _OF = {
 }
 
 
-class Verdict(StrEnum):
-    """The status of a claim."""
-
-    REPRODUCED = "reproduced"
-    REFUTED = "refuted"
-    UNREACHABLE = "not testable here"
-    UNMEASURED = "not measured yet"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case that tests a claim."""
-
-    #: Positive if the claim holds; larger is clearer.
-    margin: float
-    words: str
-
-
-Judge = Callable[[Results], list[Case]]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper."""
-
-    name: str
-    where: str
-    text: str
-    judge: Judge | None
-    #: Why our result differs, or the context of the verdict.
-    because: str
-    #: The test that shows a few nodes for which the claim is false: FILE::TEST below tests/unit/benchmarks.
-    example: str = ""
-    #: The paper states it for every graph, so the example refutes it even if it holds in everything that was measured.
-    general: bool = False
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A claim and its verdict."""
-
-    claim: Claim
-    verdict: Verdict
-    words: str
-
-
-def found(claim: Claim, results: Results) -> Finding:
-    """Judge `claim` by `results`."""
-    if claim.judge is None:
-        return Finding(claim, Verdict.UNREACHABLE, "The data cannot be reached here.")
-    cases = claim.judge(results)
-    if any(case.margin <= 0 for case in cases):
-        return Finding(claim, Verdict.REFUTED, _failing(cases))
-    if claim.general:
-        words = f"{_holding(cases) if cases else ''} It is false in general: see the smallest example."
-        return Finding(claim, Verdict.REFUTED, words.strip())
-    if not cases:
-        return Finding(claim, Verdict.UNMEASURED, "Nothing was measured yet.")
-    return Finding(claim, Verdict.REPRODUCED, _holding(cases))
-
-
 def decided_by(seeds: int) -> str:
     """Name the seeds of a case's figures, if they are not a mean."""
     return by(seeds) if seeds == 1 else f"the seed nearest to failing of {seeds}"
 
 
-def _failing(cases: Sequence[Case]) -> str:
-    failed = sum(case.margin <= 0 for case in cases)
-    ties = sum(case.margin <= 0 and isclose(case.margin, 0.0, abs_tol=1e-12) for case in cases)
-    where = _some(failed, len(cases)) + f", {ties} of them at the very limit" * bool(ties)
-    words = f"It fails in {where}. Worst: {min(cases, key=_margin).words}"
-    if failed < len(cases):
-        words += f" It holds in the others, most clearly: {max(cases, key=_margin).words}"
-    return words
+def over_seeds(ahead: Callable[..., float], columns: Sequence[tuple[float, ...]], words: str, group: str) -> Case:
+    """Return a case whose margin is `ahead` of the mean figures, with its interval over seeds.
+
+    `columns` has one tuple of figures a seed.
+    """
+    means = [fmean(figures) for figures in zip(*columns, strict=True)]
+    return Case(ahead(*means), words, group, half_interval([ahead(*each) for each in columns]))
 
 
-def _holding(cases: Sequence[Case]) -> str:
-    return f"It holds in {_all(len(cases))}. Closest to failing: {min(cases, key=_margin).words}"
-
-
-def _margin(case: Case) -> float:
-    return case.margin
-
-
-def _some(failed: int, count: int) -> str:
-    return _all(count) if failed == count else f"{failed} of {count} cases"
-
-
-def _all(count: int) -> str:
-    return "the one case measured" if count == 1 else f"all {count} cases measured"
+def half_interval(values: Sequence[float]) -> float:
+    """Return half the 95 % interval of the mean of `values` by Student's t; 0 for a single value."""
+    count = len(values)
+    return float(stdtrit(count - 1, 0.975)) * stdev(values) / sqrt(count) if count > 1 else 0.0
 
 
 def all_of(*judges: Judge) -> Judge:
@@ -143,11 +68,11 @@ def compared(
         for dataset in results.datasets(experiment):
             for case in results.cases(experiment, dataset) if cases is None else cases:
                 for pair in pairs:
-                    found = _means(results, (experiment, dataset, case, figure), pair)
-                    if found:
-                        *means, seeds = found
+                    seeds = _of_pair(results, (experiment, dataset, case, figure), pair)
+                    if seeds:
                         where = place(dataset, case) + (f", {_OF[figure]}" if figure in _OF else "")
-                        there.append(Case(ahead(*means), f"{where}, {by(seeds)}: {_beside(pair, means, times, unit)}"))
+                        words = f"{where}, {by(len(seeds))}: {_beside(pair, _means(seeds), times, unit)}"
+                        there.append(over_seeds(ahead, seeds, words, called(dataset)))
         return there
 
     return judge
@@ -169,45 +94,53 @@ def of_graph(dataset: str, judge: Judge) -> Judge:
     return lambda results: judge(Results([each for each in results.records if each["dataset"] == dataset]))
 
 
-def better_on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
-    """Judge whether the first of a pair has the larger mean accuracy on more than half of the graphs that have both."""
+def grouped(name: str, judge: Judge) -> Judge:
+    """Count a judge's cases under `name`, for claims with several parts."""
+    return lambda results: [replace(case, group=name) for case in judge(results)]
+
+
+def on_most(experiment: str, figure: str, pairs: Sequence[tuple[str, str]]) -> Judge:
+    """Judge for each pair whether the first has the larger mean accuracy on more than half of the graphs with both.
+
+    For statements that something can or could be better.
+    """
 
     def judge(results: Results) -> list[Case]:
         there = []
         datasets = results.datasets(experiment)
         for case in dict.fromkeys(each for dataset in datasets for each in results.cases(experiment, dataset)):
             for pair in pairs:
-                found = {dataset: _means(results, (experiment, dataset, case, figure), pair) for dataset in datasets}
-                graphs = {dataset: means for dataset, means in found.items() if means}
+                found = {dataset: _of_pair(results, (experiment, dataset, case, figure), pair) for dataset in datasets}
+                graphs = {dataset: (_means(seeds), len(seeds)) for dataset, seeds in found.items() if seeds}
                 if graphs:
-                    ahead = sum(first > second for first, second, _ in graphs.values())
-                    worst = min(graphs, key=lambda each: graphs[each][0] - graphs[each][1])
-                    *means, seeds = graphs[worst]
+                    leads = {dataset: first - second for dataset, ((first, second), _) in graphs.items()}
+                    ahead = sum(lead > 0 for lead in leads.values())
+                    worst = min(leads, key=lambda dataset: leads[dataset])
+                    means, seeds = graphs[worst]
                     words = f"{pair[0]} on {ahead} of {len(graphs)} graphs ahead of {pair[1]}{_where(case)}; least on "
                     words += f"{called(worst)}, {by(seeds)}: {_beside(pair, means, 100, ' %')}"
-                    there.append(Case(ahead / len(graphs) - 0.5, words))
+                    there.append(Case(ahead / len(graphs) - 0.5, words, f"against {pair[1]}"))
         return there
 
     return judge
 
 
-def _means(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> tuple[float, float, int] | None:
-    """Return the means of (experiment, dataset, case, figure) for two methods, and the number of seeds; None without
-    any.
+def _of_pair(results: Results, key: tuple[str, str, str, str], pair: tuple[str, str]) -> list[tuple[float, ...]]:
+    """Return the figures of (experiment, dataset, case, figure) of two methods, a tuple for each seed.
 
     Seeds delete other nodes or draw another split, so only shared seeds compare. If accuracies share one split, a
-    method in which seeds draw nothing was measured once, and is compared with all seeds of another method. The same
-    holds for a method with only one seed.
+    method in which seeds draw nothing was measured once, and is compared with every seed of another method.
     """
     experiment, dataset, case, figure = key
     these, those = (results.by_seed(experiment, dataset, each, case, figure) for each in pair)
-    if experiment != "accuracy" or dataset in DRAWN_SPLITS:
-        shared = these.keys() & those.keys()
-        these, those = ({seed: each[seed] for seed in shared} for each in (these, those))
-    if not these or not those:
-        return None
-    seeds = min((len(each) for each in (these, those) if len(each) > 1), default=1)
-    return fmean(these.values()), fmean(those.values()), seeds
+    if experiment == "accuracy" and dataset not in DRAWN_SPLITS:
+        seeds = these.keys() | those.keys()
+        these, those = (dict.fromkeys(seeds, *each.values()) if len(each) == 1 else each for each in (these, those))
+    return shared(these, those)
+
+
+def _means(seeds: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(fmean(figures) for figures in zip(*seeds, strict=True))
 
 
 def _beside(pair: tuple[str, str], means: Sequence[float], times: float, unit: str) -> str:

@@ -1,11 +1,13 @@
 """How results judge the paper's theorems, propositions and Table 3, and its statements on fine-tuning."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from benchmarks.paper.theory.delta import SCALINGS
 from benchmarks.paper.theory.fine_tuning import DIFFUSED, PLAIN
-from benchmarks.report.claims.judging import Case, decided_by
-from benchmarks.report.results import Results, apart, by, called, number, paired, repair_to_retraining
+from benchmarks.report.claims.judging import decided_by, over_seeds
+from benchmarks.report.claims.verdicts import Case
+from benchmarks.report.results import Results, apart, by, called, number, repair_to_retraining, shared
 
 #: Table 3 for the available datasets: (delta, |mean x|).
 PRINTED = {"cora": (0.2984, 0.6923), "pubmed": (0.0049, 0.5546)}
@@ -30,7 +32,7 @@ def delta_beside_the_mean(results: Results) -> list[Case]:
             found, mean = (results.mean("delta", dataset, scaling, "all", each) for each in ("delta", "mean_row"))
             if found is not None and mean is not None:
                 words = f"{called(dataset)}, {scaling}: delta {number(found)}, norm of the mean row {number(mean)}."
-                cases.append(Case(mean - found, words))
+                cases.append(Case(mean - found, words, called(dataset)))
     return cases
 
 
@@ -46,7 +48,7 @@ def delta_as_printed(results: Results) -> list[Case]:
                 told.append(f"{number(found[0])} and {number(found[1])} ({scaling})")
         if far:
             words = f"{called(dataset)}: {number(printed[0])} and {number(printed[1])} printed; {', '.join(told)}."
-            cases.append(Case(_AS_PRINTED - min(far), words))
+            cases.append(Case(_AS_PRINTED - min(far), words, called(dataset)))
     return cases
 
 
@@ -59,7 +61,7 @@ def delta_of_cora(results: Results) -> list[Case]:
         for dataset, other in found.items():
             if cora is not None and other is not None:
                 words = f"{called(dataset)}, {scaling}: {number(other)}, and {number(cora)} of Cora."
-                cases.append(Case(cora - other, words))
+                cases.append(Case(cora - other, words, called(dataset)))
     return cases
 
 
@@ -75,8 +77,8 @@ def bound_against(figure: str, words: str, ahead: Callable[[float, float], float
                 if bounds:
                     bound, other = min(zip(bounds, others, strict=True), key=lambda pair: ahead(*pair))
                     where = f"{called(dataset)}, T = {taken}, {decided_by(len(bounds))}"
-                    told = f"{where}: Delta is {number(bound)}, {words} {number(other)}."
-                    cases.append(Case(ahead(bound, other), told))
+                    found = f"{where}: Delta is {number(bound)}, {words} {number(other)}."
+                    cases.append(Case(ahead(bound, other), found, called(dataset)))
         return cases
 
     return judge
@@ -94,7 +96,7 @@ def rows_as_bounded(results: Results) -> list[Case]:
             where = f"{called(dataset)}, {decided_by(len(pairs))}"
             words = f"{where}: the longest row is {number(longest)}, B_x P_s is {number(limit)}."
             # Rows of isolated nodes have length B_x, up to rounding.
-            cases.append(Case(limit * (1 + 1e-9) - longest, words))
+            cases.append(Case(limit * (1 + 1e-9) - longest, words, called(dataset)))
     return cases
 
 
@@ -108,7 +110,8 @@ def condition(results: Results) -> list[Case]:
             if pairs:
                 limit, delta = min(pairs, key=lambda pair: pair[0] - pair[1])
                 where = f"{called(dataset)}, T = {taken}, {decided_by(len(pairs))}"
-                cases.append(Case(limit - delta, f"{where}: delta {number(delta)}, limit {number(limit)}."))
+                words = f"{where}: delta {number(delta)}, limit {number(limit)}."
+                cases.append(Case(limit - delta, words, called(dataset)))
     return cases
 
 
@@ -122,29 +125,27 @@ def fine_tuned(
         for dataset in results.datasets("fine-tuning"):
             for method in methods:
                 key = ("fine-tuning", dataset, method)
-                found = [results.by_seed(*key, *each) for each in (first, second)]
-                means, seeds = paired(*found)
+                seeds = shared(*(results.by_seed(*key, *each) for each in (first, second)))
                 if seeds:
+                    means = [fmean(each) for each in zip(*seeds, strict=True)]
                     figures = zip((first, second), _figures(first[1], means), strict=True)
                     told = [f"{_FIGURES[figure]} {stage_words(stage)} {value}" for (stage, figure), value in figures]
                     where = f"{called(dataset)}{', with diffusion' * (method == DIFFUSED)}"
-                    words = f"{where}, {by(seeds)}: {', '.join(told)}."
-                    cases.append(Case(ahead(*means), words))
+                    words = f"{where}, {by(len(seeds))}: {', '.join(told)}."
+                    cases.append(over_seeds(ahead, seeds, words, called(dataset)))
         return cases
 
     return judge
 
 
 def repair_beside_retraining(results: Results) -> list[Case]:
-    """Judge whether the repair after the projection is faster than retraining, on more than half of the graphs."""
+    """Judge on each graph whether the repair after the projection is faster than retraining."""
     found = {each: repair_to_retraining(results, each, "0.01") for each in results.datasets("closeness")}
-    graphs = {dataset: ratio for dataset, ratio in found.items() if ratio is not None}
-    if not graphs:
-        return []
-    ahead = sum(ratio < 1 for ratio in graphs.values())
-    told = ", ".join(f"{called(dataset)} {number(ratio)}" for dataset, ratio in graphs.items())
-    words = f"less than retraining on {ahead} of {len(graphs)} graphs; as multiples of it: {told}."
-    return [Case(ahead / len(graphs) - 0.5, words)]
+    return [
+        Case(1 - ratio, f"{called(dataset)}: {number(ratio)} times retraining.", called(dataset))
+        for dataset, ratio in found.items()
+        if ratio is not None
+    ]
 
 
 def exactly_none(
@@ -167,7 +168,7 @@ def exactly_none(
                         words = f"{called(dataset)}, {method}: {words} of {nodes:,.0f}."
                         total = sum(value for _, value in counts)
                         if total or case == "decomposed":  # a lower bound of 0 proves nothing
-                            cases.append(Case(0.5 - total, words))
+                            cases.append(Case(0.5 - total, words, called(dataset)))
                         break
         return cases
 
@@ -186,7 +187,7 @@ def dual_variables(results: Results) -> list[Case]:
                 f"{called(dataset)}: their smallest dual variable is {number(min(duals))}; without that one, or one of "
                 f"five drawn for each seed, the weights change by {number(min(changes))} at least."
             )
-            cases.append(Case(_UNCHANGED - min(changes), words))
+            cases.append(Case(_UNCHANGED - min(changes), words, called(dataset)))
     return cases
 
 

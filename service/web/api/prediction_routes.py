@@ -278,7 +278,7 @@ async def predict(
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
         raise NodeDeleted(
             "The node was deleted on request.",
-            "Do not request it again: its data is gone. A person who returns needs a new id.",
+            "Do not request it again: its data is gone. If the person returns, add the node with `rejoin`.",
         )
     raise NotFound("The model has no node with this id.", "Check the id; `GET /model` names the served model.")
 

@@ -20,6 +20,8 @@ from tests.support.models.store_states import copied, names_in, rows
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
+#: Everyday runs stop at every eighth operation of a file; the sweep at each.
+STOPS = pytest.mark.parametrize("every", everyday([1, 8], 8))
 ERASED = Erasure(nodes=rows(2, 9), edges=np.array([[0, 1]]))
 REF = VersionRef(2, 1)
 
@@ -62,15 +64,16 @@ def grown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ("fencing", "loss"),
     everyday([(fencing, loss) for fencing in (1, 2) for loss in (Loss.TORN, Loss.ALL, Loss.SOME)], (1, Loss.SOME)),
 )
+@STOPS
 def test_a_crash_anywhere_is_no_damage_and_repeating_it_ends_the_same(
-    grown: Grown, tmp_path: Path, fencing: int, loss: Loss
+    grown: Grown, tmp_path: Path, fencing: int, loss: Loss, every: int
 ) -> None:
     random = np.random.default_rng(0)
     finished = copied(grown.path, tmp_path / "finished")
     grown.carries_out(finished, fencing)()
     assert_same(Store.open(finished).load_base(), grown.after)
     pending = 0
-    for stop_at in range(1000):
+    for stop_at in range(0, 1000, every):
         path = copied(grown.path, tmp_path)
         disk = FailingDisk(stop_at, loss)
         stopped = stops(grown.carries_out(path, fencing), disk)
@@ -93,7 +96,7 @@ def test_a_crash_anywhere_is_no_damage_and_repeating_it_ends_the_same(
             "index": sizes["index"]
         }
         if not stopped:
-            assert pending > 20
+            assert pending > 20 // every
             return
     pytest.fail("the growth never ended")
 
@@ -102,7 +105,10 @@ def without_beta(base: Base) -> Base:
     return Base(base.graph, base.beta * 0, base.label_beta * 0, base.public)
 
 
-def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(grown: Grown, tmp_path: Path) -> None:
+@STOPS
+def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
+    grown: Grown, tmp_path: Path, every: int
+) -> None:
     later, ref = Erasure(nodes=rows(0, 11, 14)), VersionRef(3, 3)
     edit = an_edit(without(grown.after, later), np.random.default_rng(8), new=4)
     expected = without(rebuilt(joined(without(grown.after, later), edit), ref), later)
@@ -112,7 +118,7 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(grown:
         finish(store, grown.after, 3)
         carry_out(store, ref, commit(store, ref, grown.after, edit, later), later)
 
-    for stop_at in range(1000):
+    for stop_at in range(0, 1000, every):
         path = copied(grown.path, tmp_path)
         disk = FailingDisk(stop_at, at_stop=partial(successor, path))
         try:
@@ -130,11 +136,12 @@ def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(grown:
     pytest.fail("the writer never ended")
 
 
-def test_a_reader_beside_a_growth_sees_the_base_with_what_joins(grown: Grown, tmp_path: Path) -> None:
+@STOPS
+def test_a_reader_beside_a_growth_sees_the_base_with_what_joins(grown: Grown, tmp_path: Path, every: int) -> None:
     def look(path: Path, seen: list[Base]) -> None:
         seen.append(without(Store.open(path).load_base(), ERASED))
 
-    for stop_at in range(1000):
+    for stop_at in range(0, 1000, every):
         path = copied(grown.path, tmp_path)
         seen: list[Base] = []
         disk = FailingDisk(stop_at, at_stop=partial(look, path, seen))

@@ -1,0 +1,184 @@
+"""How results judge a claim.
+
+A claim is judged in every measured case (a dataset, a share, a method it names) by a margin that is positive if it
+holds. A case is undecided if the margin is zero, or within the 95 % interval of its mean over the seeds.
+
+* reproduced: it holds in most cases and none contradicts it, or a test shows it for every graph.
+* holds in part: it holds in some cases, and others contradict it or most are undecided.
+* not reproduced in our setting: it holds in no case, and the paper's setting is another, or some cases are undecided.
+* refuted: a counterexample contradicts what is printed, or every case does in the paper's own setting.
+* not testable here: the data cannot be reached.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isclose
+
+from benchmarks.report.results import Results
+
+#: Margins below this are ties.
+_TIE = 1e-12
+
+
+class Verdict(StrEnum):
+    """The status of a claim."""
+
+    REPRODUCED = "reproduced"
+    IN_PART = "holds in part"
+    NOT_REPRODUCED = "not reproduced in our setting"
+    REFUTED = "refuted"
+    UNREACHABLE = "not testable here"
+    UNMEASURED = "not measured yet"
+
+
+class Source(StrEnum):
+    """Whose statement it is: the sections of the report."""
+
+    PAPER = "The paper’s claims"
+    MISPRINTS = "Misprints"
+    OURS = "What we found ourselves"
+    CERTIFIED = "Claims of Chien et al."
+
+
+class Outcome(StrEnum):
+    """What one case shows."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case that tests a claim."""
+
+    #: Positive if the claim holds; larger is clearer.
+    margin: float
+    words: str
+    #: What cases are counted by: a dataset, or a part of the claim.
+    group: str
+    #: Half the 95 % interval of the margin over the seeds; 0 if it is not a mean.
+    doubt: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the claim holds in this case."""
+        if isclose(self.margin, 0.0, abs_tol=_TIE) or abs(self.margin) <= self.doubt:
+            return Outcome.UNDECIDED
+        return Outcome.HOLDS if self.margin > 0 else Outcome.FAILS
+
+
+#: Cases up to this number are all shown on the first page.
+_FEW = 2
+#: What the other cases do, for one and for several.
+_REST = {
+    Outcome.FAILS: ("contradicts it", "contradict it"),
+    Outcome.UNDECIDED: ("is undecided", "are undecided"),
+}
+Judge = Callable[[Results], list[Case]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, in its own scope."""
+
+    name: str
+    where: str
+    text: str
+    #: None if the data cannot be reached.
+    judge: Judge | None
+    #: Why our result differs, or the context of the verdict.
+    because: str
+    #: The test that shows a few nodes for which the claim is false: FILE::TEST below tests/unit/benchmarks.
+    example: str = ""
+    #: The example contradicts the statement as printed, even if it holds in everything that was measured.
+    general: bool = False
+    #: The test that shows the claim for every graph: FILE::TEST below tests/unit.
+    shown: str = ""
+    #: How our setting differs from the one that the paper makes the statement for.
+    setting: str = ""
+    source: Source = Source.PAPER
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim and its verdict."""
+
+    claim: Claim
+    verdict: Verdict
+    words: str
+    #: The count, and the figures of a few cases, for the first page.
+    brief: str = ""
+
+
+def in_words(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return how many claims have each verdict, for those that some have."""
+    counts = {verdict: verdicts.count(verdict) for verdict in Verdict if verdict in verdicts}
+    return [
+        f"{n} {'hold in part' if verdict is Verdict.IN_PART and n > 1 else verdict}" for verdict, n in counts.items()
+    ]
+
+
+def found(claim: Claim, results: Results) -> Finding:
+    """Judge `claim` by `results`."""
+    if claim.judge is None:
+        return Finding(claim, Verdict.UNREACHABLE, "The data cannot be reached here.")
+    cases = claim.judge(results)
+    counted = _counted(cases)
+    brief = " ".join([counted, *(case.words for case in cases)]) if len(cases) <= _FEW else counted
+    words = f"{counted} {_extremes(cases)}".strip()
+    if claim.general:
+        return Finding(claim, Verdict.REFUTED, f"{words} The smallest example contradicts it.".strip(), brief)
+    if not cases and claim.shown:
+        return Finding(claim, Verdict.REPRODUCED, "It is algebra, which a test checks.", "A test shows it.")
+    if not cases:
+        return Finding(claim, Verdict.UNMEASURED, "Nothing was measured yet.")
+    return Finding(claim, _verdict(cases, differs=bool(claim.setting)), words, brief)
+
+
+def _verdict(cases: Sequence[Case], *, differs: bool) -> Verdict:
+    counts = Counter(case.outcome for case in cases)
+    if counts[Outcome.HOLDS]:
+        most = 2 * counts[Outcome.HOLDS] > len(cases) and not counts[Outcome.FAILS]
+        return Verdict.REPRODUCED if most else Verdict.IN_PART
+    if differs or counts[Outcome.UNDECIDED]:
+        return Verdict.NOT_REPRODUCED
+    return Verdict.REFUTED
+
+
+def _counted(cases: Sequence[Case]) -> str:
+    """Count the cases in which the claim holds, by group if it holds in some."""
+    if not cases:
+        return ""
+    counts = Counter(case.outcome for case in cases)
+    holds = counts[Outcome.HOLDS]
+    if len(cases) == 1 or holds == len(cases):
+        return f"It {cases[0].outcome if len(cases) == 1 else 'holds'} in {_all(len(cases))}."
+    if not holds and not counts[Outcome.UNDECIDED]:
+        return f"It fails in {_all(len(cases))}."
+    words = f"It holds in {holds} of {len(cases)} cases"
+    rest = [f"{counts[each]} {words[counts[each] > 1]}" for each, words in _REST.items() if counts[each]]
+    words += f"; {' and '.join(rest)}." if rest else "."
+    groups = dict.fromkeys(case.group for case in cases)
+    if holds and len(groups) > 1:
+        outcomes = {each: [case.outcome for case in cases if case.group == each] for each in groups}
+        shares = [f"{each} {found.count(Outcome.HOLDS)} of {len(found)}" for each, found in outcomes.items()]
+        words += f" By group: {', '.join(shares)}."
+    return words
+
+
+def _extremes(cases: Sequence[Case]) -> str:
+    """Describe the case that is farthest from holding, and the clearest one if the claim holds in some."""
+    if not cases:
+        return ""
+    worst, best = (choose(cases, key=lambda case: case.margin) for choose in (min, max))
+    if worst.outcome is Outcome.HOLDS:
+        return f"Closest to failing: {worst.words}"
+    words = f"Farthest from it: {worst.words}"
+    return f"{words} Clearest: {best.words}" if best.outcome is Outcome.HOLDS else words
+
+
+def _all(count: int) -> str:
+    return {1: "the one case measured", 2: "both cases measured"}.get(count, f"all {count} cases measured")
