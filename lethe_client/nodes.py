@@ -1,13 +1,13 @@
 """Nodes as additions and corrections name them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 #: A number for each column of the model, or those that are not 0 by column (from 0).
-Features = Sequence[float] | Mapping[int, float]
-#: The name of a class, or the target of a regression: a number, or a sequence of one for each.
-Label = str | float | Sequence[float]
+Features = Iterable[float] | Mapping[int, float]
+#: The name of a class, or the target of a regression: a number, or one for each.
+Label = str | float | Iterable[float]
 
 
 class NewNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,5 +40,4 @@ def as_json(node: NewNode | Correction) -> dict[str, object]:
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(column): float(number) for column, number in value.items()}
-    # Arrays are no sequences.
     return [float(number) for number in value] if isinstance(value, Iterable) and not isinstance(value, str) else value

@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         "get 429.",
     )
     max_nodes_per_request: int = Field(
-        10_000, ge=1, le=100_000, description="Maximum number of nodes or edges in one deletion request."
+        10_000, ge=1, le=100_000, description="Maximum number of nodes and edges in one request."
     )
     max_body_bytes: int = Field(1_048_576, ge=1_024, le=1 << 30, description="Largest request body (bytes).")
 

@@ -10,7 +10,7 @@ from benchmarks.paper.experiments import EXCLUDED, plan
 from benchmarks.report import tables
 from benchmarks.report.attacks import sections as attack_sections
 from benchmarks.report.claims.every import CLAIMS
-from benchmarks.report.claims.verdicts import Source, Verdict, found
+from benchmarks.report.claims.verdicts import Source, found, in_words
 from benchmarks.report.first_page import lines
 from benchmarks.report.lira import sections as lira_sections
 from benchmarks.report.paper_parts import index
@@ -124,8 +124,7 @@ def page(results: Results) -> str:
     environment.filters |= {"anchor": _anchor, "called": called, "headings": _headings}
     findings = [found(claim, results) for claim in CLAIMS]
     by_source = {source: [each for each in findings if each.claim.source is source] for source in Source}
-    verdicts = [each.verdict for each in by_source[Source.PAPER]]
-    counts = {verdict: verdicts.count(verdict) for verdict in Verdict}
+    counts = in_words([each.verdict for each in by_source[Source.PAPER]])
     return environment.from_string(_TEMPLATE.read_text()).render(
         first=lines(findings, results),
         counts=counts,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from benchmarks.report.claims.verdicts import Finding, Source, Verdict
+from benchmarks.report.claims.verdicts import Finding, Source, in_words
 from benchmarks.report.section import Table
 
 #: The subject of each part, and a remark if no claim is judged.
@@ -77,7 +77,7 @@ def index(findings: Sequence[Finding]) -> Table:
         here = [each for each in findings if part in named(each.claim.where)]
         judged = [each.verdict for each in here if each.claim.source is Source.PAPER]
         misprints = sum(each.claim.source is Source.MISPRINTS for each in here)
-        counts = [f"{judged.count(verdict)} {verdict}" for verdict in Verdict if verdict in judged]
+        counts = in_words(judged)
         counts += [f"{misprints} misprint{'s' * (misprints > 1)}"] * bool(misprints)
         rows.append((part, about, ", ".join(counts) or words))
     return Table(("", "about", "what this report has of it"), rows, prose=True)

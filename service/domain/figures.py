@@ -116,10 +116,13 @@ class RequestNorms:
 
 
 class Question(StrEnum):
-    """Questions that an audit answers, in the order of the pages."""
+    """Questions that an audit answers, in the order of the pages.
 
-    LEFT = "Is anything of it left in the weights?"
+    The bound is proven; the weight on the deleted nodes is 0 by construction, and proves less.
+    """
+
     DISTANCE = "How far are the weights from retraining?"
+    LEFT = "Is anything of it left in the weights?"
     MODEL = "Which model was changed?"
 
 

@@ -18,7 +18,7 @@ from service.access.request_keys import RequestKeys
 from service.db.engine import Connection, Engine
 from service.domain.states import RepairPolicy
 from service.observability.metrics import UnlearningMetrics
-from service.predictions.version_rows import VersionRow
+from service.predictions.version_rows import BatchRow, VersionRow
 from service.predictions.writer import Publisher
 from service.queue.outage import Outage
 from service.settings import Settings
@@ -45,8 +45,12 @@ class PrivacyLedger:
         """Read the committed versions of a model. A version counted but not committed was not published."""
         self._ledger, self._newest, self._largest_mu, self._oldest = Ledger(), 0, 0.0, None
         mu = VersionRow.__table__.c.publication_mu
-        deletes = or_(VersionRow.deleted_nodes > 0, VersionRow.deleted_features > 0, VersionRow.deleted_edges > 0)
+        batches, parts = BatchRow.__table__.c, ("deleted_nodes", "deleted_features", "deleted_edges", "deleted_labels")
+        # Replaced values are deleted as well.
+        replaces = (batches.features_joined > 0, batches.labels_joined > 0)
+        deletes = or_(*(VersionRow.__table__.c[part] > 0 for part in parts), *replaces)
         query = select(VersionRow.number, mu, deletes.label("deletes")).where(VersionRow.model == model)
+        query = query.outerjoin(BatchRow, batches.id == VersionRow.id)
         for row in await connection.execute(query.order_by(VersionRow.number)):
             if row.publication_mu is not None:
                 self._record_lost(row.number, row.publication_mu)

@@ -61,6 +61,13 @@ class NewVersion:
     #: Installs it as the state on the device.
     replace_state: Callable[[], None]
 
+    @property
+    def deletes(self) -> bool:
+        """Whether it lacks something of the version before; replaced values count."""
+        edit = self.edit
+        replaces = edit is not None and (edit.label_rows.size > 0 or edit.feature_rows.size > len(edit.ids))
+        return replaces or any(self.deleted)
+
 
 class CauseSteps:
     """The steps that one cause adds to those of every version; none by default."""

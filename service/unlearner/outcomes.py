@@ -19,7 +19,8 @@ from service.unlearner.pending_repairs import Pending, RepairEnd
 
 #: Appended after the effect of the projection; also true of directions that remaining nodes support faintly.
 _SPANNED = (
-    "the remaining nodes support every direction of the deleted features, so the weights already lay in their span."
+    "the remaining nodes, trained on or not, support every direction of the deleted features, so the weights already "
+    "lay in their span."
 )
 #: Two weight changes count as equal up to this relative difference.
 _SAME = 1e-12

@@ -194,7 +194,7 @@ class VersionWriter:
         self._context.work.begin("Writing the new version")
         number, publication = new.state.version, new.publication
         if publication is not None:
-            spent = self._context.ledger.count(number, publication, deletes=any(new.deleted))
+            spent = self._context.ledger.count(number, publication, deletes=new.deletes)
             if spent.nearly_used:
                 self._log.warning("promise.nearly_used", publications=spent.publications, share=round(spent.share, 3))
         ref = VersionRef(number, self.lease.fencing)

@@ -18,6 +18,7 @@ from service.db import locks
 from service.db.locks import Lock
 from service.db.tables import FeedRow, RequestRow, WebhookDeliveryRow, WebhookEndpointRow
 from service.db.transactions import Repository
+from service.domain.kinds import RequestKind
 from service.domain.states import Milestone, RequestStatus
 from service.errors import MalformedCursor
 
@@ -30,6 +31,7 @@ class FeedEvent:
     """One event of the feed."""
 
     id: UUID
+    kind: RequestKind
     milestone: Milestone
     #: When it happened.
     at: datetime
@@ -50,6 +52,7 @@ FEED_COLUMNS = (
     FeedRow.request_id,
     FeedRow.status.label("event_status"),
     FeedRow.due_at,
+    RequestRow.kind,
     RequestRow.reference,
     (RequestRow.status == RequestStatus.COMPLETED).label("is_completed"),
 )
@@ -126,6 +129,7 @@ def feed_event(row: Row[*tuple[Any, ...]]) -> FeedEvent:
     """Return the event in a row with `FEED_COLUMNS`."""
     return FeedEvent(
         id=row.told_id,
+        kind=RequestKind(row.kind),
         milestone=Milestone(row.milestone),
         at=row.at,
         request_id=row.request_id,

@@ -52,7 +52,11 @@ class EventAnswer(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [_EVENT]})
 
     id: UUID = Field(description="The same at every delivery; a webhook also has it as `webhook-id`.")
-    type: str = Field(description="`deletion.` and one of " + ", ".join(f"`{one}`" for one in Milestone) + ".")
+    type: str = Field(
+        description="`deletion.`, `addition.` or `correction.`, and one of "
+        + ", ".join(map("`{}`".format, Milestone))
+        + "."
+    )
     timestamp: datetime = Field(description="When it happened.")
     data: EventData
 
@@ -94,7 +98,7 @@ def event_answer(event: FeedEvent, *, reads_audit: bool = True) -> EventAnswer:
     hidden = event.is_completed and not reads_audit
     return EventAnswer(
         id=event.id,
-        type=f"deletion.{event.milestone}",
+        type=f"{event.kind if event.kind.rules.joins else 'deletion'}.{event.milestone}",
         timestamp=event.at,
         data=EventData(
             request=event.request_id,

@@ -263,7 +263,7 @@ HELD = {
     API_ROLE: ["lock_drills", "lock_sessions", "sessions"],
     UNLEARNER_ROLE: [
         *("lock_feed", "lock_intake", "lock_log", "lock_totals"),
-        *("outbox", "webhook_deliveries"),
+        *("outbox", "queued_joins", "webhook_deliveries"),
     ],
     AUDIT_ROLE: [],
 }
@@ -272,7 +272,7 @@ ROWS_HELD = {
     API_ROLE: ["log_checks", "sessions"],
     UNLEARNER_ROLE: [
         *("decisions", "feed", "imports", "leases", "outbox", "pointers", "recoveries", "requests"),
-        *("versions", "webhook_deliveries", "webhook_endpoints"),
+        *("tombstones", "versions", "webhook_deliveries", "webhook_endpoints"),
     ],
     AUDIT_ROLE: [],
 }

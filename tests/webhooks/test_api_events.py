@@ -14,9 +14,7 @@ from service.domain.scopes import Scope
 from service.webhooks.endpoints import EndpointRepository
 from service.webhooks.feed import FeedRepository
 from tests.support.service.api_harness import NODES, Api, serving
-from tests.support.service.bodies import node_body, refused
-
-WRITER = (Scope.DELETIONS_WRITE, Scope.DELETIONS_READ)
+from tests.support.service.bodies import GRAPH_WRITER, WRITER, new_node, node_body, refused
 
 
 @pytest.fixture
@@ -60,6 +58,14 @@ async def test_a_key_reads_of_its_own_requests_and_an_auditor_of_all(api: Api) -
     assert {event["data"]["reference"] for event in await events(auditor)} == {"DSR-20"}
     # Another's event is not a valid cursor, and its existence is not revealed.
     refused(await two.get("/events", params={"after": (await events(one))[0]["id"]}), 400, "malformed-cursor")
+
+
+async def test_what_joins_has_events_of_its_own_type(api: Api) -> None:
+    writer = await api.client(*GRAPH_WRITER)
+    await writer.post("/additions", json={"nodes": [new_node("anna")]})
+    await writer.post("/corrections", json={"nodes": [new_node("12")]})
+    await tell(api)
+    assert [event["type"] for event in await events(writer)] == ["addition.accepted", "correction.accepted"]
 
 
 async def test_a_key_that_may_only_write_reads_nothing(api: Api) -> None:

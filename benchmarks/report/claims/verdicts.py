@@ -113,6 +113,14 @@ class Finding:
     brief: str = ""
 
 
+def in_words(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return how many claims have each verdict, for those that some have."""
+    counts = {verdict: verdicts.count(verdict) for verdict in Verdict if verdict in verdicts}
+    return [
+        f"{n} {'hold in part' if verdict is Verdict.IN_PART and n > 1 else verdict}" for verdict, n in counts.items()
+    ]
+
+
 def found(claim: Claim, results: Results) -> Finding:
     """Judge `claim` by `results`."""
     if claim.judge is None:

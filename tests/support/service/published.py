@@ -101,6 +101,8 @@ WALKED = {
     "/model": ["/model"],
     "/deletions": ["/deletions", "/deletions?limit=200"],
     "/deletions/{request_id}": ["{self}"],
+    "/additions/{request_id}": ["/additions/{id}"],
+    "/corrections/{request_id}": ["/corrections/{id}"],
     "/deletions/{request_id}/receipt": ["{self}/receipt", "{self}/receipt?format=html"],
     "/drills": ["/drills"],
     "/events": ["/events"],
@@ -122,10 +124,10 @@ WALKED = {
 async def everything(reader: Lethe, accepted: list[dict[str, Any]]) -> str:
     """Return everything that a key can read, except predictions, which have their own test."""
     paths = [
-        path.format(self=each["links"]["self"])
+        path.format(self=each["links"]["self"], id=each["id"])
         for asked in WALKED.values()
         for path in asked
-        for each in (accepted if "{self}" in path else accepted[:1])
+        for each in (accepted if "{" in path else accepted[:1])
     ]
     answers = [await reader.client.get(path) for path in paths]
     answers += [
@@ -162,6 +164,13 @@ async def assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_ar
     every = [scope for scope in Scope if scope is not Scope.AUDIT_READ]
     reader = await with_key(lethe, *every)
     accepted = [await reader.delete("12", "57"), await reader.delete("99")]
+    new = {"id": "new", "features": {"0": 1.0}}
+    for path, node in (("/additions", new), ("/corrections", new | {"id": "20"})):
+        answer = await reader.client.post(path, json={"nodes": [node]})
+        assert answer.status_code == 202, answer.text
+        joining = answer.json()
+        # Its receipt is where those of all requests are.
+        accepted.append(joining | {"links": {"self": f"/deletions/{joining['id']}"}})
     for each in accepted:
         await lethe.completed(each)
         await lethe.receipt(each)
@@ -174,7 +183,8 @@ async def assert_below_the_audit_nothing_is_computed_from_the_weights_as_they_ar
     # The same walk finds them where they are reported.
     assert sum(shows(audited, value) for value in figures) >= 8
     assert (await reader.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"] == []
-    assert len((await lethe.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"]) == 2
+    # The deletions, and the correction, whose old features left.
+    assert len((await lethe.client.get("/deletions?injected_norm_before_min=0")).json()["deletions"]) == 3
 
 
 async def exported(lethe: Lethe) -> tuple[list[Any], list[Any]]:

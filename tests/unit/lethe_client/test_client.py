@@ -10,12 +10,15 @@ from inspect import isawaitable
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
 from lethe_client import (
     AsyncLetheClient,
+    Correction,
     DeletionStopped,
     LetheClient,
+    NewNode,
     ProblemError,
     Salts,
     ServerUnreachable,
@@ -129,6 +132,39 @@ def test_edges_are_requested_as_pairs_without_nodes() -> None:
     server = Server({**ACCEPTED, "kind": "edge"})
     server.client().request_deletion(kind="edge", edges=[("1", "2")])
     assert json.loads(server.asked[0].content) == {"kind": "edge", "edges": [["1", "2"]]}
+
+
+def test_nodes_are_added_with_numbers_of_any_kind_and_corrected_in_part() -> None:
+    server = Server({**ACCEPTED, "kind": "addition"}, {**ACCEPTED, "kind": "correction"})
+    client = server.client()
+    nodes = [
+        NewNode("anna", {3: 1, 17: 0.5}, "2", rejoin=True),
+        NewNode("bert", np.array([1.0, 0.0]), label=(0.5, 1)),
+    ]
+    client.add(nodes, edges=[("anna", "12")], reference="R", idempotency_key="one")
+    client.correct([Correction("12", label="3"), Correction("13", features=[0, 1])])
+    addition, correction = server.asked
+    assert (addition.url.path, addition.headers["Idempotency-Key"]) == ("/additions", "one")
+    assert json.loads(addition.content) == {
+        "nodes": [
+            {"id": "anna", "features": {"3": 1.0, "17": 0.5}, "label": "2", "rejoin": True},
+            {"id": "bert", "features": [1.0, 0.0], "label": [0.5, 1.0]},
+        ],
+        "edges": [["anna", "12"]],
+        "reference": "R",
+    }
+    assert (correction.url.path, json.loads(correction.content)) == (
+        "/corrections",
+        {"nodes": [{"id": "12", "label": "3"}, {"id": "13", "features": [0.0, 1.0]}]},
+    )
+
+
+def test_a_request_is_cancelled_where_its_kind_is_followed() -> None:
+    server = Server(deletion("cancelled"), deletion("cancelled"))
+    client = server.client()
+    client.cancel("r1")
+    client.cancel("r1", "addition")
+    assert [request.url.path for request in server.asked] == ["/deletions/r1", "/additions/r1"]
 
 
 def test_a_repeated_deletion_request_is_the_same_request() -> None:
