@@ -62,7 +62,7 @@ def refuse_deleted(deleted_parts: DeletedParts) -> ImportRefused:
     return ImportRefused(
         f"The model contains data that was deleted on request: {deleted_parts}.",
         "Train it on data without them, with unchanged ids for all others, or import it with --exclude-deleted, "
-        "which deletes them before the model is served. A person who returns needs a new id.",
+        "which deletes them before the model is served. If a person returns, add the node with `rejoin`.",
     )
 
 

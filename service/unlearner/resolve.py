@@ -1,7 +1,7 @@
 """Decide what each request of a batch changes: pure, from the graph, the tombstones and the order of requests.
 
 Removals come first, then additions and corrections in the order of arrival. Two requests of one batch never change the
-same: the second waits for the next batch.
+same: the second waits for the next batch, and nothing that joins overtakes it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
