@@ -275,7 +275,7 @@ class Calls:
         reached = {"completed"} if until == "completed" else {"applied", "completed"}
 
         def look() -> Steps[tuple[Deletion | None, str]]:
-            deletion = yield from self.deletion(request_id)
+            deletion = yield from self._call(Deletion, "GET", f"/deletions/{_segment(request_id)}", repeat=False)
             if deletion.status in {"failed", "cancelled"}:
                 raise DeletionStopped(deletion)
             return (deletion if deletion.status in reached else None), deletion.status
@@ -290,7 +290,7 @@ class Calls:
         """
 
         def look() -> Steps[tuple[Drill | None, str]]:
-            newest = yield from self.drills(limit=_DRILLS)
+            newest = yield from self._call(Drills, "GET", "/drills", params={"limit": _DRILLS}, repeat=False)
             drill = next((drill for drill in newest.drills if drill.request_id == request_id), None)
             if drill is None:
                 return None, "not among the newest drills"
@@ -301,7 +301,7 @@ class Calls:
     def _wait(
         self, look: Callable[[], Steps[tuple[_T | None, str]]], request_id: str, until: str, timeout_s: float
     ) -> Steps[_T]:
-        """Poll `look` until it returns a result; meanwhile it returns the request's status."""
+        """Poll `look` until it returns a result; meanwhile it returns the request's status. It does not retry."""
         deadline = self._clock() + timeout_s
         pause = 0.05
         while True:

@@ -181,6 +181,12 @@ async def test_what_is_queued_to_join_can_be_linked_corrected_and_deleted(api: A
     deletion = (await writer.post("/deletions", json=node_body("anna", "5"))).json()
     assert (deletion["count"], deletion["already_deleted"]) == (2, {})
     refused(await writer.post("/deletions", json={"kind": "features", "nodes": ["anna"]}), 404, "unknown-nodes")
+    # A key that may only write learns no more than that the id is known.
+    deleter = await api.client(Scope.DELETIONS_WRITE)
+    told = (await deleter.post("/deletions", json=node_body("anna"))).json()
+    assert (told["status"], told["count"], told["already_deleted"]) == ("queued", 1, {})
+    for body in ({"kind": "features", "nodes": ["anna"]}, node_body("nobody")):
+        refused(await deleter.post("/deletions", json=body), 404, "unknown-targets")
     # Only as long as it is queued.
     assert (await writer.delete(f"/additions/{addition}")).json()["status"] == "cancelled"
     assert await api.count("queued_joins") == 0

@@ -296,6 +296,13 @@ def test_waiting_ends_when_the_time_is_over() -> None:
     assert sum(server.slept) == pytest.approx(5.0)
 
 
+def test_waiting_takes_no_longer_because_the_server_is_away() -> None:
+    server = Server(*[problem(503)] * 40)
+    with pytest.raises(WaitTimeout):
+        server.client().wait("r1", timeout_s=5.0)
+    assert sum(server.slept) == pytest.approx(5.0)
+
+
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_waiting_for_a_request_that_stopped_is_an_error(status: str) -> None:
     with pytest.raises(DeletionStopped, match=status):
