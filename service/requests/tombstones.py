@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, exists, func, literal, or_, select, update
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -57,9 +57,11 @@ class TombstoneRepository:
         # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again. What is
         # still queued to join again has one too: the later deletion must count, or it would join.
         anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
-        is_joining = exists().where(QueuedJoinRow.hash == TombstoneRow.hash)
+        joining = select(QueuedJoinRow.hash).where(QueuedJoinRow.hash == any_of([one.hash for one in tombstones], LargeBinary()))
         valid_again = added.on_conflict_do_update(
-            index_elements=[TombstoneRow.hash], set_=anew, where=or_(TombstoneRow.rejoined_by.is_not(None), is_joining)
+            index_elements=[TombstoneRow.hash],
+            set_=anew,
+            where=or_(TombstoneRow.rejoined_by.is_not(None), TombstoneRow.hash.in_(joining)),
         )
         await self._conn.execute(valid_again)
 

@@ -22,6 +22,7 @@ from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.log.events import EventRepository
 from service.predictions.version_rows import PointerRepository
 from service.requests.delivery import OutboxRepository
+from service.requests.queued_joins import QueuedJoins, joins_of
 from service.requests.tombstones import TombstoneRepository
 from tests.support.service.db_harness import MODEL, POINTER, Database, Said, next_pointer, open_database
 
@@ -67,7 +68,7 @@ async def test_a_model_is_created_once(db: Database) -> None:
         assert await PointerRepository(conn).read("other") is None
 
 
-async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Database, tmp_path: Path) -> None:
+async def test_a_tombstone_keeps_the_first_request_unless_its_node_is_to_join_again(db: Database, tmp_path: Path) -> None:
     keyring = Keyring.open(tmp_path / "keys")
     first, second = await db.accept(), await db.accept()
 
@@ -78,14 +79,16 @@ async def test_a_tombstone_keeps_the_first_request_that_deleted_a_node(db: Datab
 
     async with transaction(db.engine) as conn:
         tombstones = TombstoneRepository(conn)
+        await QueuedJoins(conn).insert(joins_of(keyring, MODEL, second, ["1"]))
         await tombstones.insert(MODEL, [], keyring.fingerprints())
         assert await tombstones.key_fingerprints() == {}
         await tombstones.insert(MODEL, [tombstone("1", first), tombstone("2", first)], keyring.fingerprints())
         await tombstones.insert(MODEL, [tombstone("2", second), tombstone("3", second)], keyring.fingerprints())
+        await tombstones.insert(MODEL, [tombstone("1", second)], keyring.fingerprints())
         wanted = keyring.tombstone_hashes(MODEL, Part.NODES, ["1", "2", "3", "4"])
         found = await tombstones.find(wanted)
         assert {wanted[digest]: request_id for digest, request_id in found.items()} == {
-            "1": first,
+            "1": second,
             "2": first,
             "3": second,
         }
