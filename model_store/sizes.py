@@ -30,6 +30,9 @@ def unfit(manifest: Manifest, state: VersionState, nodes: range) -> str | None:
             return f"{name} of shape {mask.shape}"
     if state.rank > manifest.features:
         return f"a rank of {state.rank}"
+    scale = manifest.sigma_ref_squared if state.sigma_ref_squared is None else state.sigma_ref_squared
+    if not manifest.sigma_ref_squared <= scale < np.inf:
+        return f"a scale of {scale}"
     return None
 
 

@@ -38,6 +38,7 @@ _STATE = "state.safetensors"
 _EDIT = "edit.safetensors"
 _PARTS = ("weights", "B", "T")
 _PUBLICATION = "publication"
+_SCALE = "sigma_ref_squared"
 _TENSORS = {f"{name}.{part}" for name in ("features", "labels") for part in _PARTS} | {"live", "featured"}
 
 
@@ -98,6 +99,8 @@ class VersionState:
     rank: int
     #: How it is published with noise; None if it is published unchanged.
     publication: Publication | None = None
+    #: Scale of its rank decisions, raised once much longer rows have joined; None for that of the import.
+    sigma_ref_squared: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,8 @@ class Versions:
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise damaged(path, "is not a file of plain tensors") from error
         publication = _publication(path, tensors.pop(_PUBLICATION)) if _PUBLICATION in tensors else None
-        if set(tensors) != _TENSORS:
+        scale = tensors.pop(_SCALE, None)
+        if set(tensors) != _TENSORS or (scale is not None and (scale.shape != (1,) or scale.dtype != np.float64)):
             raise NotAStore(
                 f"{path} holds {', '.join(sorted(tensors))}.", f"Restore it from a backup, or {TRAIN_AGAIN}"
             )
@@ -196,6 +200,7 @@ class Versions:
             featured=tensors["featured"].astype(np.bool_),
             rank=manifest.rank,
             publication=publication,
+            sigma_ref_squared=None if scale is None else float(scale[0]),
         )
 
     def has_edit(self, ref: VersionRef) -> bool:
@@ -299,6 +304,8 @@ def _publication(path: Path, data: NDArray[np.uint8]) -> Publication:
 def _tensors(state: VersionState) -> dict[str, NDArray[Any]]:
     spans = {"features": state.features, "labels": state.labels}
     arrays = {f"{name}.{part}": getattr(span, part) for name, span in spans.items() for part in _PARTS}
+    if state.sigma_ref_squared is not None:
+        arrays[_SCALE] = np.array([state.sigma_ref_squared])
     masks = {"live": state.live, "featured": state.featured}
     if state.publication is not None:
         # Stored with the weights, as confidential as they are: it leaves the disk with them and needs no extra file

@@ -48,6 +48,7 @@ def version_state(state: ModelState, publication: Publication | None = None) -> 
         featured=state.features.in_span,
         rank=state.features.gram.rank,
         publication=publication,
+        sigma_ref_squared=state.features.gram.sigma_ref_squared,
     )
 
 
@@ -168,12 +169,13 @@ class Committed:
         )
         inputs = live_graph.inputs
         features, labels = InputRows(inputs.features.rows, on_device(base.beta, device)), None
-        kept = gram is not None and fits(gram, features.rows, version.featured, manifest.sigma_ref_squared)
+        scale = manifest.sigma_ref_squared if version.sigma_ref_squared is None else version.sigma_ref_squared
+        kept = gram is not None and fits(gram, features.rows, version.featured, scale)
         if gram is None or not kept:
             gram = factorise(
                 features.rows,
                 version.featured,
-                sigma_ref_squared=manifest.sigma_ref_squared,
+                sigma_ref_squared=scale,
                 rank_tolerance=manifest.rank_tolerance,
             )
         span = span_state(version.features, gram, version.featured, device)

@@ -137,3 +137,25 @@ def test_a_batch_is_the_same_in_memory_after_a_crash_and_once_it_is_carried_out(
     assert not store.is_ungrown(ref)
     assert_same(resident, loaded(store, placement))
     assert stored_span_residual(store, store.read_version(ref)) < 1e-8
+
+
+def test_a_start_keeps_the_scale_that_much_longer_rows_have_raised(tmp_path: Path) -> None:
+    graph = dense(load_dataset(f"synthetic:n=80,d={COLUMNS},classes=3,seed=3", data_dirs=[]))
+    build_model(graph, ModelSpec(), name="small", dataset="synthetic", split="full").write(tmp_path / "model")
+    store, placement = Store.open(tmp_path / "model"), Placement("cpu", RepairPolicy.NEVER)
+    resident = loaded(store, placement)
+    scale = store.manifest.sigma_ref_squared
+    long = tuple((99 * scale**0.5 * np.eye(COLUMNS)[0]).tolist())
+    added = request(RequestKind.ADDITION, {"one": NodeContent(long), "two": NodeContent(long)})
+    committed = resident.committed
+    edges = committed.live_graph.propagator.edges
+    present = CommittedGraph({}, committed.state.features.in_span, committed.live_graph.targets != NO_LABEL, edges)
+    [change] = resolve([added], present, Known({part: {} for part in Part})).changes
+    prepared = resident.prepare([change.removal], JoiningBatch.of([change], committed, store.manifest))
+    raised = prepared.state.features.gram
+    assert raised.sigma_ref_squared > 1e4 * scale
+    ref, edge_count = VersionRef(1, 1), prepared.live_graph.edges
+    store.write_version(ref, version_state(prepared.state), edges=edge_count, beta_version=1, edit=prepared.edit)
+    store.set_current(ref)
+    found = loaded(store, placement).committed.state.features.gram
+    assert (found.sigma_ref_squared, found.rank) == (raised.sigma_ref_squared, raised.rank)
