@@ -156,8 +156,8 @@ def _edge_slots(
     for chunk, _ in _by_chunk(base, touched[touched < imported]):
         slots, rows, columns = _edges_in(base, chunk)
         found.append(slots[chosen(rows, columns)])
-    late, joined = LateEntries(base, "late_adjacency"), _no_rows()
-    if touched.size and late.rows.size:
+    joined = _no_rows()
+    if touched.size and (late := LateEntries(base, "late_adjacency")).rows.size:
         columns = base.read_all("late_adjacency", "columns")[:, 0].astype(np.int64)
         joined = np.flatnonzero(chosen(late.rows, columns))
     return np.concatenate(found), joined
