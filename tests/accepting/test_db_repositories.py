@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,11 +22,22 @@ from service.domain.scopes import Scope
 from service.domain.states import EventType
 from service.errors import Conflict, KeyMissing, LeaseLost, StateMismatch
 from service.log.events import EventRepository
-from service.predictions.version_rows import PointerRepository
+from service.predictions.version_rows import BatchRepository, PointerRepository, VersionRepository
 from service.requests.delivery import OutboxRepository
 from service.requests.queued_joins import QueuedJoins, joins_of
 from service.requests.tombstones import TombstoneRepository
-from tests.support.service.db_harness import MODEL, POINTER, Database, Said, next_pointer, open_database
+from service.unlearner.context import PrivacyLedger
+from tests.support.service.db_harness import (
+    DETAILS,
+    MODEL,
+    NORMS,
+    POINTER,
+    Database,
+    Said,
+    made,
+    next_pointer,
+    open_database,
+)
 
 
 @pytest.fixture
@@ -68,7 +81,9 @@ async def test_a_model_is_created_once(db: Database) -> None:
         assert await PointerRepository(conn).read("other") is None
 
 
-async def test_a_tombstone_keeps_the_first_request_unless_its_node_is_to_join_again(db: Database, tmp_path: Path) -> None:
+async def test_a_tombstone_keeps_the_first_request_unless_its_node_is_to_join_again(
+    db: Database, tmp_path: Path
+) -> None:
     keyring = Keyring.open(tmp_path / "keys")
     first, second = await db.accept(), await db.accept()
 
@@ -97,6 +112,33 @@ async def test_a_tombstone_keeps_the_first_request_unless_its_node_is_to_join_ag
     keyring.check(registered)
     with pytest.raises(KeyMissing):
         Keyring.open(tmp_path / "another").check(registered)
+
+
+@pytest.mark.parametrize(
+    ("changes", "details", "counted"),
+    [
+        ({"deleted_labels": 1}, {}, 2),
+        ({}, {"features_joined": 1}, 2),
+        ({}, {"labels_joined": 1}, 2),
+        ({}, {"nodes_joined": 1, "edges_joined": 1}, 0),
+    ],
+)
+async def test_the_ledger_counts_from_withdrawn_labels_and_corrections_on(
+    changes: dict[str, Any], details: dict[str, Any], counted: int, db: Database
+) -> None:
+    promised: dict[str, Any] = {"publication_epsilon": 1.0, "publication_delta": 1e-4, "publications_planned": 9}
+    promised |= {"publication_mu": 0.1, "commitment_salt": "ab" * 32}
+    ledger, publication = PrivacyLedger(), SimpleNamespace(mechanism=SimpleNamespace(budget=1.0))
+    requests = [await db.accept(), await db.accept(), await db.accept()]
+    async with transaction(db.engine) as conn:
+        for number in (1, 2, 3):
+            those, of_batch = (changes, details) if number == 2 else ({}, {})
+            version = made(number, **{"deleted_nodes": 0, "directions_removed": 0} | promised | those)
+            await VersionRepository(conn).insert(version)
+            await BatchRepository(conn).insert(version, replace(DETAILS, **of_batch), {requests[number - 1]: NORMS})
+            await VersionRepository(conn).finish(version.id, span_residual=0.0, durations_ms={})
+        await ledger.load(conn, MODEL)
+    assert ledger.standing(publication).publications == counted  # type: ignore[arg-type]
 
 
 async def test_relays_take_different_requests_oldest_first(db: Database) -> None:
