@@ -249,7 +249,8 @@ class Importer:
         """Raise ImportRefused if the model's deleted parts forbid serving it."""
         if deleted_parts and not wanted.exclude_deleted:
             raise refuse_deleted(deleted_parts)
-        public = int(base.public[np.concatenate([deleted_parts.nodes, deleted_parts.feature_rows])].sum())
+        rows = (deleted_parts.nodes, deleted_parts.feature_rows, deleted_parts.labels)
+        public = int(base.public[np.concatenate(rows)].sum())
         if deleted_parts.labels.size and self._context.placement.policy is RepairPolicy.NEVER:
             raise ImportRefused(
                 f"The model was trained on {deleted_parts.labels.size} labels that were withdrawn from training.",
@@ -257,7 +258,8 @@ class Importer:
             )
         if store.manifest.spec.mlp_width and public:
             raise ImportRefused(
-                f"{public} of the deleted nodes are declared public, and the model's MLP was trained on them.",
+                f"{public} nodes of which something was deleted are declared public, and the model's MLP was trained "
+                "on them.",
                 "Train it without them: an MLP cannot forget by projection.",
             )
 
