@@ -9,7 +9,9 @@ from uuid import UUID
 import numpy as np
 import scipy.sparse as sp
 import structlog
+from numpy.typing import NDArray
 
+from model_store.base.erasure import Erasure
 from model_store.replacement import Replacement
 from model_store.store import Store
 from model_store.tombstones import TombstoneRecord
@@ -175,7 +177,7 @@ class Recoverer:
         unknown = await self._unknown_nodes(state, remaining)
         known = [current.version, *(ref.version for ref in self._store.versions()), context.publisher.noted]
         number = 1 + max(known if committed is None else [*known, committed.version])
-        resident, new = await context.run(lambda: self._without(remaining, state, current, number))
+        resident, new = await context.run(lambda: self._without(remaining, state, current, number, deleted_parts.edges))
         failure_points.reached(FailurePoint.COMPUTED, Cause.RECOVERY)
         before = pointer_to(self._store, current, context.model)
         # Read the lease before writing to the disk: it may have expired during the computation.
@@ -242,9 +244,17 @@ class Recoverer:
         return max(0, int((~state.live).sum()) - (known - int(remaining.nodes.size)))
 
     def _without(
-        self, remaining: DeletedParts, state: VersionState, current: VersionRef, number: int
+        self,
+        remaining: DeletedParts,
+        state: VersionState,
+        current: VersionRef,
+        number: int,
+        edges: NDArray[np.int64],
     ) -> tuple[Resident, NewVersion]:
-        """Return the store's model on the device, without the remaining deletions, as version `number`."""
+        """Return the store's model on the device, without the remaining deletions, as version `number`.
+
+        `edges` (k, 2) are all deleted ones that may still be on the disk.
+        """
         store, fencing = self._store, self._keeper.lease.fencing
         stale, edit = store.stale_coefficients(current), store.edit(current)
         resident = Resident.load(
@@ -261,6 +271,8 @@ class Recoverer:
             # The next version has no record of what joined in this one.
             coefficients = resident.committed.coefficients()
             store.write_beta(coefficients.beta, coefficients.label_beta, version=current.version, fencing=fencing)
+            # A start after a crash would take those of the grown graph for edges that joined again.
+            store.erase(Erasure(edges=edges[(edges < store.nodes).all(axis=1)]), fencing=fencing)
             store.grow(current, fencing=fencing, work=self._context.work)
             stale = False
         edit = None
