@@ -57,7 +57,9 @@ class TombstoneRepository:
         # What was deleted, joined again and is deleted now has a tombstone already, which becomes valid again. What is
         # still queued to join again has one too: the later deletion must count, or it would join.
         anew = {name: added.excluded[name] for name in ("request_id", "recovery_id")} | {"rejoined_by": None}
-        joining = select(QueuedJoinRow.hash).where(QueuedJoinRow.hash == any_of([one.hash for one in tombstones], LargeBinary()))
+        joining = select(QueuedJoinRow.hash).where(
+            QueuedJoinRow.hash == any_of([one.hash for one in tombstones], LargeBinary())
+        )
         valid_again = added.on_conflict_do_update(
             index_elements=[TombstoneRow.hash],
             set_=anew,

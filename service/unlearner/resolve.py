@@ -62,7 +62,8 @@ def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, known:
         elif _is_corrected_before(each, claimed):
             deferred.append(each)
         elif own and len(own) == len(there):
-            taken[each.part].update(own)
+            # All that it names: after a crash the requests of a batch alone tell which edges it deleted.
+            taken[each.part].update(each.named)
             changes[each.request.id] = Change(each, own, present.removal(each.part, own))
         elif there:
             deferred.append(each)

@@ -165,6 +165,14 @@ def test_a_correction_waits_for_the_node_that_rejoins() -> None:
     assert (done(resolution), resolution.deferred) == ([again], (corrected,))
 
 
+def test_an_edge_waits_for_a_deletion_that_names_it_although_it_was_gone() -> None:
+    # After a crash the deleted edges of a batch are all those that its requests name.
+    deleted = claim(EDGE, ("5", "6"), ("0", "1"))
+    again = claim(ADDITION, ("5", "6"), content={"6": NodeContent({}, rejoin=True)})
+    resolution = resolved(deleted, again)
+    assert (done(resolution), resolution.deferred) == ([deleted], (again,))
+
+
 @pytest.mark.parametrize(
     ("leaving", "joining"),
     [
