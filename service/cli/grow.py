@@ -11,6 +11,7 @@ from lethe_client import Accepted, Correction, NewNode
 from service.cli.console import Json, read_lines
 from service.cli.requesting import Manner, Reference, SaltsFile, Timeout, Wait, send
 from service.cli.server import Home, Key, Url, connect
+from service.log.canonical import RepeatedMember, parse_json
 
 Node = Annotated[str | None, typer.Argument(metavar="[NODE]", help="Id of the node.")]
 Row = Annotated[
@@ -183,8 +184,8 @@ def _read(file: Path, kind: type[Any]) -> list[Any]:
     found = []
     for number, line in enumerate(read_lines(file), start=1):
         try:
-            found.append(msgspec.json.decode(line, type=kind))
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            found.append(_parsed(line, kind))
+        except ValueError as error:
             raise typer.BadParameter(f"Line {number} does not fit: {error}.", param_hint="--file") from None
     return found
 
@@ -193,9 +194,9 @@ def _features(text: str | None) -> _Features | None:
     if text is None:
         return None
     try:
-        found: _Features = msgspec.json.decode(text, type=_Features)
+        found: _Features = _parsed(text, _Features)
         return found
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise typer.BadParameter(
             f'{error}. Give JSON, such as [0, 1.5] or {{"1": 1.5}}.', param_hint="--features"
         ) from None
@@ -206,6 +207,17 @@ def _label(text: str | None) -> _Label | None:
     if text is None or not text.startswith("["):
         return text
     try:
-        return msgspec.json.decode(text, type=list[float])
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        found: list[float] = _parsed(text, list[float])
+        return found
+    except ValueError as error:
         raise typer.BadParameter(f"{error}. Give a list of numbers.", param_hint="--label") from None
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    """Return JSON as an object of `kind`. Raises ValueError, also for a member that is given twice."""
+    try:
+        return msgspec.convert(parse_json(text.encode()), type=kind, str_keys=True)
+    except RepeatedMember as error:
+        raise ValueError(error.detail.rstrip(".")) from None
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
