@@ -62,7 +62,7 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
         ('{"edges": ["12"]}', "has one end"),
         ('{"id": "anna", "features": {}}\n{"id": "anna", "features": {}}', "given twice"),
         ("anna", "Line 1 does not fit"),
-        ('{"id": "7", "features": {"3": 1, "3": 2}}', "is given more than once"),
+        ('{"id": "7", "features": {"3": 1, "3": 2}}', "member `3`"),
     ],
 )
 def test_a_line_that_does_not_fit_is_named(
