@@ -164,7 +164,7 @@ IN_PLAIN_WORDS_OF_JOINS = {
     Guarantee.GRAPH_ONLY: "The model itself was trained without this data.",
 }
 #: The same for a request whose targets were all deleted already.
-NOTHING_LEFT = "An earlier request had already deleted everything that this one names. Its receipt says what was done."
+NOTHING_LEFT = "Another request has deleted everything that this one names. Its receipt says what was done."
 #: The same if the earlier request is unknown.
 NOTHING_LEFT_UNKNOWN = (
     "Everything that this request names had already been deleted. Only a receipt from that time says what was done: "

@@ -146,9 +146,11 @@ def sentences(summary: Document, organisation: str | None) -> list[str]:
 def _done(summary: Document) -> list[str]:
     if summary["status"] == EventType.FAILED:
         return _not_done(summary)
-    if summary["applied_at"] is None:
-        return ["There was nothing left to do: all of it had already been deleted.", summary["guarantee_in_words"]]
     joins = RequestKind(summary["kind"]).rules.joins
+    if summary["applied_at"] is None:
+        none = "Nothing was added or changed: all of it had been deleted on request."
+        left = "There was nothing left to do: all of it had already been deleted."
+        return [none if joins else left, summary["guarantee_in_words"]]
     left = f"Since {minute(moment(summary['applied_at']))}, no prediction of the model uses this data"
     if joins:
         gone = f"Since {minute(moment(summary['applied_at']))}, the predictions of the model use this data."

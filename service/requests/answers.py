@@ -222,7 +222,7 @@ class DeletionAnswer(BaseModel):
     explanation: str | None = Field(description="What was done, in a sentence or two.")
     failure: str | None = Field(description="Why the request failed, and what to do.")
     already_deleted_by: UUID | None = Field(
-        description="The earlier request that left this one nothing to do; null also when the database, restored from "
+        description="The request that left this one nothing to do; null also when the database, restored from "
         "an older backup, does not know it."
     )
     links: Links

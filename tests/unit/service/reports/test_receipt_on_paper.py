@@ -83,8 +83,10 @@ def test_it_claims_no_more_than_holds() -> None:
     nothing = sentences(summary([leaf("completed", at, already_deleted_by=ID)]), None)
     assert nothing[1:] == [
         "There was nothing left to do: all of it had already been deleted.",
-        "An earlier request had already deleted everything that this one names. Its receipt says what was done.",
+        "Another request has deleted everything that this one names. Its receipt says what was done.",
     ]
+    beaten = sentences(summary([leaf("completed", at, already_deleted_by=ID, kind="addition")]), None)
+    assert beaten[1] == "Nothing was added or changed: all of it had been deleted on request."
 
 
 def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
