@@ -96,8 +96,10 @@ class JoiningRequests:
         if waits:
             return None
         rejoined = [node for node in new if node in self._known.deleted_by[Part.NODES]]
-        parts = (Part.NODES, Part.FEATURES, Part.LABELS)
-        lifted: list[tuple[Part, Target]] = [(part, node) for node in rejoined for part in parts]
+        lifted: list[tuple[Part, Target]] = [(part, node) for node in rejoined for part in (Part.NODES, Part.FEATURES)]
+        # Who objected to training and comes back without a label has not consented to it.
+        labelled = [node for node in rejoined if each.targets.content[node].label is not None]
+        lifted += [(Part.LABELS, node) for node in labelled]
         lifted += [(Part.EDGES, edge) for edge in edges]
         joins = Joins(nodes=new, edges=tuple(edges), lifted=tuple(lifted), rejoined=len(rejoined))
         return Change(each, (), Removal(), joins)

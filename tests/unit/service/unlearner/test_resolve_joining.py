@@ -102,9 +102,12 @@ def test_a_deleted_node_is_left_out_with_its_edges_unless_the_caller_says_that_i
     [change] = resolved(claim(ADDITION, ("6", "0"), content={"6": NodeContent({}, rejoin=True)})).changes
     assert (change.joins.nodes, change.joins.edges, change.joins.rejoined) == (("6",), (("0", "6"),), 1)
     assert {*change.joins.lifted} == {
-        *((part, "6") for part in (Part.NODES, Part.FEATURES, Part.LABELS)),
+        *((part, "6") for part in (Part.NODES, Part.FEATURES)),
         (Part.EDGES, ("0", "6")),
     }
+    labelled = {"6": NodeContent({}, label="0", rejoin=True)}
+    [change] = resolved(claim(ADDITION, content=labelled)).changes
+    assert (Part.LABELS, "6") in change.joins.lifted
 
 
 def test_a_deletion_that_came_later_beats_even_a_node_that_is_to_rejoin() -> None:
