@@ -249,9 +249,10 @@ class AuditSummary(msgspec.Struct, frozen=True):
     open_near_deadline: int
     seconds_to_applied: Percentiles
     seconds_to_completed: Percentiles
-    #: Completed requests whose weights equal retraining within a proven bound.
+    #: Completed requests that deleted something, and those whose weights equal retraining within a proven bound.
+    completed_deletions: int = 0
     completed_retrained: int = 0
-    #: Completed requests with nothing left to delete.
+    #: Completed deletions with nothing left to delete.
     completed_without_work: int = 0
     #: Requests refused for what they name; not included in the other figures.
     refused: int = 0

@@ -67,7 +67,7 @@ def print_audit(deletion: Deletion, as_json: bool) -> None:
 
 def _page(deletion: Deletion) -> Iterator[RenderableType]:
     facts = [(name, text) for name, text in _facts(deletion) if text is not None]
-    yield table(f"Deletion request {deletion.id}", ("", ""), facts)
+    yield table(f"Request {deletion.id}", ("", ""), facts)
     if deletion.explanation:
         yield f"\n{deletion.explanation}"
     if deletion.failure:

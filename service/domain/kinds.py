@@ -87,7 +87,7 @@ class Rules:
     #: Singular and plural for readers who have never seen a graph, on papers.
     plain: tuple[str, str]
     #: The part removed, if not all of a target; else empty.
-    only: str = ""
+    only: tuple[str, str] | None = None
     #: Singular and plural of what it lists, if not simply nodes or edges.
     listed: tuple[str, str] | None = None
 
@@ -116,7 +116,7 @@ class Rules:
     def noun(self, count: int) -> str:
         """Return the noun for what `count` targets lose, such as "nodes' features"."""
         owner = self.nouns[count != 1]
-        return f"{owner}'{'s' if count == 1 else ''} {self.only}" if self.only else owner
+        return f"{owner}'{'s' if count == 1 else ''} {self.only[count != 1]}" if self.only else owner
 
     def in_plain_words(self, count: int) -> str:
         """Return the targets in plain words, such as "2 records"."""
@@ -125,7 +125,7 @@ class Rules:
     def asked(self, count: int) -> str:
         """Return the request's object, such as "2 nodes" or "the features of 1 node"."""
         counted = plural(count, *self.nouns)
-        return f"the {self.only} of {counted}" if self.only else counted
+        return f"the {self.only[count != 1]} of {counted}" if self.only else counted
 
     @property
     def scope(self) -> Scope:
@@ -187,7 +187,7 @@ RULES: dict[RequestKind, Rules] = {
             "the stored details of one record (not its label and links)",
             "the stored details of {count} records (not their labels and links)",
         ),
-        only="features",
+        only=("features", "features"),
     ),
     RequestKind.LABEL: Rules(
         names=Names.NODES,
@@ -202,7 +202,7 @@ RULES: dict[RequestKind, Rules] = {
         applied="The labels left the training set; the nodes stay.",
         erased="Labels",
         plain=("the label of one record", "the labels of {count} records"),
-        only="labels",
+        only=("label", "labels"),
     ),
     RequestKind.ADDITION: Rules(
         names=Names.NODES,
@@ -214,7 +214,7 @@ RULES: dict[RequestKind, Rules] = {
         meaning="Nodes and edges join the graph.",
         explanation="The added nodes and edges are in the graph and in every prediction.",
         applied="The nodes and edges joined the graph and every prediction.",
-        erased="The request's features and labels",
+        erased="The request's own copy of features and labels",
         plain=("one new record", "{count} new records and links"),
         listed=("new node or edge", "new nodes and edges"),
     ),

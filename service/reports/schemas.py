@@ -68,12 +68,12 @@ class Summary:
     by_kind: Mapping[RequestKind, int]
     by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Applied requests by guarantee.")]
     by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Applied requests by state of the repair.")]
+    completed_deletions: Annotated[int, Field(description="Completed requests that deleted something.")]
     completed_retrained: Annotated[
-        int,
-        Field(description="Completed requests with a proven bound within which the weights are those of retraining."),
+        int, Field(description="Those with a proven bound within which the weights are those of retraining.")
     ]
     completed_without_work: Annotated[
-        int, Field(description="Completed requests for which nothing was left to delete: earlier ones had done so.")
+        int, Field(description="Completed deletions for which nothing was left to delete: others had done so.")
     ]
     refused: Annotated[int, Field(description="Requests refused for what they named; not counted above.")]
     open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
@@ -109,6 +109,7 @@ class Summary:
                     "by_kind": {"node": 100, "edge": 12, "features": 8},
                     "by_guarantee": {"span": 0, "retrained": 117, "graph_only": 0},
                     "by_repair": {"none": 0, "pending": 0, "converged": 117, "not_converged": 0},
+                    "completed_deletions": 117,
                     "completed_retrained": 117,
                     "completed_without_work": 0,
                     "refused": 2,

@@ -156,7 +156,7 @@ async def summary(
     changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
     completed: Counter[str | None] = Counter()
     for row in counts:
-        if row.status == RequestStatus.COMPLETED:
+        if row.status == RequestStatus.COMPLETED and not RequestKind(row.kind).rules.joins:
             completed[row.guarantee] += row.requests
     nothing = Percentiles(None, None, None)
     return Summary(
@@ -168,6 +168,7 @@ async def summary(
         by_kind=_by(counts, "kind", RequestKind),
         by_guarantee=_by(counts, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
+        completed_deletions=completed.total() - completed[None],
         completed_retrained=completed[Guarantee.RETRAINED],
         completed_without_work=completed[None],
         refused=refused,

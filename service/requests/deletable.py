@@ -8,6 +8,7 @@ from uuid import UUID
 from service.access.keyring import Keyring
 from service.access.limits import RateLimits
 from service.db.engine import Engine
+from service.domain.formats import plural
 from service.domain.kinds import Names, Part, RequestKind, Target, ends_of
 from service.errors import Conflict, NotFound, UnknownEdges, UnknownNodes
 from service.observability.metrics import IntakeMetrics
@@ -63,13 +64,13 @@ def refuse_public(named_public: Collection[str], model: str, subjects: Sequence[
     instead = "nothing was accepted. To forget them, train and import a model without them."
     if nodes:
         raise PublicNodes(
-            f"{len(nodes)} of the nodes are public: {reason}",
+            f"{plural(len(nodes), 'node is', 'nodes are')} public: {reason}",
             f"Remove the nodes listed in `public`; {instead}",
             public=nodes,
         )
     if edges:
         raise PublicNodes(
-            f"{len(edges)} of the edges join two public nodes: {reason}",
+            f"{plural(len(edges), 'edge joins', 'edges join')} two public nodes: {reason}",
             f"Remove the edges listed in `public_edges`; {instead}",
             public_edges=edges,
         )
@@ -165,14 +166,14 @@ def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str,
     also: dict[str, Sequence[object]] = {"unknown_edges": edges} if edges else {}
     if nodes:
         raise UnknownNodes(
-            f"{len(nodes)} of the nodes are not in the model {model}.",
+            f"{plural(len(nodes), 'node is', 'nodes are')} not in the model {model}.",
             "Check the ids in `unknown`. Nothing was accepted.",
             unknown=nodes,
             **also,
         )
     if edges:
         raise UnknownEdges(
-            f"{len(edges)} of the edges are not in the graph of the model {model}.",
+            f"{plural(len(edges), 'edge is', 'edges are')} not in the graph of the model {model}.",
             "Check the pairs in `unknown_edges`. Nothing was accepted.",
             **also,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from service.domain.formats import plural
 from service.domain.kinds import RequestKind, Target
 from service.domain.records import NodeContent
 from service.errors import MOST_FAULTS, Conflict, InvalidRequest, UnknownNodes
@@ -118,13 +119,13 @@ async def require_joinable(
     unknown = [node for node in needed if not (node in found.live or node in deleted or node in joining)]
     if unknown:
         raise UnknownNodes(
-            f"{len(unknown)} of the nodes are not in the model {deletions.model}.",
+            f"{plural(len(unknown), 'node is', 'nodes are')} not in the model {deletions.model}.",
             "Check the ids in `unknown`, or add them first. Nothing was accepted.",
             unknown=unknown,
         )
     if gone:
         raise DeletedNodes(
-            f"{len(gone)} of the nodes were deleted on request.",
+            f"{plural(len(gone), 'node was', 'nodes were')} deleted on request.",
             "Leave out those in `deleted`. If a person came back, add the node with `rejoin`. Nothing was accepted.",
             deleted=gone,
         )

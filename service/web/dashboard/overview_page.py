@@ -186,7 +186,6 @@ async def _region(services: Services, period: Period, url: str) -> Region:
     signed = 0 if note is None else read(note).size
     newest = Span.newest(received, at.date())
     completed = figures.by_status[RequestStatus.COMPLETED]
-    deleting = completed - figures.completed_without_work
     bounds = [point.max_distance_bound_after_relative for point in points]
     return region(
         _REGION,
@@ -200,11 +199,11 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         proof=_proof(figures, signed, size, check, drill),
         days=days(figures.deadline_days),
         months=figures.months[: -_MONTHS - 1 : -1],
-        deleting=deleting,
+        deleting=figures.completed_deletions,
         receipts=completed + figures.by_status[RequestStatus.FAILED],
         # Covers all batches, so show it only if all completed requests are retrained. Otherwise, see their pages.
         bound=max((bound for bound in bounds if bound is not None), default=None)
-        if figures.completed_retrained == deleting
+        if figures.completed_retrained == figures.completed_deletions
         else None,
         step=step.value,
         trends={
@@ -241,12 +240,12 @@ def _state(figures: Summary, both: int) -> Verdict:
 
 
 def _proof(figures: Summary, signed: int, size: int, check: LogCheck | None, drill: Drill | None) -> Verdict:
-    completed = figures.by_status[RequestStatus.COMPLETED] - figures.completed_without_work
+    completed = figures.completed_deletions
     left = completed - figures.completed_retrained
     if drill is not None and drill.passed is False:
         return Verdict("bad", "The last drill failed: the model may not forget what is deleted.")
     if left:
-        requests = plural(left, "completed request")
+        requests = plural(left, "deletion")
         return Verdict("warn", f"The weights are not those of retraining after {requests}.")
     if signed < size:
         return Verdict("warn", "The newest events are not signed yet.")

@@ -53,7 +53,7 @@ def test_the_radius_is_that_of_the_loss_at_zero() -> None:
 def test_the_radius_of_real_valued_targets_needs_a_declared_bound() -> None:
     loss = loss_of(LossKind.SQUARED, real_valued=True)
     for undeclared in (None, 0.0, math.inf, math.nan):
-        with pytest.raises(PromiseError, match="depends on the targets"):
+        with pytest.raises(PromiseError, match="depends on the real-valued targets"):
             radius(loss, 2, 1e-2, undeclared)
     random = np.random.default_rng(0)
     targets = random.normal(size=(60, 2))

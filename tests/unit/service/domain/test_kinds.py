@@ -45,7 +45,7 @@ def test_each_kind_takes_the_body_of_its_example() -> None:
         (RequestKind.NODE, ("node", "nodes"), "2 nodes"),
         (RequestKind.EDGE, ("edge", "edges"), "2 edges"),
         (RequestKind.FEATURES, ("node's features", "nodes' features"), "the features of 2 nodes"),
-        (RequestKind.LABEL, ("node's labels", "nodes' labels"), "the labels of 2 nodes"),
+        (RequestKind.LABEL, ("node's label", "nodes' labels"), "the labels of 2 nodes"),
         (RequestKind.ADDITION, ("new node or edge", "new nodes and edges"), "2 new nodes and edges"),
         (RequestKind.CORRECTION, ("corrected node", "corrected nodes"), "2 corrected nodes"),
     ],

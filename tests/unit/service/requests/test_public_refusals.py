@@ -20,7 +20,7 @@ def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them() -> No
     with pytest.raises(PublicNodes) as caught:
         refuse_public(PUBLIC, "cora", ["c", "b", "a"])
     assert caught.value.status == 409
-    assert caught.value.detail.startswith("2 of the nodes are public: the MLP of the model cora was trained on")
+    assert caught.value.detail.startswith("2 nodes are public: the MLP of the model cora was trained on")
     assert caught.value.extra == {"public": ["b", "a"]}
     assert "nothing was accepted" in caught.value.remedy
 
@@ -28,7 +28,7 @@ def test_a_request_that_names_public_nodes_is_refused_naming_all_of_them() -> No
 def test_only_an_edge_between_two_public_nodes_is_refused() -> None:
     with pytest.raises(PublicNodes) as caught:
         refuse_public(PUBLIC, "cora", [("a", "c"), ("a", "b"), ("c", "d")])
-    assert caught.value.detail.startswith("1 of the edges join two public nodes")
+    assert caught.value.detail.startswith("1 edge joins two public nodes")
     assert caught.value.extra == {"public_edges": [("a", "b")]}
     refuse_public(PUBLIC, "cora", [("a", "c"), ("b", "d")])
 
