@@ -66,7 +66,7 @@ class Summary:
     requests: int
     by_status: Mapping[RequestStatus, int]
     by_kind: Mapping[RequestKind, int]
-    by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Applied requests by guarantee.")]
+    by_guarantee: Annotated[Mapping[Guarantee, int], Field(description="Applied deletions by guarantee.")]
     by_repair: Annotated[Mapping[RepairStatus, int], Field(description="Applied requests by state of the repair.")]
     completed_deletions: Annotated[int, Field(description="Completed requests that deleted something.")]
     completed_retrained: Annotated[

@@ -154,9 +154,10 @@ async def summary(
     oldest = (await conn.execute(_OLDEST, {"model": model})).one_or_none()
     served = (await conn.execute(_MODEL, {"model": model})).one_or_none()
     changed, unchanged = (sum(row.requests for row in counts if row.unchanged is is_so) for is_so in (False, True))
+    deletions = [row for row in counts if not RequestKind(row.kind).rules.joins]
     completed: Counter[str | None] = Counter()
-    for row in counts:
-        if row.status == RequestStatus.COMPLETED and not RequestKind(row.kind).rules.joins:
+    for row in deletions:
+        if row.status == RequestStatus.COMPLETED:
             completed[row.guarantee] += row.requests
     nothing = Percentiles(None, None, None)
     return Summary(
@@ -166,7 +167,7 @@ async def summary(
         requests=sum(row.requests for row in counts),
         by_status=_by(counts, "status", RequestStatus),
         by_kind=_by(counts, "kind", RequestKind),
-        by_guarantee=_by(counts, "guarantee", Guarantee),
+        by_guarantee=_by(deletions, "guarantee", Guarantee),
         by_repair=_by(counts, "repair", RepairStatus),
         completed_deletions=completed.total() - completed[None],
         completed_retrained=completed[Guarantee.RETRAINED],

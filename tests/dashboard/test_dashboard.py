@@ -213,7 +213,7 @@ def test_the_overview_shows_what_was_done(visit: Open) -> None:
     page = window.sign_in()
     expect(page.get_by_text("Nothing is open.")).to_be_visible()
     expect(
-        page.get_by_text(re.compile(r"(\d+) of \1 completed requests with a proven bound, within .* parts per billion"))
+        page.get_by_text(re.compile(r"(\d+) of \1 deletions with a proven bound, within .* parts per billion"))
     ).to_be_visible()
     expect(page.get_by_text(re.compile(r"(\d+) of \1 events signed"))).to_be_visible()
     charts = page.locator("#charts[data-drawn]")
@@ -257,7 +257,7 @@ def test_a_report_is_handed_out_whose_code_leads_to_the_check_of_its_checkpoint(
     # The newest month with requests is preselected.
     expect(page.get_by_label("the report").locator("option:checked")).to_have_text(re.compile(", so far$"))
     page.get_by_role("button", name="Show the report").click()
-    expect(page.get_by_role("heading", name="Deletions in")).to_be_visible()
+    expect(page.get_by_role("heading", name="Requests in")).to_be_visible()
     root = page.locator("code.fingerprint").inner_text().replace(" ", "")
     size = page.locator("pre").first.inner_text().split("\n")[1]
     page = window.open(f"/log?size={size}&root={root}")
