@@ -24,8 +24,6 @@ from service.processes.serving import Work
 from service.processes.supervisor import MAY_PASS, READY
 from service.settings import Settings
 
-#: Added to the nice value of processes that compute, so that responses come first when cores are scarce.
-_NICER = 5
 #: Path errors that persist until somebody corrects them; a full or failing disk is not among them.
 _REFUSED_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EROFS)
 
@@ -38,8 +36,6 @@ def main() -> None:
     settings, work = Settings(**handover["settings"]), handover["work"]
     listener = _adopted(handover["listener"]) if "listener" in handover else None
     configure_logging(settings.log_format, settings.log_level, process=name)
-    if work in ("unlearner", "worker"):
-        os.nice(_NICER)
     with reported():
         _do(work, settings, name, listener, lambda: channel.sendall(READY), handover["restarts"])
 
