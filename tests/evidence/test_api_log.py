@@ -234,7 +234,7 @@ async def test_a_request_with_nothing_left_to_do_has_a_receipt_that_names_the_ea
     receipt = response.json()
     assert verify_receipt(receipt, unlearner.public).is_good
     assert receipt["summary"]["already_deleted_by"] == str(earlier)
-    assert receipt["summary"]["guarantee_in_words"].startswith("An earlier request")
+    assert receipt["summary"]["guarantee_in_words"].startswith("Another request")
     page = (await client.get(f"/deletions/{later['id']}/receipt", params={"format": "html"})).text
     assert str(earlier) in page
 
