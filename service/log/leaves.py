@@ -97,7 +97,7 @@ def timestamp(moment: datetime) -> str:
 #: JSON content of an event, as in its row.
 Payload = Mapping[str, Any]
 
-#: What is told of a request or a batch only where there is some of it.
+#: Figures of joining, which a leaf omits if they are zero or null.
 _JOINING = (
     *("labels", "nodes_joined", "edges_joined", "features_joined", "labels_joined", "directions_gained"),
     *("joined", "rejoined", "training_norm_before", "training_norm_after"),
