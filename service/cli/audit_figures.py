@@ -250,7 +250,7 @@ def _summary_page(found: AuditSummary) -> Iterator[RenderableType]:
         for name, counts in (
             ("", found.by_status),
             ("", found.by_kind),
-            ("guarantee", found.by_guarantee),
+            ("deletions, guarantee", found.by_guarantee),
             ("repair", found.by_repair),
         )
         for state, count in counts.items()

@@ -216,8 +216,11 @@ def _label(text: str | None) -> _Label | None:
 def _parsed(text: str, kind: Any) -> Any:
     """Return JSON as an object of `kind`. Raises ValueError, also for a member that is given twice."""
     try:
-        return msgspec.convert(parse_json(text.encode()), type=kind, str_keys=True)
+        found = msgspec.json.decode(text, type=kind)
+        # Only this notices a repeated member.
+        parse_json(text.encode())
     except RepeatedMember as error:
         raise ValueError(error.detail.rstrip(".")) from None
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
+    return found

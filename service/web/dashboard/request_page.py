@@ -82,7 +82,7 @@ def _outcome(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
         text = "Withdrawn before work on it began. The ids that it named were erased."
         return [_done(request, request.cancelled_at, "Cancelled", text)]
     if request.status is RequestStatus.COMPLETED and request.applied_at is None:
-        text = "Nothing was left to do: earlier requests had deleted everything that it names."
+        text = "Nothing was left to do: other requests had deleted everything that it names."
         return [_done(request, request.completed_at, "Completed", text)]
     return [_applied(request), *_repaired(request, events), _completed(request)]
 

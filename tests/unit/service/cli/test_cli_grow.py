@@ -63,6 +63,8 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
         ('{"id": "anna", "features": {}}\n{"id": "anna", "features": {}}', "given twice"),
         ("anna", "Line 1 does not fit"),
         ('{"id": "7", "features": {"3": 1, "3": 2}}', "member `3`"),
+        ('{"id": "7", "features": {"3": 1e999}}', "Line 1 does not fit"),
+        ('{"id": "\\ud800", "features": {}}', "Line 1 does not fit"),
     ],
 )
 def test_a_line_that_does_not_fit_is_named(
