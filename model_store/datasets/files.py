@@ -31,8 +31,8 @@ def read_npz(path: Path) -> RawGraph:
     """Return the dataset in an `.npz`. Pickled objects are refused.
 
     The file has `edge_index`, `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`, and optionally
-    `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if the file does not exist, GraphError if
-    it is not such a dataset.
+    `edge_weight`, `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if the file does not exist,
+    GraphError if it is not such a dataset.
     """
     arrays = _npz_arrays(path)
     refuse_unread(str(path), {name: array for name, array in arrays.items() if name not in _READ})
@@ -46,12 +46,15 @@ def read_npz(path: Path) -> RawGraph:
         labels=arrays["y"],
         masks=tuple(arrays.get(name) for name in MASKS),
         node_ids=arrays.get("node_ids"),
+        edge_weight=arrays.get("edge_weight"),
     )
 
 
 def write_npz(path: Path, graph: RawGraph) -> None:
     """Write `graph` in the format of `read_npz`. The file appears at `path` only once complete."""
     arrays: dict[str, NDArray[Any]] = {"edge_index": graph.edge_index.astype(np.int32), "y": graph.labels}
+    if graph.edge_weight is not None:
+        arrays["edge_weight"] = graph.edge_weight
     if isinstance(graph.features, np.ndarray):
         arrays["x"] = graph.features
     else:
@@ -71,7 +74,7 @@ def write_npz(path: Path, graph: RawGraph) -> None:
 def read_torch_geometric(path: Path) -> RawGraph:
     """Return the dataset in a `torch_geometric.data.Data` saved with `torch.save`, unpickling only data.
 
-    Reads `edge_index`, `x`, `y`, optionally the three masks and `node_ids`. Raises as `read_npz` does.
+    Reads `edge_index`, `x`, `y`, optionally `edge_weight`, the three masks and `node_ids`. Raises as `read_npz` does.
     """
     if not path.is_file():
         raise DatasetNotFound(f"The file {path} does not exist.", "Check the path.")

@@ -43,6 +43,7 @@ def load_dataset(
     data_dirs: Sequence[Path],
     seed: int = 0,
     dedupe: bool = False,
+    undirected: bool = False,
     download: Callable[[str, Path], Path] | None = download,
 ) -> Graph:
     """Return the graph named `source`, checked by `validate`.
@@ -53,11 +54,13 @@ def load_dataset(
 
     With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
     is the dataset's own split. Without one, "full" draws 60/20/20 with `seed`. With `dedupe` a repeated edge counts
-    once; otherwise such a graph is refused.
+    once; otherwise such a graph is refused. So is one with an edge in one direction only, unless `undirected` adds the
+    other.
 
     Raises DatasetNotFound listing the searched places, or GraphError describing the problem with the data.
     """
-    graph = _with_split(_read(source, data_dirs, download), split, seed, dedupe=dedupe)
+    raw = _read(source, data_dirs, download)
+    graph = _with_split(raw.in_both_directions() if undirected else raw, split, seed, dedupe=dedupe)
     validate(graph)
     return graph
 
@@ -116,6 +119,7 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
         node_ids=raw.node_ids if raw.node_ids is not None else NodeIds.of(map(str, range(raw.nodes))),
         class_names=raw.class_names,
         values=raw.values,
+        weighted=raw.edge_weight is not None,
     )
 
 

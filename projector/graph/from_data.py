@@ -18,27 +18,32 @@ def from_arrays(
     features: Any,
     labels: ArrayLike,
     *,
+    edge_weight: ArrayLike | None = None,
     train_mask: ArrayLike | None = None,
 ) -> Graph:
     """Return a graph made of arrays.
 
-    `edge_index` is (2, E), or a scipy sparse adjacency (n, n) of zeros and ones. `features` (n, d) are dense or scipy
-    CSR. `labels` (n,) are integers, -1 for none. Float labels are real-valued targets (n,) or (n, C) for the squared
-    loss, NaN for none. `train_mask` is (n,) bool (default: every node with a label). An edge given in one direction
-    counts in both. Raises GraphError that names the problem.
+    `edge_index` is (2, E), with weights `edge_weight` (E,) if they are not 1, or a scipy sparse adjacency (n, n), whose
+    values are the weights. `features` (n, d) are dense or scipy CSR. `labels` (n,) are integers, -1 for none. Float
+    labels are real-valued targets (n,) or (n, C) for the squared loss, NaN for none. `train_mask` is (n,) bool
+    (default: every node with a label). An edge given in one direction counts in both. Raises GraphError that names the
+    problem.
     """
+    weights = None if edge_weight is None else _array("edge_weight", edge_weight)
     if not hasattr(features, "tocsr"):
         features = _array("features", features)
     if hasattr(edge_index, "tocoo"):
-        pairs = _edges_of(edge_index, features.shape[0])
+        if weights is not None:
+            raise GraphError("Weights are given twice.", "Give them as values of the adjacency, or as edge_weight.")
+        pairs, weights = _edges_of(edge_index, features.shape[0])
     else:
         pairs = _array("edge_index", edge_index)
         if pairs.ndim != 2 or pairs.shape[0] != 2:
             raise GraphError(f"edge_index has shape {pairs.shape}.", "Give a 2 x E array of row numbers.")
-    pairs = np.concatenate([pairs, pairs[::-1]], axis=1)
     raw = RawGraph.of(
-        "the graph", edge_index=pairs, features=features, labels=_array("labels", labels), masks=(), node_ids=None
-    )
+        "the graph", edge_index=pairs, edge_weight=weights, features=features, labels=_array("labels", labels),
+        masks=(), node_ids=None,
+    ).in_both_directions()  # fmt: skip
     return _with_masks(raw, None if train_mask is None else _array("train_mask", train_mask), dedupe=True)
 
 
@@ -50,20 +55,16 @@ def _array(name: str, given: Any) -> NDArray[Any]:
         raise GraphError(f"{name} cannot be read as an array: {reason}.", "Give a numpy array.") from error
 
 
-def _edges_of(adjacency: Any, nodes: int) -> NDArray[np.int64]:
-    """Return the pairs (2, E) of a scipy sparse adjacency."""
+def _edges_of(adjacency: Any, nodes: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the pairs (2, E) of a scipy sparse adjacency, and their values (E,). Stored zeros are no edges."""
     if adjacency.shape != (nodes, nodes):
         raise GraphError(
             f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
             f"Give one of shape ({nodes}, {nodes}), with nodes in the order of the feature rows.",
         )
     entries = adjacency.tocoo()
-    if not np.isin(entries.data, (0, 1)).all():
-        raise GraphError(
-            "The adjacency has entries other than 0 and 1: Lethe does not support edge weights.",
-            "Give `adjacency != 0` to train without them.",
-        )
-    return np.stack([entries.row, entries.col]).astype(np.int64)[:, entries.data != 0]
+    kept = entries.data != 0
+    return np.stack([entries.row, entries.col]).astype(np.int64)[:, kept], entries.data[kept]
 
 
 def graph_of(data: Any) -> Graph:
@@ -102,4 +103,5 @@ def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = Fal
         node_ids=NodeIds.of(map(str, range(raw.nodes))),
         class_names=raw.class_names,
         values=raw.values,
+        weighted=raw.edge_weight is not None,
     )

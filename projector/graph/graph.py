@@ -23,6 +23,8 @@ NO_LABEL = -1
 #: The largest feature must lie between this and its inverse, so that fourth powers and their sums neither vanish nor
 #: overflow.
 _SMALLEST_LARGEST = 1e-60
+#: The range of edge weights: their sums and products stay far from the ends of double precision.
+_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-30, 1e30
 #: Largest number of examples in an error message.
 _EXAMPLES = 3
 
@@ -31,7 +33,7 @@ _EXAMPLES = 3
 class Graph:
     """n nodes, the edges between them, their features, labels and split. `validate` checks the conditions."""
 
-    #: A, (n, n) float64 ones: symmetric, without self loops, column indices sorted.
+    #: A, (n, n) float64: symmetric, without self loops, column indices sorted. Its values are ones, or edge weights.
     adjacency: sp.csr_array
     #: X, (n, d) float32 or float64.
     features: Features
@@ -47,6 +49,8 @@ class Graph:
     class_names: tuple[str, ...]
     #: Real-valued targets instead of classes, (n, C) float64. `labels` are then 0 for nodes with targets, otherwise -1.
     values: NDArray[np.float64] | None = None
+    #: Whether edges may have other weights than 1.
+    weighted: bool = False
 
     @property
     def nodes(self) -> int:
@@ -149,7 +153,7 @@ def _check_adjacency(graph: Graph) -> None:
     if not isinstance(adjacency, sp.csr_array) or adjacency.dtype != np.float64:
         raise GraphError(
             f"The adjacency is a {type(adjacency).__name__} of {adjacency.dtype}.",
-            "Give a scipy csr_array of float64 ones.",
+            "Give a scipy csr_array of float64.",
         )
     if adjacency.nnz and (adjacency.indices.min() < 0 or adjacency.indices.max() >= graph.nodes):
         raise GraphError("An edge names a node that does not exist.", "Give edges between existing nodes only.")
@@ -158,7 +162,7 @@ def _check_adjacency(graph: Graph) -> None:
     for rows, columns, weights in _entries(adjacency):
         ascending &= bool(((np.diff(columns) > 0) | (np.diff(rows) > 0)).all())
         loops.append(rows[rows == columns])
-        odd = weights != 1.0
+        odd = ~((weights >= _SMALLEST_WEIGHT) & (weights <= _LARGEST_WEIGHT)) if graph.weighted else weights != 1.0
         weighted.append((rows[odd], columns[odd], weights[odd]))
     if looped := np.concatenate([*loops, np.empty(0, dtype=np.int64)]).tolist():
         raise GraphError(
@@ -175,11 +179,16 @@ def _check_adjacency(graph: Graph) -> None:
         i, j, weight = odd_rows[0], odd_columns[0], odd_weights[0]
         # Each edge appears in both directions, as far as the graph is symmetric.
         repeated = np.unique(np.sort(np.column_stack([odd_rows, odd_columns]), axis=1), axis=0)
+        if graph.weighted:
+            raise GraphError(
+                f"{repeated.shape[0]} edge(s) have a weight that cannot be used, such as {ids[i]} -> {ids[j]} with "
+                f"{weight:g}.",
+                f"Give weights from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}, and leave out edges of weight 0.",
+            )
         raise GraphError(
-            f"{repeated.shape[0]} edge(s) are repeated or weighted, "
-            f"such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
-            "Give every edge once in either direction, or take each of them once with --dedupe: Lethe works on "
-            "unweighted graphs.",
+            f"{repeated.shape[0]} edge(s) are repeated, such as {ids[i]} -> {ids[j]}, given {weight:g} times.",
+            "Give every edge once in either direction, or take each of them once with --dedupe. If these are weights, "
+            "give them as edge_weight.",
         )
     # Compare positions only, which takes an eighth of the memory.
     pattern = sp.csr_array(
@@ -192,7 +201,25 @@ def _check_adjacency(graph: Graph) -> None:
         raise GraphError(
             f"{one_way.nnz} edge(s) are given in one direction only, such as "
             f"{', '.join(f'{ids[i]} -> {ids[j]}' for i, j in pairs)}.",
-            "Give every edge in both directions: Lethe works on undirected graphs.",
+            "Give every edge in both directions, or let --undirected add the other one: Lethe works on undirected "
+            "graphs.",
+        )
+    if graph.weighted:
+        _check_symmetric_weights(graph)
+
+
+def _check_symmetric_weights(graph: Graph) -> None:
+    """Raise GraphError if the two directions of an edge have different weights."""
+    adjacency, ids = graph.adjacency, graph.node_ids
+    other = adjacency.T.tocsr()
+    places = np.flatnonzero(other.data != adjacency.data)
+    if places.size:
+        i = int(np.searchsorted(adjacency.indptr, places[0], side="right")) - 1
+        j = int(adjacency.indices[places[0]])
+        raise GraphError(
+            f"{places.size // 2} edge(s) have different weights in their two directions, such as {ids[i]} -> {ids[j]} "
+            f"with {adjacency.data[places[0]]:g} and back with {other.data[places[0]]:g}.",
+            "Give both directions the same weight: Lethe works on undirected graphs.",
         )
 
 

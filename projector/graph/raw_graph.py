@@ -1,6 +1,6 @@
 """A graph as read from files, before it is split and checked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from projector.errors import GraphError
 from projector.graph.external_ids import NodeIds
-from projector.graph.graph import Features
+from projector.graph.graph import Features, some
 from projector.graph.ranges import index_type
 
 #: Integers up to this size are exact in single precision.
@@ -40,6 +40,8 @@ class RawGraph:
     node_ids: NodeIds | None
     #: Real-valued targets, (n, C) float64, if the labels were given as such: see `Graph.values`.
     values: NDArray[np.float64] | None = None
+    #: The weight of each column of `edge_index`, (E,) float64, the same in both directions; None if all are 1.
+    edge_weight: NDArray[np.float64] | None = None
 
     @classmethod
     def of(
@@ -51,10 +53,12 @@ class RawGraph:
         labels: NDArray[np.generic],
         masks: tuple[NDArray[np.generic] | None, ...],
         node_ids: NDArray[np.generic] | None,
+        edge_weight: NDArray[np.generic] | None = None,
     ) -> "RawGraph":
         """Convert arrays of any integer or float type. Raises GraphError naming an array that cannot be converted.
 
-        Float `labels`, (n,) or (n, C), are real-valued targets, with NaN for nodes without any.
+        Float `labels`, (n,) or (n, C), are real-valued targets, with NaN for nodes without any. `edge_weight` is (E,)
+        or (E, 1).
         """
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise GraphError(
@@ -79,6 +83,7 @@ class RawGraph:
             masks=_masks(origin, masks, nodes),
             node_ids=None if node_ids is None else _names(origin, node_ids, nodes),
             values=values,
+            edge_weight=None if edge_weight is None else _weights(origin, edge_weight, edges.shape[1]),
         )
 
     @property
@@ -92,14 +97,63 @@ class RawGraph:
         """n."""
         return int(self.features.shape[0])
 
+    def in_both_directions(self) -> "RawGraph":
+        """Return the graph with every edge that is given in one direction also in the other, with the same weight."""
+        rows, columns = self.edge_index.astype(np.int64, copy=False)
+        alone = ~np.isin(columns * self.nodes + rows, rows * self.nodes + columns)
+        if not alone.any():
+            return self
+        weights = self.edge_weight
+        return replace(
+            self,
+            edge_index=np.concatenate([self.edge_index, self.edge_index[::-1, alone]], axis=1),
+            edge_weight=None if weights is None else np.concatenate([weights, weights[alone]]),
+        )
+
     def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
-        """Return A, (n, n) float64. An edge given k times has the value k, or 1 with `dedupe`."""
+        """Return A, (n, n) float64.
+
+        Without weights, an edge given k times has the value k, or 1 with `dedupe`. With weights, raises GraphError for
+        a repeated edge; with `dedupe`, only if its weights differ.
+        """
         rows, columns = self.edge_index.astype(index_type(max(self.nodes, self.edge_index.shape[1])), copy=False)
-        adjacency = sp.csr_array(sp.coo_array((np.ones(rows.size), (rows, columns)), shape=(self.nodes, self.nodes)))
+        values = np.ones(rows.size) if self.edge_weight is None else self.edge_weight
+        if self.edge_weight is not None:
+            order = np.lexsort((columns, rows))
+            rows, columns, values = rows[order], columns[order], values[order]
+            again = np.append(False, (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1]))
+            self._refuse_repeated(rows, columns, again, again & (values != np.roll(values, 1)), dedupe=dedupe)
+            rows, columns, values = rows[~again], columns[~again], values[~again]
+        adjacency = sp.csr_array(sp.coo_array((values, (rows, columns)), shape=(self.nodes, self.nodes)))
         adjacency.sum_duplicates()
-        if dedupe:
+        if dedupe and self.edge_weight is None:
             adjacency.data[:] = 1.0
         return adjacency
+
+    def _refuse_repeated(
+        self,
+        rows: NDArray[np.integer],
+        columns: NDArray[np.integer],
+        again: NDArray[np.bool_],
+        other: NDArray[np.bool_],
+        *,
+        dedupe: bool,
+    ) -> None:
+        """Raise GraphError for sorted edges that occur `again`, and for those whose weight is then an `other` one."""
+        if dedupe and not other.any() or not again.any():
+            return
+        wrong = other if other.any() else again
+        names = self.node_ids or range(self.nodes)
+        examples = some(f"{names[i]} -> {names[j]}" for i, j in zip(rows[wrong], columns[wrong], strict=True))
+        if other.any():
+            raise GraphError(
+                f"{self.origin}: edges are repeated with different weights, such as {examples}.",
+                "Give every edge one weight: add them up, or choose one.",
+            )
+        raise GraphError(
+            f"{self.origin}: edges are repeated, such as {examples}.",
+            "Give every edge once in either direction, or take each of them once with --dedupe.",
+        )
 
 
 def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Features:
@@ -114,6 +168,17 @@ def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Featur
     # Repeated entries add up, as elsewhere; products require a single one.
     converted.sum_duplicates()
     return converted
+
+
+def _weights(origin: str, weights: NDArray[np.generic], edges: int) -> NDArray[np.float64] | None:
+    """Return the weights of edges as (E,) float64; None if all are 1."""
+    flat = weights.reshape(-1) if weights.shape == (edges, 1) else weights
+    if flat.dtype.kind not in "biuf" or flat.shape != (edges,):
+        raise GraphError(
+            f"{origin}: edge_weight is {weights.dtype} of shape {weights.shape} for {edges} columns of edge_index.",
+            "Give one number per column.",
+        )
+    return None if (flat == 1).all() else flat.astype(np.float64)
 
 
 def _values(origin: str, labels: NDArray[np.generic], nodes: int) -> NDArray[np.float64]:

@@ -16,19 +16,19 @@ from projector.graph.sparse_parts import from_compressed, from_coordinates
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 #: Attributes read from a `Data`.
-ATTRIBUTES = ("edge_index", "x", "y", *MASKS, "node_ids")
+ATTRIBUTES = ("edge_index", "edge_weight", "x", "y", *MASKS, "node_ids")
 #: Dense features with at most this share of non-zeros become CSR.
 _SPARSE_SHARE = 0.2
 #: Similarity from which a name counts as a misspelling of another.
 _NEARLY = 0.85
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
-_WEIGHTS = "weights or attributes of edges that are not all 1"
+_WEIGHTS = "weights or attributes of edges"
 #: Attributes that a user would expect to be used: a lower-case pattern, its meaning, the remedy.
 _MEANT = (
     (
         re.compile(r"weight|edge_?(attr|feat|val)"),
         _WEIGHTS,
-        "Remove it: Lethe works on unweighted graphs without attributes of edges.",
+        "Call one weight per edge edge_weight, and remove other attributes of edges.",
     ),
     (
         re.compile(
@@ -52,7 +52,8 @@ _REMEDY = (
 def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     """Return the graph in the attributes of a torch-geometric `Data`. Sparse features become CSR.
 
-    Reads only `edge_index` (2, E), `x` (n, d), `y` (n,), and optionally the three masks (n,) bool and `node_ids`.
+    Reads only `edge_index` (2, E), `x` (n, d), `y` (n,), and optionally `edge_weight` (E,), the three masks (n,) bool
+    and `node_ids`.
     Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
     """
     for name in ("edge_index", "x", "y"):
@@ -74,6 +75,7 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
             labels=labels,
             masks=tuple(None if data.get(name) is None else _array(data[name]) for name in MASKS),
             node_ids=None if data.get("node_ids") is None else _array(data["node_ids"]),
+            edge_weight=None if data.get("edge_weight") is None else _array(data["edge_weight"]),
         )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.device import enough_memory
+from projector.errors import GraphError
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.status import TOLERANCE
@@ -75,6 +76,8 @@ def fit_graph(
     Raises GraphError, TrainingError, DeviceError as `train` does, RankError if the Gram matrix cannot determine the
     rank of the features, and WeightsError if `pretrained` does not belong to this graph and specification.
     """
+    if graph.weighted:
+        raise GraphError("Weighted graphs can be read, but not trained on yet.", "Remove edge_weight.")
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     with enough_memory(device, graph.nodes, graph.num_features):
         scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)

@@ -132,7 +132,7 @@ def _rows(path: Path, ids: Sequence[str]) -> "NDArray[Any] | sp.csr_array":
         raise ConfigurationError(f"The rows of {path} have no ids.", "Name their ids with --ids.")
     from model_store.datasets.load import load_dataset
 
-    graph = load_dataset(str(path), data_dirs=[], dedupe=True)
+    graph = load_dataset(str(path), data_dirs=[], dedupe=True, undirected=True)
     chosen = graph.node_ids.rows_of(ids)
     return graph.features[chosen[chosen >= 0]]
 

@@ -72,6 +72,9 @@ def command(
     batch_size: Annotated[int, typer.Option(min=0, help="sgd: batch size in nodes; 0: all.")] = _DEFAULTS.batch_size,
     epochs: Annotated[int, typer.Option(min=1, help="sgd: number of epochs.")] = _DEFAULTS.epochs,
     dedupe: Annotated[bool, typer.Option("--dedupe", help="Drop repeated edges.")] = False,
+    undirected: Annotated[
+        bool, typer.Option("--undirected", help="Add the other direction of edges that are given in one.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Random seed.")] = _DEFAULTS.seed,
     mlp: Annotated[
         int, typer.Option(min=0, help="Width of an MLP whose outputs replace the features; 0: no MLP.")
@@ -148,8 +151,8 @@ def command(
     )
     injected = None if inject_channel is None else read_lines(inject_channel)
     options = TrainingOptions(
-        name=name, split=split, dedupe=dedupe, device=device, injected=injected, extra_class=inject_class,
-        cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
+        name=name, split=split, dedupe=dedupe, undirected=undirected, device=device,
+        injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
         public=() if public is None else read_lines(public),
     )  # fmt: skip
     train_and_report(dataset, out, spec, options, data_dir=data_dir, as_json=as_json)
@@ -163,6 +166,7 @@ class TrainingOptions:
     name: str | None = None
     split: Split = "full"
     dedupe: bool = False
+    undirected: bool = False
     device: Device = "auto"
     #: Ids of nodes that get a binary feature of their own, for the feature injection test.
     injected: Sequence[str] | None = None
@@ -231,7 +235,10 @@ def train_model(
     work = work or Work()
     work.begin("Reading the dataset")
     split = options.split
-    graph = load_dataset(dataset, split=split, data_dirs=data_dirs, seed=spec.seed, dedupe=options.dedupe)
+    graph = load_dataset(
+        dataset, split=split, data_dirs=data_dirs, seed=spec.seed,
+        dedupe=options.dedupe, undirected=options.undirected,
+    )  # fmt: skip
     canaries = None
     if options.cohorts:
         nodes = options.cohort_nodes

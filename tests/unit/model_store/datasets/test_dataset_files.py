@@ -162,22 +162,6 @@ def test_a_file_of_another_format_is_said_to_be_one(source: str, tmp_path: Path)
     assert f"{source}.npz" not in str(refused.value)
 
 
-@pytest.fixture
-def saved_data(tmp_path: Path) -> Callable[..., Path]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from torch_geometric.data import Data
-
-    def saved(**changes: Any) -> Path:
-        whole = arrays(**changes)
-        ids = {"node_ids": whole.pop("node_ids")} if "node_ids" in whole else {}
-        tensors = {name: torch.from_numpy(array) for name, array in whole.items()}
-        torch.save(Data(**tensors, **ids), tmp_path / "graph.pt")
-        return tmp_path / "graph.pt"
-
-    return saved
-
-
 def test_a_saved_torch_geometric_data_is_the_same_graph_as_its_npz(
     save: Callable[..., Path], saved_data: Callable[..., Path]
 ) -> None:
@@ -196,7 +180,7 @@ def test_a_saved_torch_geometric_data_is_the_same_graph_as_its_npz(
 
 EDGES = arrays()["edge_index"].shape[1]
 MEANT: dict[str, Any] = {
-    "edge_weight": np.full(EDGES, 0.5),
+    "edge_weights": np.full(EDGES, 0.5),
     "edge_attr": np.full((EDGES, 2), -1.0),
     "weights": np.full(EDGES, np.nan),
     "nodeIds": np.arange(6),

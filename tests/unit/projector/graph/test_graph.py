@@ -145,7 +145,7 @@ BROKEN: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "a self loop": (_adjacency(_self_loop), "node-5"),
     "an edge given twice": (
         _adjacency(_twice),
-        "1 edge(s) are repeated or weighted, such as node-4 -> node-9, given 2",
+        "1 edge(s) are repeated, such as node-4 -> node-9, given 2",
     ),
     "features whose squares overflow": (_features(_huge), "1.0e+200"),
     "features whose squares vanish": (_features(_tiny), "-200 in size"),

@@ -1,0 +1,113 @@
+"""Weights of edges, and edges in one direction: what is read, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from model_store.datasets.files import read_npz, write_npz
+from projector import from_arrays
+from projector.errors import GraphError
+from projector.graph.from_data import graph_of
+from projector.graph.graph import Graph, validate
+from tests.support.models.small_datasets import arrays, load
+
+#: Of the edges 0-1, 1-0, 1-2, 2-1, 4-5, 5-4.
+WEIGHTS = np.array([0.5, 0.5, 3.0, 3.0, 1.0, 1.0])
+EDGES = arrays()["edge_index"].astype(np.int64)
+
+
+def expected() -> np.ndarray:
+    A = np.zeros((6, 6))
+    A[EDGES[0], EDGES[1]] = WEIGHTS
+    return A
+
+
+def test_every_format_gives_the_same_weights(save: Callable[..., Path], saved_data: Callable[..., Path]) -> None:
+    import torch
+
+    made = arrays()
+    half = EDGES[0] < EDGES[1]
+    data = torch.load(saved_data(edge_index=EDGES, edge_weight=WEIGHTS.astype(np.float32)), weights_only=False)
+    given: dict[str, Graph] = {
+        "npz": load(save(edge_weight=WEIGHTS)),
+        "npz, a column": load(save(edge_weight=WEIGHTS[:, None].astype(np.float32))),
+        "saved Data": load(saved_data(edge_index=EDGES, edge_weight=WEIGHTS)),
+        "Data": graph_of(data),
+        "scipy": from_arrays(sp.csr_array(expected()), made["x"], made["y"]),
+        "scipy, one direction": from_arrays(sp.csr_array(np.triu(expected())), made["x"], made["y"]),
+        "arrays": from_arrays(EDGES[:, half], made["x"], made["y"], edge_weight=WEIGHTS[half]),
+        "npz, one direction": load(save(edge_index=EDGES[:, half], edge_weight=WEIGHTS[half]), undirected=True),
+    }
+    for graph in given.values():
+        validate(graph)
+        assert graph.weighted
+        assert np.array_equal(graph.adjacency.toarray(), expected())
+
+
+def test_weights_of_1_are_an_unweighted_graph(save: Callable[..., Path]) -> None:
+    for graph in (load(save(edge_weight=np.ones(6, dtype=np.int64))), load(save())):
+        assert not graph.weighted
+        assert np.array_equal(graph.adjacency.data, np.ones(6))
+
+
+def test_weights_that_are_written_are_read_back(save: Callable[..., Path], tmp_path: Path) -> None:
+    raw = read_npz(save(edge_weight=WEIGHTS))
+    write_npz(tmp_path / "again.npz", raw)
+    assert np.array_equal(read_npz(tmp_path / "again.npz").edge_weight, WEIGHTS)
+
+
+def changed(place: int, value: float) -> np.ndarray:
+    """Return the weights with another one for both directions of an edge."""
+    weights = WEIGHTS.copy()
+    weights[[place, place + 1]] = value
+    return weights
+
+
+REPEATED = np.concatenate([EDGES, EDGES[:, :2]], axis=1)
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "zero": ({"edge_weight": changed(2, 0.0)}, "1 -> 2 with 0"),
+    "negative": ({"edge_weight": changed(2, -1.0)}, "1 -> 2 with -1"),
+    "not a number": ({"edge_weight": changed(2, np.nan)}, "1 -> 2 with nan"),
+    "infinite": ({"edge_weight": changed(2, np.inf)}, "1 -> 2 with inf"),
+    "too small": ({"edge_weight": changed(2, 1e-40)}, "1 -> 2 with 1e-40"),
+    "too many": ({"edge_weight": np.ones(7)}, "(7,) for 6 columns"),
+    "text": ({"edge_weight": np.full(6, "a")}, "one number per column"),
+    "different in both directions": (
+        {"edge_weight": np.array([0.5, 0.5, 3.0, 2.0, 1.0, 1.0])},
+        "1 -> 2 with 3 and back with 2",
+    ),
+    "repeated": ({"edge_index": REPEATED, "edge_weight": np.append(WEIGHTS, [0.5, 0.5])}, "repeated, such as 0 -> 1"),
+    "repeated with others": (
+        {"edge_index": REPEATED, "edge_weight": np.append(WEIGHTS, [0.25, 0.25])},
+        "different weights, such as 0 -> 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_weights_that_cannot_be_used_are_refused_with_an_edge(case: str, save: Callable[..., Path]) -> None:
+    changes, named = WRONG[case]
+    with pytest.raises(GraphError) as refused:
+        load(save(**changes))
+    assert named in str(refused.value)
+
+
+def test_a_repeated_edge_counts_once_on_request_unless_its_weights_differ(save: Callable[..., Path]) -> None:
+    twice = np.append(WEIGHTS, [0.5, 0.5])
+    graph = load(save(edge_index=REPEATED, edge_weight=twice), dedupe=True)
+    assert np.array_equal(graph.adjacency.toarray(), expected())
+    with pytest.raises(GraphError, match="different weights"):
+        load(save(edge_index=REPEATED, edge_weight=np.append(WEIGHTS, [0.25, 0.25])), dedupe=True)
+
+
+def test_edges_in_one_direction_are_refused_with_the_option_that_adds_the_other(save: Callable[..., Path]) -> None:
+    # One edge of three is given in both directions.
+    mixed = EDGES[:, [0, 1, 2, 4]]
+    with pytest.raises(GraphError, match="--undirected"):
+        load(save(edge_index=mixed))
+    graph = load(save(edge_index=mixed), undirected=True)
+    assert np.array_equal(graph.adjacency.toarray(), expected() > 0)
