@@ -140,7 +140,7 @@ class RawGraph:
         dedupe: bool,
     ) -> None:
         """Raise GraphError for sorted edges that occur `again`, and for those whose weight is then an `other` one."""
-        if dedupe and not other.any() or not again.any():
+        if (dedupe and not other.any()) or not again.any():
             return
         wrong = other if other.any() else again
         names = self.node_ids or range(self.nodes)
