@@ -94,6 +94,7 @@ def test_a_recovery_takes_no_number_that_neither_of_the_two_knows(
     published.verified_leaves()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", everyday(["store", "database"], "store"))
 def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, older: str) -> None:
     site.settings = Settings(**site.settings.model_dump() | {"repair": "always"})
@@ -122,6 +123,7 @@ def test_a_recovery_is_refused_until_it_is_told_what_was_promised(site: Site, ol
     site.verified_leaves()
 
 
+@pytest.mark.slow
 def test_a_recovery_that_would_exceed_the_promise_is_refused(published: Site) -> None:
     published.settings = Settings(**published.settings.model_dump() | {"certify_publications": 3})
     published.delete(node_body("3"))
@@ -183,6 +185,7 @@ def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_o
     published.verified_leaves()
 
 
+@pytest.mark.slow
 def test_whom_lost_versions_deleted_is_counted_for(published: Site) -> None:
     model(published)
     earlier = published.moment()

@@ -145,6 +145,7 @@ def test_an_empty_database_is_refused_before_any_key_is_destroyed(site: Site) ->
     site.assert_forgotten()
 
 
+@pytest.mark.slow
 def test_a_store_whose_own_tombstones_were_made_with_a_lost_key_is_not_gone_on_with(site: Site) -> None:
     empty = site.moment()
     site.delete(node_body("3"))
@@ -194,6 +195,7 @@ def test_tombstones_that_cannot_be_read_are_refused_where_the_database_may_lack_
     site.serve(only_a_start)
 
 
+@pytest.mark.slow
 def test_a_wrong_database_that_is_empty_stays_so(site: Site, make_database: Callable[[], str]) -> None:
     site.delete(node_body("3"))
     wrong = make_database()

@@ -186,6 +186,7 @@ async def test_a_batch_overtakes_a_repair_which_then_ends_for_both(
     assert Served(deferring.model_dir).distance(retrained(small_model, nodes=["12", "57", "3"])) <= TOLERANCE
 
 
+@pytest.mark.slow
 async def test_only_the_first_batch_of_a_stream_waits_for_a_budget_that_repairs_do_not_fit_into(
     settings: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
