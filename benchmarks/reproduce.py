@@ -1,8 +1,8 @@
 """Measures the paper's claims and gives each a verdict.
 
-An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes, each one JSON file. A unit
-with a file is not measured again; remove the file to repeat it. A unit that runs out of time records its partial
-result.
+An experiment is measured in units (experiment, dataset, method, seed) of at most 20 minutes. Each is one line of
+DATASET/EXPERIMENT.ndjson. A unit with a line is not measured again; remove the line to repeat it. A unit that runs out
+of time records its partial result.
 
     ./lethe reproduce                                   every experiment, missing units only
     ./lethe reproduce injection --dataset cora --seeds 1
@@ -24,7 +24,7 @@ from benchmarks.report.page import write_page
 from service.cli.console import reported
 from service.settings import require_known_variables
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "paper"
 _QUICK = "synthetic:n=60,d=12,classes=3,seed=1"
 
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--method", nargs="+", help="default: each experiment's own")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--quick", action="store_true", help="smoke test: a synthetic graph and one seed")
-    parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results")
+    parser.add_argument("--out", type=Path, help="results folder; default: benchmarks/results/paper")
     options = parser.parse_args(arguments)
     with reported():
         require_known_variables(os.environ)

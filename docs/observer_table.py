@@ -3,7 +3,6 @@
 python -m docs.observer_table     rewrites them; a test fails while they are out of date
 """
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +11,7 @@ from typing import Any
 from benchmarks.observer.attacked import ASKED, TOLD, Case
 from benchmarks.observer.intervals import bootstrap, wilson
 from benchmarks.observer.measure import RESULTS
+from benchmarks.records import SUFFIX, read_all
 from docs.settings_table import between_marks
 
 PAGE = Path(__file__).parent / "observer.md"
@@ -56,7 +56,7 @@ def with_current_table(page: str) -> str:
 
 def _measured(folder: Path) -> list[list[dict[str, Any]]]:
     """Return the results of each dataset, loss and certificate."""
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
+    found = read_all(folder.glob(f"*{SUFFIX}"))
     units = sorted(
         {(one["dataset"], one["loss"], one["certify"]) for one in found},
         key=lambda unit: (list(_NAMES).index(unit[0]), unit[1], unit[2] or ""),

@@ -5,19 +5,18 @@ deletion it queries public nodes once, with all digits; it rounds the answers of
 most 5,000, are candidates, and the deleted nodes are among them. All other nodes are public. The attackers know the
 rounding, the size of the noise in certified weights, every version's answers, the graph, the features and labels of
 public nodes and candidates, and that one deletion lies between two versions. A unit is one dataset, loss, certificate
-and seed. A unit with a file is not measured again.
+and seed. A unit with a record is not measured again.
 
     python -m benchmarks.observer.measure [--dataset cora …] [--loss softmax …] [--certify EPSILON,DELTA] [--seeds N]
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from benchmarks.observer.attacked import BATCH, Attackers
 from benchmarks.observer.observed import observed, serving
 from benchmarks.paper.setting import ARXIV, SOFTMAX, spec_of
 from benchmarks.paper.units import size_of, surroundings
+from benchmarks.records import SUFFIX, put, read
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.network.spec import LossKind
 
@@ -51,9 +51,12 @@ class Unit:
     seed: int
 
     def file(self, folder: Path) -> Path:
-        """Return the path of its result below `folder`."""
-        certified = "" if self.certify is None else f"-certified-{self.certify}"
-        return folder / self.dataset / f"{self.loss}{certified}-{self.seed}.json"
+        """Return the path of the file below `folder` that has its record: one for each dataset."""
+        return folder / f"{self.dataset}{SUFFIX}"
+
+
+#: The fields that identify a record.
+KEY = tuple(each.name for each in fields(Unit))
 
 
 def measured(unit: Unit) -> dict[str, object]:
@@ -108,14 +111,11 @@ def main() -> None:
             for loss in options.loss:
                 unit = Unit(dataset, loss, options.certify, seed)
                 file = unit.file(options.out)
-                if file.exists():
+                if unit in [Unit(*(record[field] for field in KEY)) for record in read(file)]:
                     continue
                 found = measured(unit)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                partial = file.with_suffix(".partial")
-                partial.write_text(json.dumps(found) + "\n")
-                partial.rename(file)
-                print(f"{file}: {found['seconds']} s", flush=True)
+                put(file, found, KEY)
+                print(f"{unit}: {found['seconds']} s", flush=True)
 
 
 if __name__ == "__main__":

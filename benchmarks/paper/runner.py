@@ -42,7 +42,7 @@ class UnitError(RuntimeError):
 
 
 class Runner:
-    """Measures units and writes their files below `folder`."""
+    """Measures units and writes their records below `folder`."""
 
     def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
         self._folder, self._limit = folder, limit_s
@@ -130,13 +130,15 @@ def _threads(unit: Unit) -> int:
 def reproduce(
     chosen: Sequence[Unit], folder: Path, tell: Callable[[str], None], limit_s: float = LIMIT_S
 ) -> list[Unit]:
-    """Measure those of `chosen` without a file below `folder`, and report progress and remaining time.
+    """Measure those of `chosen` without a record below `folder`, and report progress and remaining time.
 
-    Returns the units whose code raised; they have no file. The other units are still measured.
+    Returns the units whose code raised; they have no record. The other units are still measured.
     """
-    missing = [unit for unit in chosen if not unit.file(folder).exists()]
+    records = read(folder)
+    there = {Unit.of(record) for record in records}
+    missing = [unit for unit in chosen if unit not in there]
     tell(f"{len(chosen)} units, {len(chosen) - len(missing)} of them there.")
-    times = [(found["experiment"], found["dataset"], found["method"], found["seconds"]) for found in read(folder)]
+    times = [(found["experiment"], found["dataset"], found["method"], found["seconds"]) for found in records]
     raised = []
     runner = Runner(folder, limit_s)
     try:

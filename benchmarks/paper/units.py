@@ -1,21 +1,21 @@
-"""A unit of measurement (experiment, dataset, method, seed), and its JSON file."""
+"""A unit of measurement (experiment, dataset, method, seed), and its record."""
 
-import json
 import os
 import platform
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from benchmarks.device import device_name
+from benchmarks.records import SUFFIX, Record, put, read_all
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector.graph.graph import Graph
 
@@ -39,12 +39,21 @@ class Unit:
     method: str
     seed: int
 
+    @classmethod
+    def of(cls, record: Record) -> "Unit":
+        """Return the unit of a record."""
+        return cls(*(record[field] for field in KEY))
+
     def file(self, folder: Path) -> Path:
-        """Return the path of its result below `folder`."""
-        return folder / _slug(self.dataset) / f"{_slug(f'{self.experiment} {self.method} {self.seed}')}.json"
+        """Return the path of the file below `folder` that has its record: one for each dataset and experiment."""
+        return folder / _slug(self.dataset) / f"{self.experiment}{SUFFIX}"
 
     def __str__(self) -> str:
         return f"{self.experiment}, {self.dataset}, {self.method}, seed {self.seed}"
+
+
+#: The fields that identify a record.
+KEY = tuple(each.name for each in fields(Unit))
 
 
 def graph_of(unit: Unit) -> Graph:
@@ -98,18 +107,14 @@ def _commit() -> str:
 def write(
     folder: Path, unit: Unit, outcome: str, cases: Mapping[str, Figures], seconds: float, about: Mapping[str, object]
 ) -> None:
-    """Write the unit's file atomically, so that an interrupted run leaves nothing that looks like a result."""
+    """Record a unit in place of its earlier record."""
     found = {**asdict(unit), "outcome": outcome, "cases": dict(cases), "seconds": round(seconds, 3), **about}
-    file = unit.file(folder)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(found, indent=1) + "\n")
-    partial.rename(file)
+    put(unit.file(folder), found, KEY)
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """Return the content of every unit's file below `folder`, ordered by name."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
+def read(folder: Path) -> list[Record]:
+    """Return the records of all units below `folder`: by dataset, experiment, method and seed."""
+    return read_all(folder.glob(f"*/*{SUFFIX}"))
 
 
 def _slug(words: str) -> str:

@@ -25,7 +25,7 @@ LETHE, REPAIRED, RETRAINED = "lethe, projection", "lethe, projection and repair"
 
 @dataclass(frozen=True)
 class Results:
-    """The files of all units in one folder."""
+    """The records of all units in one folder."""
 
     records: Sequence[dict[str, Any]]
 
@@ -92,11 +92,7 @@ class Results:
     @property
     def unfinished(self) -> list[tuple[Unit, str, list[str]]]:
         """Units that ran out of time or died, with their outcome and finished cases."""
-        return [
-            (Unit(r["experiment"], r["dataset"], r["method"], r["seed"]), r["outcome"], list(r["cases"]))
-            for r in self.records
-            if r["outcome"] != MEASURED
-        ]
+        return [(Unit.of(r), r["outcome"], list(r["cases"])) for r in self.records if r["outcome"] != MEASURED]
 
     def absent(self, experiment: str, dataset: str, method: str) -> str:
         """Explain why a method has no figure: the outcome of its unit, or that it was not measured or planned."""
@@ -112,11 +108,10 @@ class Results:
 
     def missing(self) -> list[tuple[str, str, dict[tuple[int, int], list[str]]]]:
         """Return the methods with fewer units than planned, by (measured, planned), for each experiment and dataset."""
-        there = {(r["experiment"], r["dataset"], r["method"], r["seed"]) for r in self.records}
+        there = {Unit.of(record) for record in self.records}
         planned: dict[tuple[str, str], dict[str, list[bool]]] = {}
         for unit in plan():
-            found = (unit.experiment, unit.dataset, unit.method, unit.seed) in there
-            planned.setdefault((unit.experiment, unit.dataset), {}).setdefault(unit.method, []).append(found)
+            planned.setdefault((unit.experiment, unit.dataset), {}).setdefault(unit.method, []).append(unit in there)
         rows = []
         for (experiment, dataset), methods in planned.items():
             short: dict[tuple[int, int], list[str]] = {}

@@ -15,7 +15,6 @@ Sizes already in `FIGURES` are reported, drawn and fitted beside those measured 
 """
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -37,6 +36,7 @@ from numpy.typing import NDArray
 from benchmarks.device import device_name
 from benchmarks.performance.scale.gpu import PRODUCTS, graph_called
 from benchmarks.performance.scale.graph import Shape
+from benchmarks.records import put, read
 from benchmarks.report.pictures.svg import Line, lines_by_size
 from projector import ModelSpec, fit
 from projector.forgetting import repair, update
@@ -53,7 +53,7 @@ from service.unlearner.placement import Placement
 from service.unlearner.resident import Resident
 
 SIZES, DEGREE, BATCH = (10_000, 100_000, 1_000_000), 10, 64
-FIGURES = Path(__file__).parents[2] / "results" / "batch_by_size.json"
+FIGURES = Path(__file__).parents[2] / "results" / "batch_by_size.ndjson"
 PICTURE = Path(__file__).parents[3] / "docs" / "images" / "batch_by_size.svg"
 #: The functions of the service for each part, and their owners.
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
@@ -235,12 +235,9 @@ def main() -> None:
     parser.add_argument("--nodes", nargs="*", type=int, default=list(SIZES))
     parser.add_argument("--batches", type=int, default=9)
     options = parser.parse_args()
-    there = json.loads(FIGURES.read_text()) if FIGURES.exists() else []
-    sizes = {each["nodes"]: Measured(**each) for each in there}
     for nodes in options.nodes:
-        sizes[nodes] = measured(shape_of(nodes), options.batches)
-        FIGURES.write_text(json.dumps([asdict(sizes[each]) for each in sorted(sizes)], indent=1) + "\n")
-    ascending = [sizes[each] for each in sorted(sizes)]
+        put(FIGURES, asdict(measured(shape_of(nodes), options.batches)), ("nodes",))
+    ascending = [Measured(**each) for each in read(FIGURES)]
     print(report(ascending))
     PICTURE.write_text(picture(ascending))
 

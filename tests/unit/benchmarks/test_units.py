@@ -1,6 +1,5 @@
 """Units of the paper's experiments: their measurements, and that none is measured twice."""
 
-import json
 import multiprocessing
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import plan
 from benchmarks.paper.runner import Runner, UnitError, reproduce
 from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, is_network
-from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit
+from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, read
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 
@@ -35,11 +34,10 @@ def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("git")
-def test_a_unit_is_one_file_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
+def test_a_unit_is_one_record_and_is_not_run_again_and_one_that_takes_too_long_is_recorded(tmp_path: Path) -> None:
     chosen, told = plan(("injection",), (TINY,), ("retraining",), 2), list[str]()
-    first, second = (unit.file(tmp_path) for unit in chosen)
     reproduce(chosen[:1], tmp_path, told.append, limit_s=0.0)
-    late = json.loads(first.read_text())
+    (late,) = read(tmp_path)
     assert (late["outcome"], late["cases"]) == (OUT_OF_TIME, {})
     assert {"commit", "versions", "device", "date", "load"} <= set(late)
     assert OUT_OF_TIME in told[1]
@@ -47,8 +45,8 @@ def test_a_unit_is_one_file_and_is_not_run_again_and_one_that_takes_too_long_is_
     missing = Unit("injection", TINY, "no such method", 0)
     assert reproduce([missing, *chosen], tmp_path, told.append) == [missing]
     assert "no such method" in told[3]
-    assert json.loads(first.read_text()) == late
-    found = json.loads(second.read_text())
+    again, found = read(tmp_path)
+    assert again == late
     assert (found["outcome"], found["method"], found["seed"]) == (MEASURED, "retraining", 1)
     assert set(found["cases"]) == {"0.05", "0.1"}
     assert np.isfinite(found["cases"]["0.1"]["accuracy_after"])
@@ -64,8 +62,8 @@ def test_a_process_that_dies_is_recorded_and_replaced_and_code_that_raises_is_no
     missing = Unit("injection", TINY, "no such method", 0)
     with pytest.raises(UnitError, match="no such method"):
         runner.run(missing)
-    assert not missing.file(tmp_path).exists()
+    assert read(tmp_path) == []
     assert runner.run(unit) == MEASURED
     multiprocessing.active_children()[0].kill()
     assert runner.run(other) == DIED
-    assert json.loads(other.file(tmp_path).read_text())["outcome"] == DIED
+    assert [record["outcome"] for record in read(tmp_path)] == [MEASURED, DIED]
