@@ -279,12 +279,27 @@ class LiveGraph:
         return probabilities
 
     def probabilities_of_new(self, state: ModelState, joining: Joining) -> NDArray[np.float64]:
-        """Return the prediction under `state`, (C,), for the single node that `joining` adds, in the graph with it."""
-        joined = self.joined(joining)
-        node = np.array([joined.propagator.nodes - 1])
+        """Return the prediction under `state`, (C,), for the single node that `joining` adds, in the graph with it.
+
+        Only nodes around it are read, all by this process.
+        """
+        ends = joining.edges[:, 0]
+        rows = _within(self.propagator, ends, max(each.operators.block_hops[-1] for each in self.inputs) - 1)
+        edges = np.column_stack([np.searchsorted(rows, ends), np.full(ends.size, rows.size)])
+        node = np.array([rows.size])
+        joined = self._part(rows).joined(replace(joining, feature_rows=node, edges=edges))
         row = image_rows(joined.inputs, node, joined.propagator.edges.adjacency, joined.propagator.live)
         logits = joined.logits(state)[node] if row is None else row @ stacked(state)
         return np.asarray(self.loss.probabilities(logits).cpu().numpy()[0])
+
+    def _part(self, rows: NDArray[np.int64]) -> "LiveGraph":
+        """Return the graph of the nodes `rows` (m,), ascending, alone; with their degrees in this one."""
+        propagator, targets = self.propagator.restricted(rows), self.targets[rows]
+        labels = one_hot(targets, targets != NO_LABEL, self.classes)
+        return LiveGraph(
+            self.inputs.part(rows, labels, propagator), propagator, self.loss, targets, keeps_dense=False,
+            factorises=False, classes=self.classes, values=None if self.values is None else self.values[rows],
+        )  # fmt: skip
 
 
 def label_gram(graph: Graph, live: NDArray[np.bool_], rows: FeatureMatrix) -> tuple[Gram, NDArray[np.bool_]]:
@@ -292,3 +307,13 @@ def label_gram(graph: Graph, live: NDArray[np.bool_], rows: FeatureMatrix) -> tu
     training = graph.train_mask & live
     # M counts training nodes by class: n bounds it for good, and a class with one node is never lost.
     return factorise(rows, training, sigma_ref_squared=float(graph.nodes)), training
+
+
+def _within(propagator: Propagator, rows: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
+    """Return the live nodes within `hops` of `rows` (m,), themselves included, ascending."""
+    found = edge = np.unique(rows)
+    for _ in range(hops):
+        edge = np.setdiff1d(propagator.neighbours_of(edge), found)
+        edge = edge[propagator.live[edge]]
+        found = np.union1d(found, edge)
+    return found

@@ -83,6 +83,17 @@ class FeatureMatrix:
         changed._matrix[torch.from_numpy(rows[:old]).to(self.device)] = given[:old]
         return changed
 
+    def part(self, rows: NDArray[np.int64]) -> "FeatureMatrix":
+        """Return a copy of the rows `rows` (m,)."""
+        chosen = copy.copy(self)
+        chosen.nodes, chosen._transposed, chosen._row_norms = rows.size, None, None
+        if self._sparse is None:
+            chosen._matrix = self._matrix[torch.from_numpy(rows).to(self.device)]
+        else:
+            chosen._sparse = sp.csr_array(self._sparse[rows])
+            chosen._matrix = csr_tensor(chosen._sparse, self.device)
+        return chosen
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype in which X is stored, float32 or float64."""

@@ -165,6 +165,17 @@ class Inputs:
         if kept is not None:
             kept = np.concatenate([kept, np.ones(matrix.nodes - kept.size, dtype=np.bool_)])
             kept[rows] = True
+        return self._of(matrix, kept, labels, propagator)
+
+    def part(self, rows: NDArray[np.int64], labels: sp.csr_array, propagator: Propagator) -> "Inputs":
+        """Return the inputs of the nodes `rows` (m,) alone; `labels` (m, C) and `propagator` are theirs."""
+        kept = None if self.features.kept is None else self.features.kept[rows]
+        return self._of(self.features.rows.part(rows), kept, labels, propagator)
+
+    def _of(
+        self, matrix: FeatureMatrix, kept: NDArray[np.bool_] | None, labels: sp.csr_array, propagator: Propagator
+    ) -> "Inputs":
+        """Return the inputs of another graph, with the same parameters."""
         operators = self.features.operators
         if isinstance(operators, DiffusionHops):
             operators = operators.rebuilt(matrix, labels, propagator.edges.adjacency, propagator.live, kept)

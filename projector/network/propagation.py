@@ -154,6 +154,15 @@ class Propagator:
         )
         return sp.csr_array(sp.diags_array(left[rows]) @ (edges + loops) @ sp.diags_array(right[columns]))
 
+    def restricted(self, rows: NDArray[np.int64]) -> "Propagator":
+        """Return P[rows, rows] for ascending rows. Nodes keep their degrees, also when more edges join."""
+        adjacency = sp.csr_array(self.edges.adjacency[rows][:, rows]).sorted_indices()
+        index = torch.from_numpy(rows).to(self.device)
+        return Propagator(
+            self.kind, self.self_loops, adjacency, _with_loops(adjacency, self.device), self.live[rows],
+            self.neighbours[rows], (self._left[index], self._right[index]), self._count,
+        )  # fmt: skip
+
     def diagonal_of_power(self, power: int) -> Tensor:
         """Return diag P^power, (n,) float64, for `power` 1, 2 or 3, without forming P^power."""
         w = (self._left * self._right).cpu().numpy()

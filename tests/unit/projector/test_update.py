@@ -7,6 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from projector import Model, ModelSpec, fit, from_arrays
 from projector.errors import GraphError, TrainingError
@@ -332,6 +333,29 @@ def test_predictions_of_a_node_that_is_not_there_are_those_with_it() -> None:
         model.predict_new(rows, [[1]])
     with pytest.raises(GraphError, match="no node 40"):
         model.predict_new(rows[:1], [[40]])
+
+
+@pytest.mark.parametrize("propagation", list(PropagationKind))
+def test_predictions_of_a_node_that_is_not_there_read_the_nodes_around_it_alone(propagation: PropagationKind) -> None:
+    row, hops = np.random.default_rng(3).standard_normal((1, 6)), 3
+    for spec in (
+        replace(SPEC, hops=hops, propagation=propagation, self_loops=0.5),
+        replace(SPEC, hops=hops, label_hops=2, combine=Combine.CONCAT, propagation=propagation),
+        replace(SPEC, hops=hops, diffusion=True),
+    ):
+        # Anew, because the model shares the features.
+        graph, _ = small(300)
+        model = fit(graph, spec)
+        first = int(graph.adjacency.indices[graph.adjacency.indptr[5]])
+        second = next(node for node in graph.adjacency.indices[: graph.adjacency.indptr[300]] if node not in (5, first))
+        model, _ = model.forget(nodes=[first], features=[int(second)], repair=False)
+        larger, _ = model.update(add_nodes=row, add_edges=[[300, 5], [300, 9]], repair=False)
+        A = larger._held.live_graph.propagator.edges.adjacency.toarray() * np.outer(larger.live, larger.live)
+        near = np.linalg.matrix_power(A + np.eye(301), hops)[300, :300] > 0
+        assert 4 < near.sum() < model.live.sum() / 2
+        # What lies further away does not matter.
+        model._held.live_graph.inputs.features.rows._matrix[torch.from_numpy(~near)] = np.nan
+        np.testing.assert_allclose(model.predict_new(row, [[5, 9]])[0], larger.predict([300])[0], atol=1e-12)
 
 
 def test_a_model_on_an_mlp_takes_its_outputs_of_new_nodes() -> None:
