@@ -10,7 +10,7 @@ from lethe_client.errors import (
     ServerUnreachable,
     WaitTimeout,
 )
-from lethe_client.nodes import Correction, NewNode
+from lethe_client.nodes import Correction, NewNode, OutsideNode
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -30,6 +30,8 @@ from lethe_client.results import (
     NodePrediction,
     Noise,
     OpenRequest,
+    OutsidePrediction,
+    OutsidePredictions,
     Percentiles,
     Prediction,
     Predictions,
@@ -66,6 +68,9 @@ __all__ = [
     "NodePrediction",
     "Noise",
     "OpenRequest",
+    "OutsideNode",
+    "OutsidePrediction",
+    "OutsidePredictions",
     "Percentiles",
     "Prediction",
     "Predictions",

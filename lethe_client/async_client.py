@@ -123,6 +123,7 @@ class AsyncLetheClient:
     audit_export = _streamed(Calls.audit_export)
     predict = _returned(Calls.predict)
     predict_many = _returned(Calls.predict_many)
+    predict_new = _returned(Calls.predict_new)
     model = _returned(Calls.model)
     receipt = _returned(Calls.receipt)
     log_checkpoint = _returned(Calls.log_checkpoint)

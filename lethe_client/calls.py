@@ -13,7 +13,7 @@ import msgspec
 
 from lethe_client.errors import DeletionStopped, ProblemError, ServerUnreachable, WaitTimeout
 from lethe_client.exchanges import TRANSIENT, Pause, Request, Retries, Steps
-from lethe_client.nodes import Correction, NewNode, as_json
+from lethe_client.nodes import Correction, NewNode, OutsideNode, as_json
 from lethe_client.results import (
     Accepted,
     AcceptedDrill,
@@ -25,6 +25,7 @@ from lethe_client.results import (
     Drills,
     InclusionProof,
     ModelInfo,
+    OutsidePredictions,
     Prediction,
     Predictions,
     Salts,
@@ -235,6 +236,13 @@ class Calls:
     def predict_many(self, nodes: Sequence[str]) -> Steps[Predictions]:
         """Return the predictions for several nodes, all by one model version."""
         return self._call(Predictions, "POST", "/predict", json={"nodes": list(nodes)})
+
+    def predict_new(self, nodes: Sequence[OutsideNode]) -> Steps[OutsidePredictions]:
+        """Return the predictions for nodes outside the graph, each as if it alone joined without a label.
+
+        Lethe stores nothing of them. Needs the scope predictions:new.
+        """
+        return self._call(OutsidePredictions, "POST", "/predict-new", json={"nodes": list(map(as_json, nodes))})
 
     def model(self) -> Steps[ModelInfo]:
         """Return the served model."""

@@ -1,6 +1,6 @@
-"""Nodes as additions and corrections name them."""
+"""Nodes as additions, corrections and predictions of nodes outside the graph name them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -29,8 +29,18 @@ class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
     label: Label | None = None
 
 
-def as_json(node: NewNode | Correction) -> dict[str, object]:
+class OutsideNode(msgspec.Struct, frozen=True):
+    """A node to predict that is not in the graph."""
+
+    features: Features
+    #: Ids of nodes of the graph.
+    neighbours: Sequence[str] = ()
+
+
+def as_json(node: NewNode | Correction | OutsideNode) -> dict[str, object]:
     """Return the node as a member of a request's body."""
+    if isinstance(node, OutsideNode):
+        return {"features": _plain(node.features), "neighbours": list(node.neighbours)}
     given = {"id": node.id, "features": node.features, "label": node.label}
     if isinstance(node, NewNode) and node.rejoin:
         given["rejoin"] = True

@@ -342,6 +342,21 @@ class Predictions(msgspec.Struct, frozen=True):
     deleted: list[str] = []
 
 
+class OutsidePrediction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Class probabilities for one node outside the graph; scores instead for a regression."""
+
+    label: str = ""
+    probabilities: dict[str, float] = {}
+    scores: dict[str, float] = {}
+
+
+class OutsidePredictions(msgspec.Struct, frozen=True):
+    """Predictions for nodes outside the graph, in the order asked, all by one model version."""
+
+    model_version: int
+    predictions: list[OutsidePrediction]
+
+
 class RepairProgress(msgspec.Struct, frozen=True):
     """Progress of a running repair."""
 

@@ -159,17 +159,23 @@ def network_of(request: Request) -> str:
 #: Seconds for which the count of a version is kept after a request for a later one. During a commit, processes answer
 #: from both.
 _KEPT_S = 60
-#: Counts the rows (ARGV 4, uint32) that are new to the key, all or none of them, as bits of KEYS 2. KEYS 1 holds the
-#: version of the last request. Returns the count before, and 1 if the rows were counted.
+#: Counts the rows (ARGV 4, uint32) that are new to the key, as bits of KEYS 2, and ARGV 5 nodes outside the graph in
+#: KEYS 3; all or none of them. KEYS 1 holds the version of the last request. Returns the count before, and 1 if they
+#: were counted.
 _TAKE = """
 local last = redis.call('GET', KEYS[1])
 if last ~= ARGV[1] then
-    if last and tonumber(last) < tonumber(ARGV[1]) then redis.call('EXPIRE', KEYS[1] .. ':' .. last, ARGV[3]) end
+    if last and tonumber(last) < tonumber(ARGV[1]) then
+        redis.call('EXPIRE', KEYS[1] .. ':' .. last, ARGV[3])
+        redis.call('EXPIRE', KEYS[1] .. ':' .. last .. ':outside', ARGV[3])
+    end
     redis.call('SET', KEYS[1], ARGV[1])
     redis.call('PERSIST', KEYS[2])
+    redis.call('PERSIST', KEYS[3])
 end
-local counted = redis.call('BITCOUNT', KEYS[2])
-local new, most = {}, tonumber(ARGV[2])
+local counted = redis.call('BITCOUNT', KEYS[2]) + tonumber(redis.call('GET', KEYS[3]) or 0)
+local new, most = {}, tonumber(ARGV[2]) - tonumber(ARGV[5])
+if ARGV[5] ~= '0' and counted > most then return {counted, 0} end
 for at = 1, #ARGV[4], 4 do
     local row = struct.unpack('<I4', ARGV[4], at)
     if redis.call('GETBIT', KEYS[2], row) == 0 then
@@ -178,6 +184,7 @@ for at = 1, #ARGV[4], 4 do
     end
 end
 for _, row in ipairs(new) do redis.call('SETBIT', KEYS[2], row, 1) end
+if ARGV[5] ~= '0' then redis.call('INCRBY', KEYS[3], ARGV[5]) end
 return {counted, 1}
 """
 
@@ -199,17 +206,18 @@ class NodeAllowance:
         """Whether nodes are counted."""
         return self._most > 0
 
-    async def take(self, key_id: UUID, version: int, rows: Collection[int]) -> None:
-        """Charge a key for predictions of `rows` of a version; rows that it already used are free.
+    async def take(self, key_id: UUID, version: int, rows: Collection[int], outside: int = 0) -> None:
+        """Charge a key for predictions of `rows` of a version, and of a number of nodes `outside` of the graph.
 
-        Raises NodeLimitReached, and counts none of the rows, when they exceed the limit. Raises Unavailable without
-        Redis, because separate counts per process would not enforce the limit.
+        Rows that it already used are free. Raises NodeLimitReached, and counts nothing, when they exceed the limit.
+        Raises Unavailable without Redis, because separate counts per process would not enforce the limit.
         """
         name = f"lethe:told:{self._model}:{key_id}"
         packed = np.unique(np.fromiter(rows, dtype="<u4", count=len(rows))).tobytes()
         try:
             told, counted = await self._take(
-                keys=[name, f"{name}:{version}"], args=[version, self._most, _KEPT_S, packed]
+                keys=[name, f"{name}:{version}", f"{name}:{version}:outside"],
+                args=[version, self._most, _KEPT_S, packed, outside],
             )
         except (RedisError, OSError) as error:
             raise refusal(error, name) from error

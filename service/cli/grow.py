@@ -23,7 +23,8 @@ LabelOf = Annotated[
 ]
 
 
-_Features = list[float] | dict[int, float]
+#: Features in a line of a file.
+GivenFeatures = list[float] | dict[int, float]
 _Label = str | float | list[float]
 
 
@@ -31,7 +32,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     """A line of a file for `add`."""
 
     id: str | None = None
-    features: _Features | None = None
+    features: GivenFeatures | None = None
     label: _Label | None = None
     rejoin: bool = False
     #: Ids of neighbours, or pairs of ids.
@@ -42,7 +43,7 @@ class _CorrectedLine(msgspec.Struct, forbid_unknown_fields=True):
     """A line of a file for `correct`."""
 
     id: str
-    features: _Features | None = None
+    features: GivenFeatures | None = None
     label: _Label | None = None
 
 
@@ -89,7 +90,7 @@ def add(
 
     {"edges": [["12", "57"]]}
     """
-    lines = [] if file is None else _read(file, _Line)
+    lines = [] if file is None else read_objects(file, _Line)
     if node is not None:
         lines.append(_Line(node, _features(features), _label(label), rejoin, list(edge or [])))
     elif features is not None or label is not None or edge or rejoin:
@@ -132,7 +133,7 @@ def correct(
 
     {"id": "12", "features": {"3": 1}, "label": "2"}
     """
-    lines = [] if file is None else _read(file, _CorrectedLine)
+    lines = [] if file is None else read_objects(file, _CorrectedLine)
     if node is not None:
         lines.append(_CorrectedLine(node, _features(features), _label(label)))
     elif features is not None or label is not None:
@@ -179,7 +180,7 @@ def _pair(line: _Line, edge: str | tuple[str, str]) -> tuple[str, str]:
     return first, second
 
 
-def _read(file: Path, kind: type[Any]) -> list[Any]:
+def read_objects(file: Path, kind: type[Any]) -> list[Any]:
     """Return the objects of a file's lines. Raises BadParameter with the line's number."""
     found = []
     for number, line in enumerate(read_lines(file), start=1):
@@ -190,11 +191,11 @@ def _read(file: Path, kind: type[Any]) -> list[Any]:
     return found
 
 
-def _features(text: str | None) -> _Features | None:
+def _features(text: str | None) -> GivenFeatures | None:
     if text is None:
         return None
     try:
-        found: _Features = _parsed(text, _Features)
+        found: GivenFeatures = _parsed(text, GivenFeatures)
         return found
     except ValueError as error:
         raise typer.BadParameter(

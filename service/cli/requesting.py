@@ -18,6 +18,7 @@ from service.domain.kinds import RequestKind
 from service.errors import BodyTooLarge, QueueFull
 
 _T = TypeVar("_T")
+_Answer = TypeVar("_Answer")
 
 Reference = Annotated[str | None, typer.Option(help="Your reference, such as a ticket number.")]
 SaltsFile = Annotated[
@@ -84,9 +85,9 @@ def send(client: LetheClient, items: Sequence[_T], request: Callable[[Sequence[_
 
 
 def in_parts(
-    items: Sequence[_T], request: Callable[[Sequence[_T]], Accepted], *, patience_s: float
-) -> Iterator[Accepted]:
-    """Yield what was accepted, in as few requests as the server takes.
+    items: Sequence[_T], request: Callable[[Sequence[_T]], _Answer], *, patience_s: float
+) -> Iterator[_Answer]:
+    """Yield the answers to as few requests as the server takes.
 
     The server refuses parts that are too large, and, for at most `patience_s`, parts that its queue has no room for.
     """
@@ -95,7 +96,7 @@ def in_parts(
     while first < len(items):
         part = _within(items[first : first + most])
         try:
-            accepted = request(part)
+            answer = request(part)
         except ProblemError as error:
             if error.status == QueueFull.status and time.monotonic() < deadline:
                 time.sleep(float(error.extra.get("retry_after", 1)))
@@ -104,7 +105,7 @@ def in_parts(
                 raise
             most = min(int(error.extra.get("max_nodes", most)), len(part) // 2 + len(part) % 2)
             continue
-        yield accepted
+        yield answer
         first += len(part)
 
 

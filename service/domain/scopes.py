@@ -9,8 +9,10 @@ class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
     PREDICTIONS_READ = "predictions:read"
-    #: Full probabilities. Requires `PREDICTIONS_READ`.
+    #: Full probabilities. Requires `PREDICTIONS_READ` or `PREDICTIONS_NEW`.
     PREDICTIONS_EXACT = "predictions:exact"
+    #: Predictions of nodes outside the graph, with features chosen by the caller.
+    PREDICTIONS_NEW = "predictions:new"
     AUDIT_READ = "audit:read"
     #: Additions and corrections.
     GRAPH_WRITE = "graph:write"

@@ -38,7 +38,7 @@ class Exposition:
 
     def shared(self) -> AbstractAsyncContextManager[None]:
         """Answer siblings inside the block. A socket left by a dead process of this name is replaced."""
-        return answering(self._folder / f"{self._process}.sock", self._own)
+        return answering(self._folder / f"{self._process}.sock", lambda _: self._own())
 
     async def _own(self) -> bytes:
         # Run in a thread: rendering hundreds of lines takes milliseconds and would block requests.

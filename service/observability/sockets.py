@@ -1,6 +1,7 @@
 """Path-based sockets, over which processes that share a home report to each other, also across containers.
 
-A client that connects receives one response, then the end. A full disk does not affect an existing socket.
+A client that connects may send a question, and receives one response, then the end. A full disk does not affect an
+existing socket.
 """
 
 import asyncio
@@ -16,12 +17,15 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @asynccontextmanager
-async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
-    """Answer clients that connect to `path`, inside the block. A dead process's socket is replaced."""
+async def answering(path: Path, answer: Callable[[asyncio.StreamReader], Awaitable[bytes]]) -> AsyncIterator[None]:
+    """Answer clients that connect to `path`, inside the block. A dead process's socket is replaced.
+
+    `answer` may read the question, which ends with the stream.
+    """
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(await answer())
+            writer.write(await answer(reader))
             await writer.drain()
         except OSError:
             # The client has gone.
@@ -38,16 +42,20 @@ async def answering(path: Path, answer: Callable[[], Awaitable[bytes]]) -> Async
 
 
 @asynccontextmanager
-async def connected(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+async def connected(path: Path, question: bytes = b"") -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     """Yield the response of the process at `path`, which the caller reads to its end, and that process's id.
 
-    The id is 0 if the process runs in another container. Raises OSError if no process listens there.
+    Sends `question` first, unless it is empty. The id is 0 if the process runs in another container. Raises OSError if
+    no process listens there.
     """
     with _reachable(path) as address:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
         asked = writer.get_extra_info("socket")
         pid, _, _ = _CREDENTIALS.unpack(asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if question:
+            writer.write(question)
+            writer.write_eof()
         yield reader, pid
     finally:
         writer.close()

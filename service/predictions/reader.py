@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from projector.forgetting.canaries import Canaries
 from service.errors import Unavailable
-from service.predictions.facts import Facts, PublicationDamaged
+from service.predictions.facts import Facts, ModelFacts, PublicationDamaged
 from service.predictions.heads import Head, Heads
 from service.predictions.layout import OtherPublicationFormat
 from service.predictions.mapped import View, open_view
@@ -118,9 +119,12 @@ class Reader:
         """Facts about model and version. Raises Unavailable."""
         return self._answer(lambda view: view.facts)
 
-    def rows(self, nodes: Sequence[str]) -> tuple[int, list[int]]:
-        """Return the version, and the rows of those `nodes` that are live, in the given order. Raises Unavailable."""
-        return self._answer(_rows, nodes)
+    def locate(self, nodes: Sequence[str]) -> tuple[Head, Facts, list[int | None]]:
+        """Return the head, facts about it, and the row of each of `nodes`, None for one that is not live.
+
+        Raises Unavailable.
+        """
+        return self._answer(lambda view: (view.head, view.facts, [view.find(node) for node in nodes]))
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
@@ -260,10 +264,6 @@ def _have_edges(view: View, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     return [None not in pair and next(found) for pair in ends]
 
 
-def _rows(view: View, nodes: Sequence[str]) -> tuple[int, list[int]]:
-    return view.facts.served.version, [row for node in nodes if (row := view.find(node)) is not None]
-
-
 def _predictions(
     view: View, nodes: Sequence[str], decimals: int | None
 ) -> tuple[int, list[Prediction | Scores], list[str]]:
@@ -278,17 +278,16 @@ def _prediction(view: View, node: str, decimals: int | None) -> Prediction | Sco
     row = view.find(node)
     if row is None:
         return None
-    exact = view.probabilities.row(row)
-    told: list[float] = (exact if decimals is None else exact.round(decimals)).tolist()
-    classes = view.facts.model.classes
+    label, values = told(view.facts.model, view.probabilities.row(row), decimals)
     if view.facts.model.regression is not None:
-        return Scores(node, dict(zip(classes, told, strict=True)), view.facts.served.version)
-    return Prediction(
-        node=node,
-        label=classes[exact.argmax()],
-        probabilities=dict(zip(classes, told, strict=True)),
-        model_version=view.facts.served.version,
-    )
+        return Scores(node, values, view.facts.served.version)
+    return Prediction(node=node, label=label, probabilities=values, model_version=view.facts.served.version)
+
+
+def told(model: ModelFacts, exact: NDArray[np.float64], decimals: int | None) -> tuple[str, dict[str, float]]:
+    """Return the class with the highest of the `exact` values (C,), and all of them by class, rounded."""
+    values = (exact if decimals is None else exact.round(decimals)).tolist()
+    return model.classes[exact.argmax()], dict(zip(model.classes, values, strict=True))
 
 
 _Made = TypeVar("_Made")

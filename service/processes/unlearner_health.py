@@ -38,7 +38,7 @@ class RunningUnlearner:
 def shared_health(home: Path, name: str, look: Callable[[], Awaitable[Health]]) -> AbstractAsyncContextManager[None]:
     """Answer `running_unlearners` with the result of `look`, inside the block."""
 
-    async def answer() -> bytes:
+    async def answer(_: asyncio.StreamReader) -> bytes:
         return msgspec.json.encode(await look())
 
     return answering(_folder(home) / f"{name}.sock", answer)

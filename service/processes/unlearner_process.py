@@ -19,6 +19,7 @@ from service.log.signed_checkpoints import LogSigner
 from service.observability.exposition import Exposition
 from service.observability.metrics import UnlearningMetrics, new_registry
 from service.predictions.facts import VersionFacts
+from service.predictions.newcomers import answered
 from service.processes.gauges import keep_gauges
 from service.processes.key_folder import open_keyring, open_log_keys, open_request_keys
 from service.processes.listening import Background, announce, stopped_by_signals
@@ -35,6 +36,7 @@ from service.requests.tombstones import TombstoneLookup
 from service.settings import Settings
 from service.unlearner.batcher import BatchLimits
 from service.unlearner.context import Context
+from service.unlearner.induction import Induction
 from service.unlearner.loop import Unlearner
 from service.unlearner.placement import chosen_device
 from service.unlearner.workers import MeetingPlace, Team
@@ -146,7 +148,7 @@ async def unlearning(
         activities = (relay.outage, unlearner.claiming, sweeper.outage, unlearner.carrying_out)
         queue = ClaimWatch(engine, stream, activities, limits.max_wait_s)
         tombstones = TombstoneLookup(engine, keyring, model)
-        cohorts = CohortSearch(lambda: unlearner.manifest.canaries, unlearner.live, tombstones)
+        cohorts = CohortSearch(lambda: unlearner.loader.manifest.canaries, unlearner.live, tombstones)
 
         def key_files() -> None:
             keyring.check_files()
@@ -167,6 +169,8 @@ async def unlearning(
         exposition = Exposition(registry, name, settings.home / "run" / "metrics")
         await stack.enter_async_context(exposition.shared())
         await stack.enter_async_context(shared_health(settings.home, name, health))
+        induction = Induction(context, lambda: unlearner.loader.writer)
+        await stack.enter_async_context(answered(settings.home, name, induction.answer))
         stack.push_async_callback(background.close, max(0.0, settings.shutdown_grace_s - REQUESTS_GRACE_S))
         background.start("unlearner", unlearner.run())
         background.start("relay", relay.run(background.stop))

@@ -37,7 +37,8 @@ def _is_given(value: object) -> object:
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 #: A column's number, from 0, as the name of a member.
 _Column = Annotated[str, StringConstraints(strict=True, pattern="^(0|[1-9][0-9]{0,8})$")]
-_Features = Annotated[
+#: Features of a node.
+Features = Annotated[
     Annotated[list[_Number], Field(fail_fast=True), Tag("dense")] | Annotated[dict[_Column, _Number], Tag("by_column")],
     Discriminator(_layout),
 ]
@@ -47,17 +48,22 @@ _Label = Annotated[
     | Annotated[list[_Number], Field(fail_fast=True), Tag("targets")],
     Discriminator(_type_of_label),
 ]
-_FEATURES = "A number for each column, or the numbers that are not 0 by column (from 0)."
+#: Their description in /docs.
+FEATURES = "A number for each column, or the numbers that are not 0 by column (from 0)."
 _LABEL = "The name of a class, or the target of a regression: a number, or a list of one for each."
+
+
+def features_of(given: list[float] | dict[str, float]) -> tuple[float, ...] | dict[int, float]:
+    """Return features as given in a body, by column if the columns are named."""
+    return tuple(given) if isinstance(given, list) else {int(column): value for column, value in given.items()}
 
 
 class _Node(Known):
     model_config = ConfigDict(strict=True)
 
     def _content(self, features: Any, label: Any, *, rejoin: bool = False) -> NodeContent:
-        row = {int(column): value for column, value in features.items()} if isinstance(features, dict) else features
         return NodeContent(
-            features=tuple(row) if isinstance(row, list) else row,
+            features=None if features is None else features_of(features),
             label=label if label is None or isinstance(label, str) else _targets(label),
             rejoin=rejoin,
         )
@@ -71,7 +77,7 @@ class AddedNode(_Node):
     """A new node."""
 
     id: Annotated[NodeId, BeforeValidator(_joins)]
-    features: _Features = Field(description=_FEATURES)
+    features: Features = Field(description=FEATURES)
     label: _Label | None = Field(None, description=f"{_LABEL} Nodes with a label are trained on.")
     rejoin: bool = Field(False, description="Whether the node may join although an earlier request deleted it.")
 
@@ -85,7 +91,7 @@ class CorrectedNode(_Node):
     """A node whose features, label or both are replaced."""
 
     id: NodeId
-    features: Annotated[_Features | None, BeforeValidator(_is_given)] = Field(None, description=_FEATURES)
+    features: Annotated[Features | None, BeforeValidator(_is_given)] = Field(None, description=FEATURES)
     label: Annotated[_Label | None, BeforeValidator(_is_given)] = Field(None, description=_LABEL)
 
     @property

@@ -48,7 +48,7 @@ class DeletedNodes(Conflict):
 
 def require_fitting(content: Mapping[str, NodeContent], model: ModelFacts) -> None:
     """Raise UnfitFeatures or UnfitLabels unless `content` has the columns and the classes, or targets, of `model`."""
-    features = [node for node, each in content.items() if not _has_columns(each, model.features)]
+    features = [node for node, each in content.items() if not has_columns(each.features, model.features)]
     if features:
         raise UnfitFeatures(
             f"The features of {len(features)} of the nodes do not have the {model.features} columns of the model "
@@ -75,8 +75,8 @@ def require_fitting(content: Mapping[str, NodeContent], model: ModelFacts) -> No
     )
 
 
-def _has_columns(content: NodeContent, columns: int) -> bool:
-    features = content.features
+def has_columns(features: tuple[float, ...] | Mapping[int, float] | None, columns: int) -> bool:
+    """Return whether features, if any, are those of a model with so many columns."""
     if isinstance(features, Mapping):
         return all(column < columns for column in features)
     return features is None or len(features) == columns

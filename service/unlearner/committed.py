@@ -248,9 +248,12 @@ class Committed:
 
     def predictions(self) -> Snapshot:
         """Return this version's predictions as published."""
-        publication = self.publication
-        state = self.state if publication is None else shown(publication, self.state, None)
-        return snapshot_of(state, self.live_graph)
+        return snapshot_of(self.published_state, self.live_graph)
+
+    @property
+    def published_state(self) -> ModelState:
+        """The state that predictions come from: with the noise of the publication, if any."""
+        return self.state if self.publication is None else shown(self.publication, self.state, None)
 
     def coefficients(self) -> Coefficients:
         """Return the span coefficients in the stored form, without the part in T."""

@@ -60,7 +60,6 @@ class JoiningBatch:
         """Return what joins by `changes`, checked against the model. Raises GraphError."""
         held = committed.held(None)
         arriving, ids = _arriving(changes, committed, manifest)
-        exponents = None if manifest.column_scale is None else np.array(manifest.column_scale, dtype=np.int64)
         removal = _together([change.removal for change in changes])
         withdrawn = [
             node
@@ -69,7 +68,7 @@ class JoiningBatch:
             for node in change.targets
             if isinstance(node, str)
         ]
-        joining = joining_of(held, exponents, arriving, removal)
+        joining = joining_of(held, exponents_of(manifest), arriving, removal)
         return cls(committed.state.live.size, ids, joining, np.sort(committed.node_ids.rows_of(withdrawn)))
 
     def edit(self, committed: Committed, updated: Updated, label_rows: NDArray[np.int64]) -> Edit | None:
@@ -111,7 +110,17 @@ class JoiningBatch:
         )
 
 
+def exponents_of(manifest: Manifest) -> NDArray[np.int64] | None:
+    """Return the powers of 2 by which training scaled the columns, (d,); None if it scaled none."""
+    return None if manifest.column_scale is None else np.array(manifest.column_scale, dtype=np.int64)
+
+
 _ROWS = re.compile(r"(?:node|row) \d+(?: of add_nodes)?")
+
+
+def without_rows(detail: str) -> str:
+    """Return the words of a refusal without numbers of rows."""
+    return _ROWS.sub("a node", detail)
 
 
 def misfits(changes: Sequence[Change], committed: Committed, manifest: Manifest) -> Iterator[tuple[Change, str]]:
@@ -122,8 +131,7 @@ def misfits(changes: Sequence[Change], committed: Committed, manifest: Manifest)
                 JoiningBatch.of([change], committed, manifest)
             except GraphError as error:
                 # Rows are as telling as ids, and everybody may read this.
-                reason = _ROWS.sub("a node", error.detail)
-                yield change, f"{reason} Nothing of this request joined."
+                yield change, f"{without_rows(error.detail)} Nothing of this request joined."
 
 
 def _coefficients(
@@ -177,21 +185,19 @@ def _arriving(changes: Sequence[Change], committed: Committed, manifest: Manifes
     rows = {node: before + place for place, node in enumerate(ids)}
     named = list({*corrected, *(end for edge in edges for end in edge)} - rows.keys())
     rows |= dict(zip(named, committed.node_ids.rows_of(named).tolist(), strict=True))
-    columns = manifest.features
+    columns, featured = manifest.features, [node for node in corrected if contents[node].features is not None]
     arriving = Arriving(
-        nodes=sp.vstack([_row(contents[node], columns) for node in ids], format="csr") if ids else None,
+        nodes=sp.vstack([feature_row(contents[node], columns) for node in ids], format="csr") if ids else None,
         node_labels=_labels([contents[node] for node in ids], manifest) if ids else None,
         edges=np.array([[rows[end] for end in edge] for edge in edges], dtype=np.int64).reshape(-1, 2),
-        features={
-            rows[node]: _row(contents[node], columns) for node in corrected if contents[node].features is not None
-        },
+        features={rows[node]: feature_row(contents[node], columns) for node in featured},
         labels={rows[node]: _label(contents[node], manifest) for node in corrected if contents[node].label is not None},
     )
     return arriving, ids
 
 
-def _row(content: NodeContent, columns: int) -> sp.csr_array:
-    """Return a node's features, (1, d). Raises GraphError."""
+def feature_row(content: NodeContent, columns: int) -> sp.csr_array:
+    """Return a node's features, (1, d) for the `columns` of the model. Raises GraphError."""
     features = content.features
     if features is None:
         raise GraphError("A node that joins has no features.", "Give it features; {} for none but zeros.")

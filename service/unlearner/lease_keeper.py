@@ -61,6 +61,11 @@ class LeaseKeeper:
             )
         return self._lease
 
+    @property
+    def fencing(self) -> int:
+        """The lease's fencing number, also after its loss."""
+        return self._lease.fencing
+
     def check(self) -> None:
         """Raise LeaseLost once the lease is no longer safely held, and RenewalFailed once renewal has failed."""
         _ = self.lease

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import structlog
 
-from model_store.manifest import Manifest
 from model_store.store import Store
 from projector.errors import ExplainedError, WorkersLost
 from service import failure_points
@@ -85,7 +84,8 @@ class Unlearner:
         )
         self._log = structlog.get_logger(__name__)
         self._importer = Importer(context)
-        self._loader = Loader(context, store, self._importer, team, home)
+        #: It holds the model, with its manifest, and the writer of its versions.
+        self.loader = Loader(context, store, self._importer, team, home)
         #: `time.monotonic()` of the next check for an import.
         self._ask_at = 0.0
         #: `time.monotonic()` of the next cleanup of the disk.
@@ -133,13 +133,8 @@ class Unlearner:
     @property
     def resident(self) -> Resident | None:
         """The model on the device, once loaded."""
-        writer = self._loader.writer
+        writer = self.loader.writer
         return None if writer is None else writer.resident
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of the model in `resident`; an import changes it."""
-        return self._loader.manifest
 
     @property
     def served(self) -> VersionFacts | None:
@@ -268,14 +263,14 @@ class Unlearner:
     async def _start(self, keeper: LeaseKeeper, candidate: Candidate | None = None) -> _Session:
         """Load the committed version and finish its open steps; `candidate`, just imported, is loaded already."""
         context = self._context
-        writer, unfinished = await self._loader.load(keeper, candidate)
+        writer, unfinished = await self.loader.load(keeper, candidate)
         session = _Session(Processor(context, writer), Repairer(context, writer), Checkpointer(context, writer))
         failure_points.reached(FailurePoint.LOADED)
         if unfinished is None and writer.resident.keeps_promise:
             await writer.show()
             await context.run(writer.erase)
         elif unfinished is not None:
-            steps = await steps_of_cause(context, writer, self._loader.store, unfinished)
+            steps = await steps_of_cause(context, writer, self.loader.store, unfinished)
             # Once committed, it must be finished: retry until done.
             with self._deleting():
                 await context.retry(partial(writer.finish, unfinished, steps, Stopwatch()))
@@ -326,7 +321,7 @@ class Unlearner:
 
     async def _tidy(self) -> None:
         """Between batches, once per lease duration, remove what former lease holders left on the disk."""
-        writer = self._loader.writer
+        writer = self.loader.writer
         if writer is None or time.monotonic() < self._tidy_at:
             return
         self._tidy_at = time.monotonic() + self._lease_ttl_s
@@ -335,7 +330,7 @@ class Unlearner:
 
     async def _import(self, keeper: LeaseKeeper) -> Candidate | None:
         """Work on a waiting import for one slice; check for one every `_POLL_S` until it begins."""
-        writer, store = self._loader.writer, self._loader.store
+        writer, store = self.loader.writer, self.loader.store
         if writer is None or (time.monotonic() < self._ask_at and not self._importer.is_under_way):
             return None
         self._ask_at = time.monotonic() + _POLL_S

@@ -93,6 +93,11 @@ class VersionWriter:
         """The lease; raises LeaseLost once it is no longer safely held."""
         return self._keeper.lease
 
+    @property
+    def shown_as(self) -> tuple[int, int]:
+        """The fencing number and the version of the head that shows the committed version."""
+        return self._keeper.fencing, self._pointer.version
+
     async def write(self, new: NewVersion, own: CauseSteps, watch: Stopwatch) -> Version:
         """Step 5. Raises LeaseLost and OSError."""
         pointer = await watch.time("write", partial(self._write, new, own), self._context.executor)

@@ -33,7 +33,7 @@ from service.observability.logging import configure_logging
 from service.observability.metrics import UnlearningMetrics
 from service.predictions.facts import Facts
 from service.predictions.served_model import ModelInfo
-from service.web.api.prediction_routes import AUDIT_ONLY
+from service.web.api.model_routes import AUDIT_ONLY
 from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.service.api_harness import INFO, Api, serving
 from tests.support.service.db_harness import made
@@ -51,6 +51,7 @@ QUERIES = {
 #: Bodies of routes that take one, as JSON or as a form.
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/predict"): {"nodes": ["5"]},
+    ("POST", "/predict-new"): {"nodes": [{"features": {}, "neighbours": ["5"]}]},
     ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
     ("POST", "/deletions/search"): {"status": "completed"},
     ("POST", "/deletions/{request_id}/handle"): {"reason": "None of these."},
@@ -202,7 +203,8 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 if answer.status_code < 400:
                     answered.add((method, route.path))
     # Each has really answered, except these: a completed request cannot be cancelled, retried, handled or extended; no
-    # root and no key is guessed; nothing was added or corrected, and no caller may; and the model has no canaries.
+    # root and no key is guessed; nothing was added or corrected, and no caller may, nor predict nodes outside the
+    # graph; and the model has no canaries.
     assert {(method, route.path) for method, route in routes(api)} - answered == {
         ("DELETE", "/deletions/{request_id}"),
         ("POST", "/deletions/{request_id}/retry"),
@@ -215,6 +217,7 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
         ("GET", "/additions/{request_id}"),
         ("DELETE", "/additions/{request_id}"),
         ("POST", "/corrections"),
+        ("POST", "/predict-new"),
         ("GET", "/corrections/{request_id}"),
         ("DELETE", "/corrections/{request_id}"),
     }

@@ -142,10 +142,10 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
     shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    for named in (["--rev-id", "r0003"], []):
+    for named in (["--rev-id", "r9998"], []):
         alembic_program(["revision", "-m", "a column", *named])
     before = schema.head()
-    assert '\ndown_revision = "r0002"\n' in (tmp_path / "migrations/versions/r0003_a_column.py").read_text()
+    assert f'\ndown_revision = "{before}"\n' in (tmp_path / "migrations/versions/r9998_a_column.py").read_text()
 
     monkeypatch.setattr(schema, "MIGRATIONS", tmp_path / "migrations")
     schema._revisions.cache_clear()
@@ -153,7 +153,7 @@ def test_a_migration_made_with_alembic_revision_comes_after_the_newest(
         config = Config()
         config.set_main_option("script_location", str(schema.MIGRATIONS))
         assert schema.head() == ScriptDirectory.from_config(config).get_current_head() != before
-        assert schema._revisions()[schema.head()] == "r0003"
+        assert schema._revisions()[schema.head()] == "r9998"
     finally:
         schema._revisions.cache_clear()
 

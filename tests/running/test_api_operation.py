@@ -28,6 +28,7 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("DELETE", f"/corrections/{uuid4()}", None, (Scope.GRAPH_WRITE,)),
     ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
+    ("POST", "/predict-new", {"nodes": [{"features": {}}]}, (Scope.PREDICTIONS_NEW,)),
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/log/checks", LOG_CHECK, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
 ]

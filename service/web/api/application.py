@@ -18,6 +18,8 @@ from service.web.api import (
     graph_routes,
     health_routes,
     log_routes,
+    model_routes,
+    new_node_routes,
     prediction_routes,
 )
 from service.web.middleware import HttpMetrics, OuterMiddleware
@@ -29,7 +31,7 @@ Every request except health checks needs an API key: `Authorization: Bearer leth
 (RFC 9457) whose `remedy` says what to do. Times are UTC.
 """
 _TAGS = [
-    {"name": "predictions", "description": "Predictions of the live nodes."},
+    {"name": "predictions", "description": "Predictions of the live nodes, and of nodes outside the graph."},
     {"name": "deletions", "description": "Request deletions and follow them."},
     {"name": "graph", "description": "Add nodes and edges, and correct nodes."},
     {"name": "drills", "description": "Delete canaries and measure that the weights forgot them."},
@@ -67,6 +69,7 @@ def build(
     app.router.routes.extend(prediction_routes.single.routes)
     for router in (
         prediction_routes.router,
+        new_node_routes.router,
         deletion_routes.router,
         graph_routes.router,
         drill_routes.router,
@@ -74,7 +77,7 @@ def build(
         deletion_routes.receipt_router,
         audit_routes.router,
         log_routes.router,
-        prediction_routes.model_router,
+        model_routes.router,
         health_routes.router,
     ):
         app.include_router(router)

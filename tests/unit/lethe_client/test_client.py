@@ -19,6 +19,7 @@ from lethe_client import (
     DeletionStopped,
     LetheClient,
     NewNode,
+    OutsideNode,
     ProblemError,
     Salts,
     ServerUnreachable,
@@ -259,6 +260,15 @@ def test_many_predictions_come_with_what_is_unknown_and_deleted() -> None:
     answer = {"model_version": 4, "predictions": [prediction], "unknown": ["z"], "deleted": ["2"]}
     result = Server(answer).client().predict_many(["1", "2", "z"])
     assert ([p.node for p in result.predictions], result.unknown, result.deleted) == (["1"], ["z"], ["2"])
+
+
+def test_nodes_outside_the_graph_are_predicted_from_features_and_neighbours() -> None:
+    answer = {"model_version": 4, "predictions": [{"label": "x", "probabilities": {"x": 1.0}}, {"scores": {"y": 0.5}}]}
+    server = Server(answer)
+    result = server.client().predict_new([OutsideNode({3: 1}, ("1",)), OutsideNode(np.array([0.0, 1.5]))])
+    assert [(one.label, one.scores) for one in result.predictions] == [("x", {}), ("", {"y": 0.5})]
+    sent = [{"features": {"3": 1.0}, "neighbours": ["1"]}, {"features": [0.0, 1.5], "neighbours": []}]
+    assert json.loads(server.asked[0].content) == {"nodes": sent}
 
 
 def test_a_listing_follows_its_cursor_with_the_same_filters() -> None:

@@ -177,6 +177,30 @@ def test_predictions_name_their_version_and_missing_nodes_fail(lethe: CommandLin
     assert "no: unknown node" in ran.stderr
 
 
+def test_nodes_outside_the_graph_are_predicted_line_by_line_in_as_many_requests_as_needed(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    file, one = tmp_path / "new.jsonl", {"label": "Theory", "probabilities": {"Theory": 0.97123}}
+    file.write_text('{"features": {"3": 1}, "neighbours": ["12"]}\n{"features": [0, 1.5]}\n')
+    too_many = 413, {"detail": "Too many.", "remedy": "Split.", "max_nodes": 1}
+    stub.answers["POST", "/predict-new"] = [too_many, (200, {"model_version": 7, "predictions": [one]})]
+    ran = lethe("predict", "--new", str(file))
+    assert (ran.status, ran.stderr) == (0, "")
+    assert [line.split()[0] for line in ran.stdout.splitlines() if "0.9712" in line] == ["1", "2"]
+    both = [{"features": {"3": 1.0}, "neighbours": ["12"]}, {"features": [0.0, 1.5], "neighbours": []}]
+    assert [body["nodes"] for _, _, body in stub.asked] == [both, both[:1], both[1:]]
+    for wrong, said in (
+        ("{}", "Line 1 does not fit"),
+        ('{"features": [], "id": "a"}', "Line 1 does not fit"),
+        ("", "no lines"),
+    ):
+        file.write_text(wrong)
+        ran = lethe("predict", "--new", str(file))
+        assert (ran.status, said in ran.stderr) == (2, True), ran.stderr
+    for arguments in ((), ("12", "--new", str(file))):
+        assert "either ids of nodes or --new" in lethe("predict", *arguments).stderr
+
+
 def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
     lethe: CommandLine, stub: LetheStub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ GRAPH = "synthetic:n=60,d=8,classes=3,seed=1"
 
 def holding(resident: Resident) -> Unlearner:
     unlearner = Unlearner.__new__(Unlearner)
-    unlearner._loader = SimpleNamespace(writer=SimpleNamespace(resident=resident))  # type: ignore[assignment]
+    unlearner.loader = SimpleNamespace(writer=SimpleNamespace(resident=resident))  # type: ignore[assignment]
     unlearner._context = SimpleNamespace(ledger=PrivacyLedger())  # type: ignore[assignment]
     return unlearner
 
