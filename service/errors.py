@@ -57,7 +57,7 @@ class MalformedCursor(LetheError):
 
 
 class Unauthenticated(LetheError):
-    """The API key is missing, unknown or revoked."""
+    """The API key is missing, unknown, revoked or expired."""
 
     status = 401
     slug = "unauthenticated"
@@ -70,6 +70,14 @@ class MissingScope(LetheError):
     status = 403
     slug = "missing-scope"
     title = "Scope missing"
+
+
+class KindNotAllowed(LetheError):
+    """The API key may not make requests of this kind."""
+
+    status = 403
+    slug = "kind-not-allowed"
+    title = "Kind of request not allowed"
 
 
 class NodeLimitReached(LetheError):

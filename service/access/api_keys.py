@@ -1,23 +1,24 @@
 """API keys, identified by a hash, and the first key: set by the operator or generated at the first start."""
 
 import builtins
-import hmac
 import secrets
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.access.keyring import Keyring
+from service.db.access_tables import ApiKeyRow
 from service.db.engine import Engine
-from service.db.tables import ApiKeyRow
 from service.db.transactions import Repository, transaction
 from service.domain.addresses import is_loopback
+from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Conflict
@@ -32,19 +33,46 @@ class NewApiKey:
     text: str
 
 
-def new_api_key() -> NewApiKey:
-    """Return a key with 256 random bits."""
-    key_id = uuid.uuid4()
-    return NewApiKey(id=key_id, text=f"lethe_{key_id.hex[:8]}_{secrets.token_urlsafe(32)}")
+def new_api_key(key_id: UUID | None = None) -> NewApiKey:
+    """Return a key with 256 random bits; given an id, another text for that key."""
+    key_id = key_id or uuid.uuid4()
+    return NewApiKey(id=key_id, text=f"{prefix_of(key_id)}{secrets.token_urlsafe(32)}")
+
+
+def prefix_of(key_id: UUID) -> str:
+    """Return the beginning of the text of a key that Lethe made, by which its holder can recognise it."""
+    return f"lethe_{key_id.hex[:8]}_"
+
+
+def is_valid() -> ColumnElement[bool]:
+    """Return the condition that a row of `api_keys` is neither revoked nor expired."""
+    return ApiKeyRow.revoked_at.is_(None) & or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.now())
 
 
 class ApiKeyRepository(Repository):
     """The table `api_keys` in the caller's transaction."""
 
-    async def create(self, key_id: UUID, name: str, scopes: Collection[Scope], key_hash: bytes) -> ApiKey:
-        """Record a key. Raises `Conflict` when an unrevoked key has the name, or this key already exists."""
+    async def create(
+        self,
+        key_id: UUID,
+        name: str,
+        scopes: Collection[Scope],
+        key_hash: bytes,
+        *,
+        kinds: Collection[RequestKind] = (),
+        expires_at: datetime | None = None,
+    ) -> ApiKey:
+        """Record a key; without `kinds` it may make requests of all kinds, without `expires_at` it does not expire.
+
+        Raises `Conflict` when an unrevoked key has the name, or this key already exists.
+        """
         row = insert(ApiKeyRow).values(
-            id=key_id, name=name, scopes=sorted(scope.value for scope in scopes), hash=key_hash
+            id=key_id,
+            name=name,
+            scopes=sorted(scope.value for scope in scopes),
+            kinds=sorted(kind.value for kind in kinds) or None,
+            hash=key_hash,
+            expires_at=expires_at,
         )
         made = (await self._conn.execute(row.on_conflict_do_nothing().returning(ApiKeyRow.__table__))).one_or_none()
         if made is None:
@@ -55,12 +83,15 @@ class ApiKeyRepository(Repository):
         return api_key(made)
 
     async def find_by_hash(self, key_hash: bytes) -> ApiKey | None:
-        """Return the key with this hash; None when unknown or revoked."""
-        query = select(ApiKeyRow.__table__).where(ApiKeyRow.hash == key_hash, ApiKeyRow.revoked_at.is_(None))
+        """Return the key with this hash, also if it has expired; None when unknown or revoked.
+
+        If the hash is that of a text that was replaced, the key expires when that text does.
+        """
+        query = select(ApiKeyRow.__table__).where(
+            or_(ApiKeyRow.hash == key_hash, ApiKeyRow.previous_hash == key_hash), ApiKeyRow.revoked_at.is_(None)
+        )
         row = (await self._conn.execute(query)).one_or_none()
-        if row is None or not hmac.compare_digest(row.hash, key_hash):
-            return None
-        return api_key(row)
+        return None if row is None else _by_hash(row).get(key_hash)
 
     async def list(self) -> builtins.list[ApiKey]:
         """Return all keys, oldest first, including revoked ones."""
@@ -68,9 +99,37 @@ class ApiKeyRepository(Repository):
         return [api_key(row) for row in await self._conn.execute(query)]
 
     async def valid(self) -> dict[bytes, ApiKey]:
-        """Return all unrevoked keys, by hash."""
-        query = select(ApiKeyRow.__table__).where(ApiKeyRow.revoked_at.is_(None))
-        return {row.hash: api_key(row) for row in await self._conn.execute(query)}
+        """Return all valid keys, by the hash of each of their valid texts."""
+        rows = await self._conn.execute(select(ApiKeyRow.__table__).where(is_valid()))
+        now = datetime.now(UTC)
+        return {key_hash: key for row in rows for key_hash, key in _by_hash(row).items() if not key.has_expired(now)}
+
+    async def rotate(
+        self, key_id: UUID, key_hash: bytes, *, overlap: timedelta, expires_at: datetime | None
+    ) -> ApiKey | None:
+        """Give a key another text, and accept the current one for `overlap` longer; an earlier one ends at once.
+
+        Returns None when the key is unknown or revoked.
+        """
+        rotated = (
+            update(ApiKeyRow)
+            .where(ApiKeyRow.id == key_id, ApiKeyRow.revoked_at.is_(None))
+            .values(
+                hash=key_hash,
+                previous_hash=ApiKeyRow.hash,
+                # An expired text stays expired.
+                previous_until=func.least(func.now() + overlap, ApiKeyRow.expires_at),
+                expires_at=expires_at,
+            )
+            .returning(ApiKeyRow.__table__)
+        )
+        row = (await self._conn.execute(rotated)).one_or_none()
+        return None if row is None else api_key(row)
+
+    async def record_uses(self, key_ids: Collection[UUID]) -> None:
+        """Record that these keys were used within the last minute."""
+        used = update(ApiKeyRow).where(ApiKeyRow.id.in_(key_ids)).values(used_at=func.now())
+        await self._conn.execute(used)
 
     async def revoke(self, key_id: UUID) -> ApiKey | None:
         """Revoke a key and return it; None when unknown. Idempotent."""
@@ -86,16 +145,36 @@ class ApiKeyRepository(Repository):
 
 def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
     """Return the key in a row of `api_keys`."""
-    scopes = frozenset(Scope(scope) for scope in row.scopes)
-    return ApiKey(row.id, row.name, scopes, row.created_at, row.revoked_at)
+    return ApiKey(
+        row.id,
+        row.name,
+        frozenset(map(Scope, row.scopes)),
+        row.created_at,
+        revoked_at=row.revoked_at,
+        expires_at=row.expires_at,
+        kinds=None if row.kinds is None else frozenset(map(RequestKind, row.kinds)),
+        previous_until=row.previous_until,
+        used_at=row.used_at,
+    )
+
+
+def _by_hash(row: Row[*tuple[Any, ...]]) -> dict[bytes, ApiKey]:
+    """Return the key once for each of its texts, with the time at which that text expires."""
+    key = api_key(row)
+    found = {row.hash: key}
+    if row.previous_hash is not None:
+        found[row.previous_hash] = replace(key, expires_at=row.previous_until)
+    return found
 
 
 _GENERATED_NAME = "admin"
 _CHOSEN_NAME = "admin (LETHE_ADMIN_KEY)"
 #: The name marks a short key for later checks that do not see the key itself: only this machine may use it.
 _SHORT_NAME = "admin (LETHE_ADMIN_KEY, short)"
+#: Names of keys whose text the operator chose.
+CHOSEN_NAMES = frozenset({_CHOSEN_NAME, _SHORT_NAME})
 #: Names reserved for first keys, because startup checks identify restricted keys by name alone.
-RESERVED_NAMES = frozenset({_GENERATED_NAME, _CHOSEN_NAME, _SHORT_NAME})
+RESERVED_NAMES = CHOSEN_NAMES | {_GENERATED_NAME}
 #: Minimum length of an operator's key if other machines can reach the service: 128 bits in hexadecimal.
 _LONG = 32
 _MAKE_ONE = "Set LETHE_ADMIN_KEY to one from `openssl rand -hex 32`."
@@ -115,7 +194,7 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
     chosen = settings.admin_key
     async with transaction(engine) as connection:
         keys = ApiKeyRepository(connection)
-        valid = [key for key in await keys.list() if key.revoked_at is None]
+        valid = [key for key in await keys.list() if key.revoked_at is None and not key.has_expired(datetime.now(UTC))]
         if not is_loopback(settings.host):
             _refuse_weak(settings, {key.name: key for key in valid})
         if chosen is None:
@@ -130,8 +209,10 @@ async def ensure_first_key(engine: Engine, keyring: Keyring, settings: Settings)
             return made.text
         chosen_hash = keyring.api_key_hash(chosen.get_secret_value())
         found = await keys.find_by_hash(chosen_hash)
+        if found is not None and found.has_expired(datetime.now(UTC)):
+            raise ConfigurationError("LETHE_ADMIN_KEY is an expired key.", _MAKE_ONE)
         for key in valid:
-            if key.name in (_CHOSEN_NAME, _SHORT_NAME) and (found is None or key.id != found.id):
+            if key.name in CHOSEN_NAMES and (found is None or key.id != found.id):
                 await keys.revoke(key.id)
         if found is not None:
             return None

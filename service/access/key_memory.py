@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
 
 from starlette.requests import Request
 
@@ -14,14 +16,17 @@ from service.access.keyring import Keyring
 from service.access.limits import GUESSES, RateLimits, network_of
 from service.db.engine import Engine
 from service.db.transactions import transaction
+from service.domain.kinds import RequestKind
 from service.domain.records import ApiKey
 from service.domain.scopes import Scope
-from service.errors import MissingScope, TooManyAttempts, Unauthenticated, Unavailable
+from service.errors import KindNotAllowed, MissingScope, TooManyAttempts, Unauthenticated, Unavailable
 
 #: Seconds between two reads of the key table, and so how long a revoked key may still be accepted.
 REFRESH_INTERVAL_S = 1.0
 #: Seconds for which a remembered key is accepted without confirmation from Postgres, as during an outage.
 TRUSTED_FOR_S = 3600.0
+#: Seconds between two records of which keys were used.
+_USES_EVERY_S = 60.0
 
 #: Longer texts are not looked up. (The operator chooses the first key, so keys have no fixed form.)
 _LONGEST_KEY = 256
@@ -33,8 +38,8 @@ READING = (Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     key: ApiKey
-    #: Monotonic time at which Postgres last confirmed the key.
-    verified_at: float
+    #: Monotonic time until which it is accepted without Postgres.
+    until: float
 
 
 class KeyMemory:
@@ -49,26 +54,37 @@ class KeyMemory:
         digest: Callable[[str], bytes],
         find: Callable[[bytes], Awaitable[ApiKey | None]],
         list_valid: Callable[[], Awaitable[Mapping[bytes, ApiKey]]],
+        record_uses: Callable[[Collection[UUID]], Awaitable[None]],
         *,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`digest` is the keyed hash by which `find` looks keys up; `list_valid` returns all valid keys by hash."""
+        """`digest` is the keyed hash by which `find` looks keys up; `list_valid` returns all valid keys by hash.
+
+        `record_uses` records that keys were used, once a minute.
+        """
         self._digest = digest
         self._find = find
         self._list_valid = list_valid
+        self._record_uses = record_uses
         self._clock = clock
+        self._now = now
         self._remembered: dict[bytes, _Remembered] = {}
         self._refreshing = asyncio.Lock()
         #: Monotonic time of the last refresh attempt.
         self._refreshed_at = -math.inf
+        #: Keys used since the last record of uses.
+        self._used: set[UUID] = set()
+        self._recorded_at = self._clock()
 
     def recall(self, presented: str) -> ApiKey | None:
-        """Return the key if Postgres confirmed it recently enough; never waits."""
+        """Return the key if Postgres confirmed it recently enough and it has not expired; never waits."""
         if len(presented) > _LONGEST_KEY:
             return None
         known = self._remembered.get(self._digest(presented))
-        if known is None or self._clock() - known.verified_at > TRUSTED_FOR_S:
+        if known is None or self._clock() > known.until:
             return None
+        self._used.add(known.key.id)
         return known.key
 
     async def recall_lately(self, presented: str) -> ApiKey | None:
@@ -85,7 +101,7 @@ class KeyMemory:
         """Return the valid key behind `presented`.
 
         Raises:
-            Unauthenticated: it is malformed, unknown or revoked.
+            Unauthenticated: it is malformed, unknown, revoked or expired.
             Unavailable: it is not in memory and Postgres does not answer.
         """
         known = self.recall(presented)
@@ -100,14 +116,35 @@ class KeyMemory:
                 f"Send a valid key as {_HEADER}; an operator creates one with `./lethe keys create`.",
                 presented=True,
             )
-        self._remembered[self._digest(presented)] = _Remembered(key, self._clock())
+        if key.has_expired(self._now()):
+            raise Unauthenticated(
+                f"The API key expired on {key.expires_at:%Y-%m-%d}.",
+                "An operator gives it another text with `./lethe keys rotate`.",
+                presented=True,
+            )
+        self._remembered[self._digest(presented)] = self._remember(key, self._clock())
+        self._used.add(key.id)
         return key
 
+    def _remember(self, key: ApiKey, seen_at: float) -> _Remembered:
+        """Return the memory of a key that Postgres confirmed at `seen_at` (monotonic)."""
+        lasts = TRUSTED_FOR_S
+        if key.expires_at is not None:
+            lasts = min(lasts, (key.expires_at - self._now()).total_seconds())
+        return _Remembered(key, seen_at + lasts)
+
     async def refresh(self) -> None:
-        """Read all valid keys and drop revoked ones. Raises Unavailable if Postgres does not answer."""
+        """Read all valid keys and drop the others; once a minute, record which were used.
+
+        Raises Unavailable if Postgres does not answer.
+        """
         seen_at = self._refreshed_at = self._clock()
         valid = await self._list_valid()
-        self._remembered = {digest: _Remembered(key, seen_at) for digest, key in valid.items()}
+        self._remembered = {digest: self._remember(key, seen_at) for digest, key in valid.items()}
+        if self._used and self._clock() - self._recorded_at >= _USES_EVERY_S:
+            used, self._used = self._used, set()
+            self._recorded_at = self._clock()
+            await self._record_uses(used)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Refresh every `REFRESH_INTERVAL_S` until `stop` is set. During an outage, remembered keys age."""
@@ -129,7 +166,11 @@ def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:
         async with transaction(engine) as connection:
             return await ApiKeyRepository(connection).valid()
 
-    return KeyMemory(keyring.api_key_hash, find, list_valid)
+    async def record_uses(key_ids: Collection[UUID]) -> None:
+        async with transaction(engine) as connection:
+            await ApiKeyRepository(connection).record_uses(key_ids)
+
+    return KeyMemory(keyring.api_key_hash, find, list_valid, record_uses)
 
 
 async def valid_key(presented: str, request: Request, keys: KeyMemory, limits: RateLimits) -> ApiKey:
@@ -165,6 +206,16 @@ async def presented_key(request: Request, keys: KeyMemory, limits: RateLimits) -
             f"Send {_HEADER}; an operator creates one with `./lethe keys create`.",
         )
     return await valid_key(presented, request, keys, limits)
+
+
+def require_kind(key: ApiKey, kind: RequestKind) -> None:
+    """Raise KindNotAllowed if the key may not make requests of this kind."""
+    if key.kinds is not None and kind not in key.kinds:
+        named = " or ".join(sorted(key.kinds))
+        raise KindNotAllowed(
+            f"This API key may not make requests of the kind {kind.value}, only {named}.",
+            f"Use a key that may; an operator creates one with `./lethe keys create --kind {kind.value}`.",
+        )
 
 
 def require(key: ApiKey, scopes: Sequence[Scope], enough: Callable[[Iterable[bool]], bool]) -> None:

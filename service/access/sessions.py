@@ -2,7 +2,7 @@
 
 Only an HMAC of a token is stored, under a key of the home: write access to the database is not enough to create a
 session. A token names its API key, so its row cannot be reassigned to another key. A session ends for good when its
-owner signs out or its key is revoked.
+owner signs out, or its key is revoked or expires.
 """
 
 import hmac
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import delete, func, insert, literal, or_, select, update
+from sqlalchemy import delete, func, insert, literal, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.access.api_keys import api_key
+from service.access.api_keys import api_key, is_valid
 from service.access.keyring import Keyring
 from service.db import locks
+from service.db.access_tables import ApiKeyRow, SessionRow
 from service.db.locks import Lock
-from service.db.tables import ApiKeyRow, SessionRow
 from service.db.transactions import Repository
 from service.domain.records import ApiKey
 
@@ -51,14 +51,14 @@ class SessionRepository(Repository):
     async def start(self, key_id: UUID) -> str:
         """Begin a session with a key; return its token: the key's id and 256 random bits."""
         await locks.take(self._conn, Lock.SESSIONS)
-        revoked = select(ApiKeyRow.id).where(ApiKeyRow.revoked_at.is_not(None))
+        invalid = select(ApiKeyRow.id).where(not_(is_valid()))
         too_many = select(SessionRow.token_hash).order_by(SessionRow.started_at.desc(), SessionRow.token_hash)
         await self._conn.execute(
             delete(SessionRow).where(
                 or_(
                     SessionRow.started_at <= func.now() - literal(LIFETIME),
                     SessionRow.seen_at <= func.now() - literal(IDLE),
-                    SessionRow.key_id.in_(revoked),
+                    SessionRow.key_id.in_(invalid),
                 )
             )
         )
@@ -70,12 +70,12 @@ class SessionRepository(Repository):
     async def find(self, token: str) -> Session | None:
         """Return the session behind a token and renew its idle time.
 
-        Returns None when it is unknown or has ended, or its key was revoked.
+        Returns None when it is unknown or has ended, or its key was revoked or has expired.
         """
         query = (
             select(ApiKeyRow.__table__, (SessionRow.seen_at <= func.now() - literal(_SEEN_EVERY)).label("long_ago"))
             .join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
-            .where(SessionRow.token_hash == self._hash(token), ApiKeyRow.revoked_at.is_(None))
+            .where(SessionRow.token_hash == self._hash(token), is_valid())
             .where(SessionRow.started_at > func.now() - literal(LIFETIME))
             .where(SessionRow.seen_at > func.now() - literal(IDLE))
         )

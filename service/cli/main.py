@@ -128,7 +128,11 @@ def build() -> typer.Typer:
     }
     lethe.add_typer(_group("Read and check the evidence.", evidence), name="audit")
     lethe.add_typer(
-        _group("Manage API keys.", {"create": keys.create, "list": keys.list_, "revoke": keys.revoke}), name="keys"
+        _group(
+            "Manage API keys.",
+            {"create": keys.create, "list": keys.list_, "rotate": keys.rotate, "revoke": keys.revoke},
+        ),
+        name="keys",
     )
     endpoints: dict[str, Callable[..., None]] = {
         "add": webhook_commands.add,

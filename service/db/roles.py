@@ -67,6 +67,8 @@ API: Mapping[str, Rights] = {
     **dict.fromkeys(_GROWING, _READ),
     **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "tombstones", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
+    # A trigger sets the time.
+    "api_keys": Rights(change="used_at"),
     "drills": Rights(add="request_id model cohort"),
     "lock_drills": _TAKES,
     "lock_intake": _SHARES,

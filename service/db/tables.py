@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
     true,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
@@ -53,31 +53,6 @@ def holds(*records: type[Any]) -> Callable[[_Table], _Table]:
         return table
 
     return add
-
-
-class ApiKeyRow(Base):
-    """An API key, identified by the hash of its text."""
-
-    __tablename__ = "api_keys"
-
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text()))
-    hash: Mapped[bytes] = mapped_column(unique=True)
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    revoked_at: Mapped[datetime | None]
-
-
-class SessionRow(Base):
-    """A sign-in to the dashboard, identified by the keyed hash of its token."""
-
-    __tablename__ = "sessions"
-
-    token_hash: Mapped[bytes] = mapped_column(primary_key=True)
-    key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
-    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    #: Time of last use, to a minute.
-    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class LogCheckRow(Base):

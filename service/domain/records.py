@@ -242,3 +242,15 @@ class ApiKey:
     scopes: frozenset[Scope]
     created_at: datetime
     revoked_at: datetime | None = None
+    #: None if it does not expire.
+    expires_at: datetime | None = None
+    #: The kinds of request that it may make; None for all.
+    kinds: frozenset[RequestKind] | None = None
+    #: Until when the text that the last rotation replaced is valid too.
+    previous_until: datetime | None = None
+    #: Last use, to a minute.
+    used_at: datetime | None = None
+
+    def has_expired(self, now: datetime) -> bool:
+        """Return whether it has expired at `now`."""
+        return self.expires_at is not None and self.expires_at <= now

@@ -10,9 +10,10 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
+from service.db.access_tables import ApiKeyRow
 from service.db.engine import Engine
 from service.db.notifications import listen
-from service.db.tables import ApiKeyRow, CheckpointRow, LogCheckRow, LogKeyRow
+from service.db.tables import CheckpointRow, LogCheckRow, LogKeyRow
 from service.db.transactions import Repository, transaction
 from service.domain.states import EventType
 from service.errors import Conflict, InvalidRequest, LetheError, Unavailable

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from projector.forgetting.canaries import Canaries
+from service.access.key_memory import require_kind
 from service.access.keyring import Keyring
 from service.db.engine import Engine
 from service.db.transactions import transaction
@@ -143,11 +144,13 @@ class Drills:
         If the idempotency key has started a drill before, that drill is returned.
 
         Raises:
+            KindNotAllowed: the key may not request deletions of nodes.
             NoCanaries, CohortsUsedUp: there is nothing to delete.
             DrillOpen: a drill is running.
             Conflict: the idempotency key was used for something else.
             QueueFull, Unavailable: it cannot be accepted now; nothing is started.
         """
+        require_kind(caller, RequestKind.NODE)
         if idempotency_key is not None:
             digest = self._keyring.body_digest(_BODY)
             earlier = await self._intake.find(caller.id, idempotency_key, digest)

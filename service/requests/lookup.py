@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import exists, func, literal, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from service.db.access_tables import ApiKeyRow
 from service.db.rows import (
     NORM_COLUMNS,
     QUEUED_COLUMNS,
@@ -16,7 +17,7 @@ from service.db.rows import (
     queued_request,
     request_norms,
 )
-from service.db.tables import ApiKeyRow, OutboxRow, RequestAuditRow, RequestRow
+from service.db.tables import OutboxRow, RequestAuditRow, RequestRow
 from service.domain.kinds import RequestKind
 from service.domain.records import DeletionRequest, OldestRequest, QueuedRequest, RequestAudit
 from service.domain.scopes import Scope

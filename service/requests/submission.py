@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, ForeignKey, Identity, func, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
+from service.access.key_memory import require_kind
 from service.access.keyring import Keyring
 from service.access.limits import PROBES
 from service.db.tables import Base
@@ -133,6 +134,7 @@ async def submit(
     the graph: the unlearner finds out.
 
     Raises:
+        KindNotAllowed: the key may not make requests of this kind.
         BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts, UnfitFeatures, UnfitLabels: the body is invalid.
         SaltUsed: a salt was used before; nothing is accepted.
         UnknownNodes, UnknownEdges: a target is not in the model; nothing is accepted.
@@ -145,6 +147,7 @@ async def submit(
         QueueFull, Unavailable: it cannot be accepted now; nothing is accepted.
     """
     kind = body.asked
+    require_kind(caller, kind)
     subjects = body.named
     content = body.content
     _check(deletions, subjects)

@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.access.request_keys import decrypt
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
@@ -229,6 +230,24 @@ async def test_salts_may_be_given(api: Api, writer: httpx2.AsyncClient) -> None:
     assert (await writer.post("/additions", json=body)).json()["salts"]["nodes"] == salts
     short = {"nodes": [new_node("bert")], "edges": [["bert", "1"]], "salts": {"nodes": {"bert": f"{9:048x}"}}}
     assert refused(await writer.post("/additions", json=short), 422, "unfit-salts")["without_salt"] == ["1"]
+
+
+async def test_a_key_for_some_kinds_makes_no_requests_of_others(api: Api) -> None:
+    made = new_api_key()
+    async with transaction(api.engine) as connection:
+        await ApiKeyRepository(connection).create(
+            made.id,
+            "edges and additions",
+            [Scope.DELETIONS_WRITE, Scope.GRAPH_WRITE],
+            api.services.keyring.api_key_hash(made.text),
+            kinds=[RequestKind.EDGE, RequestKind.ADDITION],
+        )
+    client = await api.client_with(made.text)
+    assert (await client.post("/additions", json={"nodes": [new_node("anna")]})).status_code == 202
+    document = refused(await client.post("/deletions", json=node_body("1")), 403, "kind-not-allowed")
+    assert document["detail"] == "This API key may not make requests of the kind node, only addition or edge."
+    refused(await client.post("/corrections", json={"nodes": [{"id": "1", "label": "0"}]}), 403, "kind-not-allowed")
+    refused(await client.post("/drills"), 403, "kind-not-allowed")
 
 
 async def test_requests_need_a_scope_of_their_own_and_so_does_cancelling(api: Api) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,3 +211,27 @@ async def test_an_api_key_is_found_by_its_hash_until_it_is_revoked(db: Database,
         assert await keys.revoke(uuid4()) is None
         assert await keys.find_by_hash(digest) is None
         assert [key.name for key in await keys.list()] == ["tests", "auditor"]
+
+
+async def test_a_rotated_key_has_two_texts_until_the_overlap_ends(db: Database) -> None:
+    first, second, third = (bytes([n]) * 32 for n in (1, 2, 3))
+    a_year, a_week = datetime.now(UTC) + timedelta(days=365), timedelta(days=7)
+    async with transaction(db.engine) as conn:
+        keys = ApiKeyRepository(conn)
+        made = await keys.create(uuid4(), "shop", {Scope.DELETIONS_WRITE}, first, kinds={RequestKind.NODE})
+        assert (made.kinds, made.expires_at) == ({RequestKind.NODE}, None)
+        rotated = await keys.rotate(made.id, second, overlap=a_week, expires_at=a_year)
+        assert rotated is not None
+        assert (rotated.id, rotated.name, rotated.kinds) == (made.id, "shop", {RequestKind.NODE})
+        valid = await keys.valid()
+        assert {first, second} < set(valid)
+        assert (valid[second].expires_at, valid[first].expires_at) == (a_year, rotated.previous_until)
+        # Rotated again, the first text ends at once; without overlap, so does the second.
+        await keys.rotate(made.id, third, overlap=timedelta(0), expires_at=None)
+        assert {first, second, third} & set(await keys.valid()) == {third}
+        replaced = await keys.find_by_hash(second)
+        assert replaced is not None
+        assert replaced.has_expired(datetime.now(UTC))
+        await keys.revoke(made.id)
+        assert await keys.find_by_hash(third) is None
+        assert await keys.rotate(made.id, first, overlap=a_week, expires_at=None) is None

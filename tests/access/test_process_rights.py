@@ -34,7 +34,7 @@ _READ, _ADD = "read", "read, add *"
 #: Table -> the rights of an api process and of the unlearner, with the columns inserted or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
     "alembic_version": (_READ, _READ),
-    "api_keys": (_READ, _READ),
+    "api_keys": ("read, change used_at", _READ),
     "audit_counts": (_READ, _READ),
     "audit_times": (_READ, _READ),
     "batches": (_READ, _ADD),
@@ -224,6 +224,22 @@ async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
         with pytest.raises(DBAPIError, match="a revoked key stays revoked"):
             await db.rows(f"UPDATE api_keys SET revoked_at = {changed} WHERE name = 'shop'")
     assert await db.value("SELECT scopes FROM api_keys WHERE name = 'shop'") == ["predictions:read"]
+
+
+async def test_a_process_of_the_api_records_uses_of_keys_but_not_when(db: Database) -> None:
+    async with logged_in(db, API_ROLE) as engine, transaction(engine) as conn:
+        await ApiKeyRepository(conn).record_uses([db.api_key_id])
+        await conn.execute(text("UPDATE api_keys SET used_at = '2999-01-01'"))
+    assert await db.value("SELECT used_at <= now() FROM api_keys")
+
+
+async def test_an_expired_key_changes_no_request(db: Database) -> None:
+    request = await db.accept("1")
+    await db.rows("UPDATE api_keys SET created_at = now() - interval '2 days', expires_at = now() - interval '1 day'")
+    async with logged_in(db, API_ROLE) as asking:
+        db.intake._engine = asking
+        with pytest.raises(Unauthenticated):
+            await db.intake.cancel(request, db.api_key_id)
 
 
 async def test_a_lost_pepper_is_replaced_by_the_owner_and_leaves_no_key_valid(db: Database, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The promises of the cache of API keys, with and without Postgres."""
 
 import asyncio
-from datetime import UTC, datetime
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -23,10 +24,18 @@ class Table:
         self.asked = 0
         self.down = False
         self.now = 0.0
-        self.memory = KeyMemory(digest, self.find, self.valid, clock=lambda: self.now)
+        self.used: list[UUID] = []
+        self.memory = KeyMemory(
+            digest,
+            self.find,
+            self.valid,
+            self.record,
+            clock=lambda: self.now,
+            now=lambda: NOW + timedelta(seconds=self.now),
+        )
 
-    def add(self, text: str, *scopes: Scope) -> ApiKey:
-        key = ApiKey(uuid4(), text, frozenset(scopes), NOW)
+    def add(self, text: str, *scopes: Scope, expires_at: datetime | None = None) -> ApiKey:
+        key = ApiKey(uuid4(), text, frozenset(scopes), NOW, expires_at=expires_at)
         self.keys[digest(text)] = key
         return key
 
@@ -42,6 +51,10 @@ class Table:
     def revoke(self, text: str) -> None:
         old = self.keys[digest(text)]
         self.keys[digest(text)] = ApiKey(old.id, old.name, old.scopes, old.created_at, revoked_at=NOW)
+
+    async def record(self, key_ids: Collection[UUID]) -> None:
+        self._ask()
+        self.used += key_ids
 
     def _ask(self) -> None:
         self.asked += 1
@@ -81,6 +94,35 @@ async def test_a_revoked_key_is_forgotten_by_the_next_refresh(table: Table) -> N
     with pytest.raises(Unauthenticated):
         await table.memory.authenticate("one")
     assert table.memory.recall("two") == two
+
+
+async def test_a_key_expires_by_itself_also_while_postgres_is_away(table: Table) -> None:
+    table.add("one", expires_at=NOW + timedelta(seconds=60))
+    await table.memory.authenticate("one")
+    table.down = True
+    table.now = 60
+    assert table.memory.recall("one") is not None
+    table.now = 61
+    assert table.memory.recall("one") is None
+    table.down = False
+    with pytest.raises(Unauthenticated, match="expired on 2026-01-01"):
+        await table.memory.authenticate("one")
+
+
+async def test_keys_that_were_used_are_recorded_once_a_minute(table: Table) -> None:
+    key = table.add("one")
+    table.add("other")
+    await table.memory.authenticate("one")
+    await table.memory.refresh()
+    assert table.used == []
+    table.now = 60
+    await table.memory.refresh()
+    await table.memory.refresh()
+    assert table.used == [key.id]
+    await table.memory.authenticate("one")
+    table.now = 120
+    await table.memory.refresh()
+    assert table.used == [key.id, key.id]
 
 
 async def test_changed_scopes_are_taken_over_by_the_next_refresh(table: Table) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import importlib
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -85,6 +87,29 @@ def test_a_created_key_opens_what_it_was_made_for_until_it_is_revoked(
     assert lethe("keys", "revoke", key.id).status == 0
     assert key_of(empty_database_url, home, text) is None
     assert str(key.id) in lethe("keys", "list").stdout
+
+
+def test_a_key_expires_in_a_year_unless_told_otherwise_and_is_rotated_under_its_name(
+    lethe: CommandLine, home: Path, empty_database_url: str
+) -> None:
+    def listed() -> dict[str, dict[str, Any]]:
+        return {key["name"]: key for key in json.loads(lethe("keys", "list", "--json").stdout)["keys"]}
+
+    first = lethe("keys", "create", "shop", *READS, "--kind", "node").stdout.strip()
+    assert lethe("keys", "create", "watcher", *READS, "--never").status == 0
+    assert lethe("keys", "create", "x", *READS, "--never", "--expires-after", 3).status == 2
+    keys = listed()
+    days = (datetime.fromisoformat(keys["shop"]["expires_at"]) - datetime.now(UTC)).days
+    assert (days, keys["watcher"]["expires_at"], keys["shop"]["state"]) == (364, None, "valid")
+    assert keys["shop"]["kinds"] == ["node"]
+    assert first.startswith(keys["shop"]["prefix"])
+    rotated = lethe("keys", "rotate", keys["shop"]["id"], "--expires-after", 3)
+    assert "previous text is accepted until" in rotated.stderr
+    for shown in (first, rotated.stdout.strip()):
+        key = key_of(empty_database_url, home, shown)
+        assert key is not None
+        assert str(key.id) == keys["shop"]["id"]
+    assert listed()["shop"]["state"] == "expires soon"
 
 
 def test_a_name_in_use_and_an_unknown_key_are_failures(lethe: CommandLine) -> None:

@@ -119,6 +119,7 @@ def test_what_does_not_exist_is_told_from_what_is_refused(
 ASKING = [
     "keys create x --scope audit:read",
     "keys list",
+    "keys rotate 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
     "keys revoke 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
     "audit export",
     "audit recheck",
