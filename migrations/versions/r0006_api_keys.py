@@ -5,7 +5,7 @@ from pathlib import Path
 from service.db.migrate import execute_files
 
 revision = "r0006"
-down_revision = "r0002"
+down_revision = "r0005"
 branch_labels = None
 depends_on = None
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.access.keyring import Keyring
-from service.db.access_tables import ApiKeyRow
+from service.db.access_tables import ApiKeyRow, ApiKeyUseRow
 from service.db.engine import Engine
 from service.db.transactions import Repository, transaction
 from service.domain.addresses import is_loopback
@@ -94,9 +94,13 @@ class ApiKeyRepository(Repository):
         return None if row is None else _by_hash(row).get(key_hash)
 
     async def list(self) -> builtins.list[ApiKey]:
-        """Return all keys, oldest first, including revoked ones."""
-        query = select(ApiKeyRow.__table__).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
-        return [api_key(row) for row in await self._conn.execute(query)]
+        """Return all keys with their last use, oldest first, including revoked ones."""
+        query = (
+            select(ApiKeyRow.__table__, ApiKeyUseRow.used_at)
+            .outerjoin(ApiKeyUseRow, ApiKeyUseRow.api_key_id == ApiKeyRow.id)
+            .order_by(ApiKeyRow.created_at, ApiKeyRow.id)
+        )
+        return [replace(api_key(row), used_at=row.used_at) for row in await self._conn.execute(query)]
 
     async def valid(self) -> dict[bytes, ApiKey]:
         """Return all valid keys, by the hash of each of their valid texts."""
@@ -128,7 +132,8 @@ class ApiKeyRepository(Repository):
 
     async def record_uses(self, key_ids: Collection[UUID]) -> None:
         """Record that these keys were used within the last minute."""
-        used = update(ApiKeyRow).where(ApiKeyRow.id.in_(key_ids)).values(used_at=func.now())
+        used = insert(ApiKeyUseRow).values([{"api_key_id": key_id} for key_id in sorted(key_ids)])
+        used = used.on_conflict_do_update(index_elements=["api_key_id"], set_={"used_at": func.now()})
         await self._conn.execute(used)
 
     async def revoke(self, key_id: UUID) -> ApiKey | None:
@@ -154,7 +159,6 @@ def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
         expires_at=row.expires_at,
         kinds=None if row.kinds is None else frozenset(map(RequestKind, row.kinds)),
         previous_until=row.previous_until,
-        used_at=row.used_at,
     )
 
 

@@ -61,7 +61,7 @@ class KeyMemory:
     ) -> None:
         """`digest` is the keyed hash by which `find` looks keys up; `list_valid` returns all valid keys by hash.
 
-        `record_uses` records that keys were used, once a minute.
+        `record_uses` records that keys were used.
         """
         self._digest = digest
         self._find = find
@@ -75,7 +75,6 @@ class KeyMemory:
         self._refreshed_at = -math.inf
         #: Keys used since the last record of uses.
         self._used: set[UUID] = set()
-        self._recorded_at = self._clock()
 
     def recall(self, presented: str) -> ApiKey | None:
         """Return the key if Postgres confirmed it recently enough and it has not expired; never waits."""
@@ -134,25 +133,35 @@ class KeyMemory:
         return _Remembered(key, seen_at + lasts)
 
     async def refresh(self) -> None:
-        """Read all valid keys and drop the others; once a minute, record which were used.
-
-        Raises Unavailable if Postgres does not answer.
-        """
+        """Read all valid keys and drop the others. Raises Unavailable if Postgres does not answer."""
         seen_at = self._refreshed_at = self._clock()
         valid = await self._list_valid()
         self._remembered = {digest: self._remember(key, seen_at) for digest, key in valid.items()}
-        if self._used and self._clock() - self._recorded_at >= _USES_EVERY_S:
-            used, self._used = self._used, set()
-            self._recorded_at = self._clock()
-            await self._record_uses(used)
+
+    async def record_uses(self) -> None:
+        """Record which keys were used since the last call. Raises Unavailable, and keeps them for the next call."""
+        used, self._used = self._used, set()
+        try:
+            if used:
+                await self._record_uses(used)
+        except Unavailable:
+            self._used |= used
+            raise
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Refresh every `REFRESH_INTERVAL_S` until `stop` is set. During an outage, remembered keys age."""
-        while not stop.is_set():
-            with contextlib.suppress(Unavailable):
-                await self.refresh()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), REFRESH_INTERVAL_S)
+        """Refresh every `REFRESH_INTERVAL_S` until `stop` is set. During an outage, remembered keys age.
+
+        Uses are recorded beside it, so that nothing that delays them delays a revocation.
+        """
+
+        async def repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+            while not stop.is_set():
+                with contextlib.suppress(Unavailable):
+                    await work()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), every_s)
+
+        await asyncio.gather(repeat(self.refresh, REFRESH_INTERVAL_S), repeat(self.record_uses, _USES_EVERY_S))
 
 
 def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:

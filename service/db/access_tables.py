@@ -27,8 +27,16 @@ class ApiKeyRow(Base):
     #: The text that the last rotation replaced, and until when it is still valid.
     previous_hash: Mapped[bytes | None] = mapped_column(unique=True)
     previous_until: Mapped[datetime | None]
-    #: Time of last use, to a minute. Set by a trigger.
-    used_at: Mapped[datetime | None]
+
+
+class ApiKeyUseRow(Base):
+    """The last use of an API key."""
+
+    __tablename__ = "api_key_uses"
+
+    api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"), primary_key=True)
+    #: To a minute. Set by a trigger.
+    used_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class SessionRow(Base):

@@ -68,7 +68,7 @@ API: Mapping[str, Rights] = {
     **dict.fromkeys(("decisions", "imports", "leases", "pointers", "recoveries", "tombstones", "versions"), _READ),
     **dict.fromkeys(("feed", "webhook_deliveries", "webhook_endpoints"), _READ),
     # A trigger sets the time.
-    "api_keys": Rights(change="used_at"),
+    "api_key_uses": Rights(add="api_key_id", change="used_at"),
     "drills": Rights(add="request_id model cohort"),
     "lock_drills": _TAKES,
     "lock_intake": _SHARES,

@@ -248,7 +248,7 @@ class ApiKey:
     kinds: frozenset[RequestKind] | None = None
     #: Until when the text that the last rotation replaced is valid too.
     previous_until: datetime | None = None
-    #: Last use, to a minute.
+    #: Last use, to a minute. Only lists of keys have it.
     used_at: datetime | None = None
 
     def has_expired(self, now: datetime) -> bool:

@@ -69,7 +69,7 @@ async def test_every_function_looks_names_up_where_the_tables_are(db: Database) 
         "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
         " AND prosqlbody IS NULL AND NOT coalesce('search_path=public, pg_temp' = ANY(proconfig), false)"
     )
-    assert loose == [], "pin it: ALTER FUNCTION … SET search_path = <schema>, pg_temp, as in 0013/functions.sql"
+    assert loose == [], "pin it: ALTER FUNCTION … SET search_path = <schema>, pg_temp, as in r0001/functions.sql"
 
 
 async def test_no_event_is_committed_without_a_leaf_whatever_its_writer_looks_names_up_in(db: Database) -> None:
@@ -125,7 +125,7 @@ async def test_every_column_that_a_login_may_write_is_bounded(db: Database) -> N
         roles=list(ROLES),
         types=list(UNBOUNDED),
     )
-    assert unbounded == [], "give it a CHECK, or, as a time, one between 1970 and 9000, as in 0013/bounds.sql"
+    assert unbounded == [], "give it a CHECK, or, as a time, one between 1970 and 9000, as in r0001/bounds.sql"
 
 
 async def test_every_time_is_one_that_a_driver_can_decode(db: Database) -> None:
@@ -269,7 +269,7 @@ HELD = {
 }
 #: Tables whose rows it can lock, because it changes them.
 ROWS_HELD = {
-    API_ROLE: ["log_checks", "sessions"],
+    API_ROLE: ["api_key_uses", "log_checks", "sessions"],
     UNLEARNER_ROLE: [
         *("decisions", "feed", "imports", "leases", "outbox", "pointers", "recoveries", "requests"),
         *("tombstones", "versions", "webhook_deliveries", "webhook_endpoints"),

@@ -34,7 +34,8 @@ _READ, _ADD = "read", "read, add *"
 #: Table -> the rights of an api process and of the unlearner, with the columns inserted or changed.
 ALLOWED: dict[str, tuple[str, str]] = {
     "alembic_version": (_READ, _READ),
-    "api_keys": ("read, change used_at", _READ),
+    "api_key_uses": ("read, add api_key_id, change used_at", ""),
+    "api_keys": (_READ, _READ),
     "audit_counts": (_READ, _READ),
     "audit_times": (_READ, _READ),
     "batches": (_READ, _ADD),
@@ -229,8 +230,9 @@ async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
 async def test_a_process_of_the_api_records_uses_of_keys_but_not_when(db: Database) -> None:
     async with logged_in(db, API_ROLE) as engine, transaction(engine) as conn:
         await ApiKeyRepository(conn).record_uses([db.api_key_id])
-        await conn.execute(text("UPDATE api_keys SET used_at = '2999-01-01'"))
-    assert await db.value("SELECT used_at <= now() FROM api_keys")
+        await ApiKeyRepository(conn).record_uses([db.api_key_id])
+        await conn.execute(text("UPDATE api_key_uses SET used_at = '2999-01-01'"))
+    assert await db.value("SELECT used_at <= now() FROM api_key_uses")
 
 
 async def test_an_expired_key_changes_no_request(db: Database) -> None:

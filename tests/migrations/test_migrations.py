@@ -243,7 +243,7 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
         ("requests_feed_moved", "requests"),
         ("feed_told", "feed"),
         ("log_checks_dated", "log_checks"),
-        ("api_keys_used", "api_keys"),
+        ("api_key_uses_dated", "api_key_uses"),
         ("feed_append_only", "feed"),
     }
 

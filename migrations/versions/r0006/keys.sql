@@ -7,15 +7,23 @@ ALTER TABLE api_keys
     -- The text that the last rotation replaced, and until when it is valid beside the new one.
     ADD COLUMN previous_hash bytea UNIQUE CHECK (octet_length(previous_hash) = 32),
     ADD COLUMN previous_until timestamptz,
-    -- To the minute.
-    ADD COLUMN used_at timestamptz,
     ADD CONSTRAINT api_keys_previous_check CHECK ((previous_hash IS NULL) = (previous_until IS NULL)),
-    ADD CONSTRAINT api_keys_expires_check CHECK (expires_at > created_at AND expires_at < '9000-01-01'),
-    ADD CONSTRAINT api_keys_until_check CHECK (previous_until < '9000-01-01');
+    ADD CONSTRAINT api_keys_expires_at_bounded
+        CHECK (expires_at >= '1970-01-01 00:00:00+00' AND expires_at < '9000-01-01 00:00:00+00'),
+    ADD CONSTRAINT api_keys_previous_until_bounded
+        CHECK (previous_until >= '1970-01-01 00:00:00+00' AND previous_until < '9000-01-01 00:00:00+00');
 
 CREATE OR REPLACE FUNCTION api_key_may(asking uuid, needed text[]) RETURNS boolean LANGUAGE sql STABLE
     RETURN EXISTS (SELECT FROM api_keys WHERE id = asking AND revoked_at IS NULL AND scopes @> needed
         AND (expires_at IS NULL OR expires_at > now()));
+
+-- The last use of each key, to a minute. A table of its own: a login that may change a row can also lock it, and every
+-- request locks the row of its key.
+CREATE TABLE api_key_uses (
+    api_key_id uuid PRIMARY KEY REFERENCES api_keys (id),
+    used_at timestamptz DEFAULT now() NOT NULL CONSTRAINT api_key_uses_used_at_bounded
+        CHECK (used_at >= '1970-01-01 00:00:00+00' AND used_at < '9000-01-01 00:00:00+00')
+);
 
 CREATE FUNCTION api_key_used() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,5 +32,5 @@ BEGIN
 END
 $$;
 
--- Processes of the api may set this column, but not to a time of their choice.
-CREATE TRIGGER api_keys_used BEFORE UPDATE OF used_at ON api_keys FOR EACH ROW EXECUTE FUNCTION api_key_used();
+CREATE TRIGGER api_key_uses_dated BEFORE INSERT OR UPDATE ON api_key_uses
+    FOR EACH ROW EXECUTE FUNCTION api_key_used();
