@@ -404,6 +404,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     #: At import: shares predicted correctly by `train`, `val` and `test`; for a regression, R^2 and mean squared error.
     accuracy: dict[str, float | None] | None = None
     regression: dict[str, float | None] | None = None
+    #: What deletions do not change, and `retrained` depends on.
+    frozen_parts: list[str] = msgspec.field(default_factory=list)
     span_residual: float | None = None
     #: Upper bound on the distance to the weights of retraining on the remaining graph; also as a share of them.
     distance_bound: float | None = None

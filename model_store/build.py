@@ -14,6 +14,7 @@ from torch import Tensor
 from model_store.datasets.load import is_own
 from model_store.manifest import (
     Accuracy,
+    Encoder,
     FeatureDtype,
     FeatureLayout,
     Fit,
@@ -87,6 +88,7 @@ def build_model(
     injected_channels: Sequence[InjectedChannel] = (),
     canaries: Canaries | None = None,
     public: Collection[str] = (),
+    encoder: Encoder | None = None,
     device: str = "cpu",
     progress: Callable[[BuildProgress], None] | None = None,
     pretrained: PretrainedWeights | None = None,
@@ -95,10 +97,10 @@ def build_model(
 
     An MLP is trained first, on the CPU, on the nodes with ids in `public`. Everything else uses its outputs.
 
-    The manifest records `dataset`, `split`, `injected_channels` and `canaries`; `inject_channel` and `add_canaries`
-    have added the latter two to `graph`. Injected channels are never rescaled, so that a row of W can be compared with
-    the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training starts there and goes
-    to the optimum, regardless of the named solver. They cannot be combined with an MLP trained here.
+    The manifest records `dataset`, `split`, `encoder`, `injected_channels` and `canaries`; `inject_channel` and
+    `add_canaries` have added the latter two to `graph`. Injected channels are never rescaled, so that a row of W can be
+    compared with the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training starts
+    there and goes to the optimum, regardless of the named solver. They cannot be combined with an MLP trained here.
 
     Raises GraphError, TrainingError, DeviceError as `train` does, and DeviceError before any work if memory is too
     small. Raises RankError if the Gram matrix cannot determine the rank of the features, and WeightsError if
@@ -163,6 +165,7 @@ def build_model(
         injected_channels=tuple(injected_channels),
         canaries=canaries,
         mlp=mlp,
+        encoder=encoder,
         warnings=(*warnings, *_warnings(dataset, fitted)),
     )
     return BuiltModel(

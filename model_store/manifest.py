@@ -1,6 +1,7 @@
 """The manifest of a model: its definition, training data and quality; fixed at creation."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ from projector.network.diffusion import Diffusion
 from projector.network.spec import LossKind, ModelSpec, check_spec
 from projector.training.mlp import MlpRecord
 
+#: A SHA-256 in hex.
+SHA256 = re.compile("[0-9a-f]{64}")
 #: Largest exponent of two in double precision, in either direction.
 _MOST_SCALE = 1022
 
@@ -41,6 +44,19 @@ class InjectedChannel:
     column: int
     #: Number of nodes that had it at training.
     nodes: int
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model that computed the features. It is not part of this one, and deletions do not change it."""
+
+    #: As the operator named it.
+    name: str
+    #: SHA-256 of its file, in hex; None if not given.
+    sha256: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.sha256 is None else f"{self.name} (SHA-256 {self.sha256})"
 
 
 @dataclass(frozen=True)
@@ -121,6 +137,8 @@ class Manifest:
     canaries: Canaries | None = None
     #: None if the features are the dataset's own.
     mlp: MlpRecord | None = None
+    #: The model that computed the dataset's features; None if the operator named none.
+    encoder: Encoder | None = None
     #: Messages for the operator.
     warnings: tuple[str, ...] = ()
 
@@ -128,6 +146,26 @@ class Manifest:
     def injected_columns(self) -> tuple[int, ...]:
         """Feature columns added to the dataset's: injected channels, then canaries."""
         return injected_columns(self.injected_channels, self.canaries)
+
+    @property
+    def frozen_parts(self) -> tuple[str, ...]:
+        """What stays as it was at training. Retraining means training that fixes these parts in the same way again."""
+        parts = []
+        if self.encoder is not None:
+            parts.append(f"the encoder {self.encoder}, which computed the features")
+        if self.diffusion is not None:
+            parts.append("the sigmas of the diffusion, learned while the deleted data was still in the graph")
+        if self.temperature is not None:
+            parts.append(
+                "the temperature of the probabilities, fitted on validation nodes, including those deleted since"
+            )
+        if self.mlp is not None:
+            parts.append("the MLP that computes the features, trained only on public nodes")
+        if self.column_scale is not None:
+            parts.append(
+                "the scales of the feature columns, fixed at the import, when the deleted data was still included"
+            )
+        return tuple(parts)
 
     def check(self, source: Path) -> None:
         """Raise NotAStore, naming the file `source` and the field, for inconsistent values."""
@@ -162,6 +200,15 @@ class Manifest:
                 self.regression,
             ),
             "mlp": ((self.mlp is not None) == (self.spec.mlp_width > 0), "as `spec` has it", self.mlp),
+            "encoder": (
+                self.encoder is None
+                or (
+                    is_allowed(self.encoder.name)
+                    and (self.encoder.sha256 is None or SHA256.fullmatch(self.encoder.sha256) is not None)
+                ),
+                "a name, and 64 hexadecimal digits",
+                self.encoder,
+            ),
             "column_scale": (
                 self.column_scale is None
                 or (len(self.column_scale) == self.features and all(abs(e) <= _MOST_SCALE for e in self.column_scale)),

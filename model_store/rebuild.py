@@ -33,6 +33,7 @@ def with_weights(source: Path, pretrained: PretrainedWeights, target: Path) -> S
         split=manifest.split,
         injected_channels=manifest.injected_channels,
         canaries=manifest.canaries,
+        encoder=manifest.encoder,
         pretrained=pretrained,
     )
     return built.write(target)

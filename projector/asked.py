@@ -80,6 +80,8 @@ def newcomers(
             f"{len(neighbours)} lists of neighbours are given for {rows.shape[0]} rows of features.", "Give one a row."
         )
     ends = [live_rows(model, each) for each in neighbours]
+    if any(each.size for each in ends) and not model.live_graph.uses_edges:
+        raise GraphError("The model has no edges: it was fitted with 0 hops.", "Give no neighbours.")
     edges = [np.column_stack([each, np.full(each.size, before)]) for each in ends]
     node = np.array([before])
     return [Joining(1, node, rows[[row]], nothing, nothing, edges[row]) for row in range(len(ends))]
@@ -123,9 +125,11 @@ def _check_named_once(
         )
 
 
-def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
+def _pairs(model: HeldModel, edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
     """Return `edges` as distinct (k, 2) pairs of rows below `nodes`."""
     pairs = _read("edges", edges)
+    if pairs.size and not model.live_graph.uses_edges:
+        raise GraphError("The model has no edges: it was fitted with 0 hops.", "Leave the edges out.")
     if pairs.size and (pairs.dtype.kind not in "iu" or pairs.ndim != 2 or pairs.shape[1] != 2):
         raise GraphError(
             f"Edges are {pairs.dtype} of shape {pairs.shape}.", "Give pairs of row numbers, (k, 2): one edge per row."
@@ -140,7 +144,7 @@ def _pairs(edges: ArrayLike, nodes: int) -> NDArray[np.int64]:
 
 def _leaving_edges(model: HeldModel, edges: ArrayLike, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
     propagator = model.live_graph.propagator
-    pairs = _pairs(edges, propagator.nodes)
+    pairs = _pairs(model, edges, propagator.nodes)
     unknown = ~propagator.edges.contain(pairs)
     if unknown.any():
         raise GraphError(f"There is no edge {some(map(tuple, pairs[unknown].tolist()))}.", "Leave it out.")
@@ -266,7 +270,7 @@ def _lengths(features: Features) -> NDArray[np.float64]:
 def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: int) -> NDArray[np.int64]:
     propagator = model.live_graph.propagator
     before = propagator.nodes
-    pairs = _pairs(edges, before + new)
+    pairs = _pairs(model, edges, before + new)
     live = np.concatenate([propagator.live, np.ones(new, dtype=np.bool_)])
     live[removal.nodes] = False
     if not live[pairs].all():

@@ -13,7 +13,7 @@ from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
-from projector.graph.raw_graph import RawGraph
+from projector.graph.raw_graph import NO_EDGES, RawGraph
 from projector.graph.sparse_parts import from_compressed
 from projector.graph.tensors import ATTRIBUTES, MASKS, from_torch_geometric, looks_meant, refuse_unread
 
@@ -30,18 +30,17 @@ _DATA = "torch_geometric.data.data.Data"
 def read_npz(path: Path) -> RawGraph:
     """Return the dataset in an `.npz`. Pickled objects are refused.
 
-    The file has `edge_index`, `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`, and optionally
-    `edge_weight`, `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if the file does not exist,
-    GraphError if it is not such a dataset.
+    The file has `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`, and optionally `edge_index` (without
+    it there are no edges), `edge_weight`, `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if
+    there is no such file, GraphError if it is not such a dataset.
     """
     arrays = _npz_arrays(path)
     refuse_unread(str(path), {name: array for name, array in arrays.items() if name not in _READ})
-    for name in ("edge_index", "y"):
-        if name not in arrays:
-            raise GraphError(f"{path}: there is no array {name!r}.", "Save edge_index, y, and x or its CSR parts.")
+    if "y" not in arrays:
+        raise GraphError(f"{path}: there is no array 'y'.", "Save y, x or its CSR parts, and edge_index.")
     return RawGraph.of(
         str(path),
-        edge_index=arrays["edge_index"],
+        edge_index=arrays.get("edge_index", NO_EDGES),
         features=_npz_features(path, arrays),
         labels=arrays["y"],
         masks=tuple(arrays.get(name) for name in MASKS),

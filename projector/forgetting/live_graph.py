@@ -233,6 +233,11 @@ class LiveGraph:
             self.inputs.labels.rows.forget(nodes)
 
     @property
+    def uses_edges(self) -> bool:
+        """Whether the representation propagates anything over edges."""
+        return any(each.operators.block_hops[-1] for each in self.inputs)
+
+    @property
     def edges(self) -> int:
         """Number of edges, each counted once."""
         return int(self.propagator.neighbours.sum()) // 2

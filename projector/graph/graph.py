@@ -74,6 +74,10 @@ class Graph:
         adjacency.eliminate_zeros()
         return replace(self, adjacency=adjacency)
 
+    def without_any_edges(self) -> "Graph":
+        """Return the graph of the nodes alone."""
+        return replace(self, adjacency=sp.csr_array((self.nodes, self.nodes), dtype=np.float64))
+
     @property
     def num_features(self) -> int:
         """d."""

@@ -11,6 +11,8 @@ from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Features, some
 from projector.graph.ranges import index_type
 
+#: The `edge_index` of a graph without edges.
+NO_EDGES = np.empty((2, 0), dtype=np.int64)
 #: Integers up to this size are exact in single precision.
 _WHOLE = 2**24
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from projector.errors import GraphError
-from projector.graph.raw_graph import RawGraph
+from projector.graph.raw_graph import NO_EDGES, RawGraph
 from projector.graph.sparse_parts import from_compressed, from_coordinates
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -52,12 +52,12 @@ _REMEDY = (
 def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     """Return the graph in the attributes of a torch-geometric `Data`. Sparse features become CSR.
 
-    Reads only `edge_index` (2, E), `x` (n, d), `y` (n,), and optionally `edge_weight` (E,), the three masks (n,) bool
-    and `node_ids`.
+    Reads only `x` (n, d), `y` (n,), and optionally `edge_index` (2, E), without which there are no edges, `edge_weight`
+    (E,), the three masks (n,) bool and `node_ids`.
     Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
     """
     for name in ("edge_index", "x", "y"):
-        if not isinstance(data.get(name), torch.Tensor):
+        if not isinstance(data.get(name), torch.Tensor) and not (name == "edge_index" and data.get(name) is None):
             raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
     refuse_unread(origin, {name: value for name, value in data.items() if name not in ATTRIBUTES})
     try:
@@ -70,7 +70,7 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
             )
         return RawGraph.of(
             origin,
-            edge_index=_array(data["edge_index"]),
+            edge_index=NO_EDGES if data.get("edge_index") is None else _array(data["edge_index"]),
             features=_features(data["x"]),
             labels=labels,
             masks=tuple(None if data.get(name) is None else _array(data[name]) for name in MASKS),

@@ -76,7 +76,7 @@ class ModelSpec:
     propagation: PropagationKind = PropagationKind.SYM
     #: s in A + sI.
     self_loops: float = 1.0
-    #: L, the number of hops; at least 1.
+    #: L, the number of hops; 0 for a linear model on the features alone, which has no edges.
     hops: int = 2
     combine: Combine = Combine.LAST
     loss: LossKind = LossKind.SOFTMAX
@@ -115,12 +115,17 @@ class ModelSpec:
         """The hop of each feature block, in the order of the blocks of W."""
         return (self.hops,) if self.combine is Combine.LAST else tuple(range(self.hops + 1))
 
+    @property
+    def uses_edges(self) -> bool:
+        """Whether predictions depend on edges; if not, the model stores none."""
+        return self.hops > 0
+
 
 def check_spec(spec: ModelSpec) -> None:
     """Raise TrainingError naming the first setting that is out of range."""
     ranges = {
         "self_loops": (spec.self_loops, spec.self_loops >= 0, "0 or more"),
-        "hops": (spec.hops, 1 <= spec.hops <= MAX_HOPS, f"1 to {MAX_HOPS}"),
+        "hops": (spec.hops, 0 <= spec.hops <= MAX_HOPS, f"0 to {MAX_HOPS}"),
         "regularization": (
             spec.regularization,
             MIN_LAMBDA <= spec.regularization <= MAX_LAMBDA,
@@ -139,6 +144,11 @@ def check_spec(spec: ModelSpec) -> None:
     for name, (value, in_range, allowed) in ranges.items():
         if not (in_range and math.isfinite(value)):
             raise TrainingError(f"The setting {name} is {value}.", f"Choose a finite value of {allowed}.")
+    if not spec.uses_edges and (spec.label_hops or spec.diffusion):
+        raise TrainingError(
+            "Label reuse and adaptive diffusion need edges, and a model with 0 hops uses none.",
+            "Leave them out, or choose 1 hop or more.",
+        )
     if spec.loss is LossKind.PLAIN_HINGE and spec.solver is not SolverKind.SGD:
         raise TrainingError(
             f"The loss {spec.loss} has kinks, so {spec.solver} finds no optimum of it and nothing can be certified.",

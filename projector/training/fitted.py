@@ -73,6 +73,8 @@ def fit_graph(
     The columns `fixed` are never rescaled. With `pretrained` weights, for the features of `graph`, training starts
     there and goes to the optimum, regardless of the named solver.
 
+    A specification with 0 hops uses no edges, so the graph loses them.
+
     Raises GraphError, TrainingError, DeviceError as `train` does, RankError if the Gram matrix cannot determine the
     rank of the features, and WeightsError if `pretrained` does not belong to this graph and specification.
     """
@@ -81,7 +83,7 @@ def fit_graph(
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     with enough_memory(device, graph.nodes, graph.num_features):
         scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)
-    graph = replace(graph, features=scaled.features)
+    graph = replace(graph if spec.uses_edges else graph.without_any_edges(), features=scaled.features)
     start = None
     if pretrained is None:
         trained = train(spec, graph, device=device, progress=progress)

@@ -43,7 +43,9 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
     split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
-    hops: Annotated[int, typer.Option(min=1, max=MAX_HOPS, help="L: number of propagation steps.")] = _DEFAULTS.hops,
+    hops: Annotated[
+        int, typer.Option(min=0, max=MAX_HOPS, help="L: number of propagation steps; 0: no edges.")
+    ] = _DEFAULTS.hops,
     combine: Annotated[Combine, typer.Option(help="last: P^L X; concat: X, P X, …, P^L X.")] = _DEFAULTS.combine,
     propagation: Annotated[
         PropagationKind, typer.Option(help="Normalisation of the adjacency matrix.")
@@ -87,6 +89,12 @@ def command(
             help="File of node ids (one per line) to train the MLP on; these nodes can never be deleted.",
         ),
     ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Name of the model that computed the features; deletions do not change it.")
+    ] = None,
+    encoder_digest: Annotated[
+        str | None, typer.Option(metavar="sha256:HEX", help="SHA-256 of the encoder's file, to be recorded.")
+    ] = None,
     inject_channel: Annotated[
         Path | None, typer.Option(help="File of node ids (one per line) that share an extra feature of their own.")
     ] = None,
@@ -128,6 +136,10 @@ def command(
         raise typer.BadParameter("needs --mlp WIDTH: only an MLP uses public nodes.", param_hint="--public")
     if not MIN_LAMBDA <= regularization <= MAX_LAMBDA:
         raise typer.BadParameter(f"must be {MIN_LAMBDA:g} to {MAX_LAMBDA:g}.", param_hint="--lambda")
+    if encoder is not None and not is_allowed(encoder):
+        raise typer.BadParameter(f"must be {RULE}.", param_hint="--encoder")
+    if encoder_digest is not None and encoder is None:
+        raise typer.BadParameter("needs --encoder NAME.", param_hint="--encoder-digest")
     if name is not None and not is_allowed(name):
         raise typer.BadParameter(f"must be {RULE}.", param_hint="--name")
     spec = ModelSpec(
@@ -154,6 +166,7 @@ def command(
         name=name, split=split, dedupe=dedupe, undirected=undirected, device=device,
         injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
         public=() if public is None else read_lines(public),
+        encoder=encoder, encoder_sha256=None if encoder_digest is None else _sha256(encoder_digest),
     )  # fmt: skip
     train_and_report(dataset, out, spec, options, data_dir=data_dir, as_json=as_json)
 
@@ -177,6 +190,20 @@ class TrainingOptions:
     cohort_nodes: int = COHORT_NODES
     #: Ids of nodes that an MLP is trained on.
     public: Sequence[str] = ()
+    #: The model that computed the features, and the SHA-256 of its file, in hex; None if unknown.
+    encoder: str | None = None
+    encoder_sha256: str | None = None
+
+
+def _sha256(digest: str) -> str:
+    from model_store.manifest import SHA256
+
+    value = digest.removeprefix("sha256:").lower()
+    if SHA256.fullmatch(value) is None:
+        raise typer.BadParameter(
+            "must be sha256: and 64 hexadecimal digits, as `sha256sum FILE` prints them.", param_hint="--encoder-digest"
+        )
+    return value
 
 
 def train_and_report(
@@ -225,7 +252,7 @@ def train_model(
     """
     from model_store.build import build_model
     from model_store.datasets.load import load_dataset
-    from model_store.manifest import InjectedChannel
+    from model_store.manifest import Encoder, InjectedChannel
     from projector.forgetting.canaries import new_tag
     from projector.forgetting.injection import add_canaries, inject_channel
 
@@ -247,6 +274,10 @@ def train_model(
     if options.injected is not None:
         graph = inject_channel(graph, options.injected, extra_class=options.extra_class)
         channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(options.injected))))
+    if spec.uses_edges and not graph.edges:
+        raise ConfigurationError(
+            f"{dataset} has no edges.", "Use --hops 0 for a linear model on the features alone, or give edges."
+        )
     work.begin("Propagating and factorising the features")
     built = build_model(
         graph,
@@ -257,6 +288,7 @@ def train_model(
         injected_channels=channels,
         canaries=canaries,
         public=options.public,
+        encoder=None if options.encoder is None else Encoder(options.encoder, options.encoder_sha256),
         device=_resolved(options.device),
         progress=TrainingSteps(work, spec),
     )

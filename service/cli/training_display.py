@@ -64,6 +64,7 @@ def summary(manifest: "Manifest", out: Path) -> Table:
         ("graph", f"{manifest.nodes} nodes, {manifest.edges} edges, {manifest.features} features{channels}"),
         *_canary_rows(manifest),
         *_mlp_rows(manifest),
+        *([] if manifest.encoder is None else [("encoder", f"{manifest.encoder}, which deletions do not change")]),
         ("classes", str(len(manifest.classes))),
         *_quality_rows(manifest),
         ("rank", f"{manifest.rank} of {manifest.features}"),

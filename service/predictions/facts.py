@@ -121,6 +121,8 @@ class ModelFacts:
     accuracy: Mapping[str, float | None] | None = None
     #: For real-valued targets, the figures of `model_store.manifest.Fit`; None for classes.
     regression: Mapping[str, float | None] | None = None
+    #: What no deletion changes, as `model_store.manifest.Manifest.frozen_parts` describes it.
+    frozen_parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

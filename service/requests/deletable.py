@@ -89,6 +89,19 @@ class NeedsRepair(Conflict):
         )
 
 
+class NoEdges(Conflict):
+    """The model uses no edges and stores none."""
+
+    slug: ClassVar[str] = "no-edges"
+    title: ClassVar[str] = "The model has no edges"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The model {model} was trained with 0 hops: it uses no edges and stores none.",
+            "Leave the edges out; there is nothing of them to forget or to learn. Nothing was accepted.",
+        )
+
+
 class UnknownTargets(NotFound):
     """A target is not in the model or is never deleted; the key may not know which."""
 

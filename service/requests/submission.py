@@ -31,10 +31,12 @@ from service.errors import (
     UnknownNodes,
 )
 from service.log.commitments import GivenSalts, nodes_of, salted
+from service.predictions.facts import ModelFacts
 from service.requests.callers import SaltUsed
 from service.requests.deletable import (
     Deletions,
     NeedsRepair,
+    NoEdges,
     PublicNodes,
     UnknownTargets,
     deleted_earlier,
@@ -139,6 +141,7 @@ async def submit(
         SaltUsed: a salt was used before; nothing is accepted.
         UnknownNodes, UnknownEdges: a target is not in the model; nothing is accepted.
         PublicNodes: a target is never deleted; nothing is accepted.
+        NoEdges: the model has no edges; nothing is accepted.
         NeedsRepair: nothing would unlearn the labels; nothing is accepted.
         UnknownTargets: replaces UnknownNodes, UnknownEdges and PublicNodes for a key without deletions:read.
         KnownNodes, KnownEdges, DeletedNodes: something cannot join; nothing is accepted.
@@ -165,6 +168,7 @@ async def submit(
             return await _replay(deletions, first, kind, subjects, may_know=may_know)
     earlier: Mapping[Target, UUID | None] = {}
     try:
+        _require_edges(deletions, subjects)
         if kind.rules.joins:
             _require_fitting(deletions, content)
             if may_know:
@@ -206,16 +210,29 @@ async def submit(
 
 
 #: Refusals for what a request names.
-_RECORDED = (UnknownNodes, UnknownEdges, PublicNodes, UnknownTargets, KnownNodes, KnownEdges, DeletedNodes)
+_RECORDED = (UnknownNodes, UnknownEdges, NoEdges, PublicNodes, UnknownTargets, KnownNodes, KnownEdges, DeletedNodes)
+
+
+def _require_edges(deletions: Deletions, subjects: Sequence[Target]) -> None:
+    """Raise NoEdges if one of `subjects` is an edge and the model has none."""
+    model = _model(deletions)
+    if model is not None and not model.hops and not all(isinstance(subject, str) for subject in subjects):
+        raise NoEdges(deletions.model)
 
 
 def _require_fitting(deletions: Deletions, content: Mapping[str, NodeContent]) -> None:
-    """Raise UnfitFeatures or UnfitLabels; if no version can be read, the unlearner checks later."""
+    """Raise UnfitFeatures or UnfitLabels."""
+    model = _model(deletions)
+    if model is not None:
+        require_fitting(content, model)
+
+
+def _model(deletions: Deletions) -> ModelFacts | None:
+    """Return the facts of the model; None if no version can be read, and then the unlearner checks later."""
     try:
-        model = deletions.reader.facts.model
+        return deletions.reader.facts.model
     except Unavailable:
-        return
-    require_fitting(content, model)
+        return None
 
 
 async def _record(deletions: Deletions, refusal: Refusal) -> None:

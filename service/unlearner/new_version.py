@@ -161,6 +161,7 @@ def model_facts(manifest: Manifest, nodes: int) -> ModelFacts:
         condition_number=manifest.condition_number,
         accuracy=None if manifest.regression is not None else asdict(manifest.accuracy),
         regression=None if manifest.regression is None else asdict(manifest.regression),
+        frozen_parts=manifest.frozen_parts,
     )
 
 

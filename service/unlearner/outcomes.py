@@ -36,6 +36,7 @@ def explain(record: BatchRecord, kind: RequestKind, manifest: Manifest, norms: R
     deleted, joined = norms.deleted, norms.joined or 0
     sentences = [_projection(record)] if kind.rules.changes_span else []
     sentences += [kind.rules.explanation, _repair(record, kind, manifest)]
+    sentences += [] if kind.rules.joins else _encoder(manifest)
     if record.factor_age_s:
         sentences.append(
             "To speed up repairs, a factor of the loss's curvature from before this deletion may stay in memory "
@@ -90,29 +91,22 @@ def _projection(record: BatchRecord) -> str:
     )
 
 
-def frozen_parts(manifest: Manifest) -> str:
-    """Describe the frozen parts that repair leaves unchanged and `retrained` depends on; empty if none exist.
-
-    The weights are those of training that fixes these parts in the same way again.
-    """
-    parts = []
-    if manifest.diffusion is not None:
-        parts.append("the sigmas of the diffusion, learned while the deleted data was still in the graph")
-    if manifest.temperature is not None:
-        parts.append("the temperature of the probabilities, fitted on validation nodes, including those deleted since")
-    if manifest.mlp is not None:
-        parts.append("the MLP that computes the features, trained only on public nodes")
-    if manifest.column_scale is not None:
-        parts.append("the scales of the feature columns, fixed at the import, when the deleted data was still included")
-    if not parts:
-        return ""
-    return f"Retraining here keeps the frozen parts as they are: {'; '.join(parts)}."
+def _encoder(manifest: Manifest) -> list[str]:
+    """Say what deletions do not reach if another model computed the features."""
+    if manifest.encoder is None:
+        return []
+    return [
+        f"The features are outputs of the encoder {manifest.encoder.name}, which may have seen the deleted data and "
+        "keeps what it learned: only the linear model on top of it forgets."
+    ]
 
 
 def _repair(record: BatchRecord, kind: RequestKind, manifest: Manifest) -> str:
     match record.repair:
         case RepairStatus.CONVERGED:
-            return f"{_converged(record, kind, manifest)} {frozen_parts(manifest)}".rstrip()
+            parts = manifest.frozen_parts
+            kept = f" Retraining here keeps the frozen parts as they are: {'; '.join(parts)}." if parts else ""
+            return f"{_converged(record, kind, manifest)}{kept}"
         case RepairStatus.PENDING:
             still = "The repair, which re-optimises the weights on the remaining graph, is under way: until it ends, "
             return f"{still}{_unrepaired(record, kind)}"

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from service.domain.kinds import RequestKind
+from service.domain.scopes import Scope
 from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import WRITER, edge_body, features_body, node_body, refused
 
@@ -75,6 +76,16 @@ async def test_all_edges_that_the_graph_does_not_have_are_named(api: Api, writer
     response = await writer.post("/deletions", json=edge_body(("1", "2"), ("9", "1"), ("0", "ålesund 39"), ("1", "3")))
     assert refused(response, 404, "unknown-edges")["unknown_edges"] == [["1", "9"], ["1", "3"]]
     assert await api.count("requests") == 0
+
+
+async def test_edges_of_a_model_that_uses_none_are_refused_by_name(database_url: str, tmp_path: Path) -> None:
+    async with serving(database_url, tmp_path, hops=0) as api:
+        for scopes in ((Scope.DELETIONS_WRITE, Scope.DELETIONS_READ), (Scope.DELETIONS_WRITE,)):
+            response = await (await api.client(*scopes)).post("/deletions", json=edge_body(("1", "2")))
+            assert "0 hops" in refused(response, 409, "no-edges")["detail"]
+        writer = await api.client(*WRITER)
+        assert (await writer.post("/deletions", json=node_body("1"))).status_code == 202
+        assert (await api.count("requests"), await api.count("refused_requests")) == (1, 2)
 
 
 async def test_all_unknown_ends_are_named_and_missing_edges_with_them(api: Api, writer: httpx2.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""The worked examples of docs/library.md and the lines of the README, run as printed."""
+"""The worked examples of docs/library.md and docs/embeddings.md and the lines of the README, run as printed."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def examples(page: str) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in _EXAMPLE.finditer((ROOT / page).read_text())]
 
 
-_ALL = examples("docs/library.md") + examples("README.md")
+_ALL = examples("docs/library.md") + examples("docs/embeddings.md") + examples("README.md")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -37,4 +37,5 @@ def test_an_example_prints_what_the_page_says(
 
 def test_every_page_has_its_examples() -> None:
     assert len(examples("docs/library.md")) == 5
+    assert len(examples("docs/embeddings.md")) == 1
     assert len(examples("README.md")) == 1

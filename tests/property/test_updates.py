@@ -24,6 +24,13 @@ def test_random_updates_lead_to_the_model_of_the_graph_they_lead_to(seed: int) -
     sequence(seed, monitored=True)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "ovr", "hinge", "squared"])
+@pytest.mark.parametrize("seed", everyday(range(30), 0, 1, 3, 8))
+def test_random_updates_of_a_linear_model_on_given_embeddings(seed: int, loss: str) -> None:
+    """With 0 hops the edges that the graph came with change nothing."""
+    sequence(seed, monitored=True, hops=0, label_hops=0, diffusion=False, loss=loss, solver="newton")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", range(100))
 def test_ten_thousand_random_sequences_of_updates(hundred: int) -> None:

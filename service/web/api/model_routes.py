@@ -67,6 +67,7 @@ class ModelAnswer(BaseModel):
                     "condition_number": 157.0,
                     "accuracy": {"train": 0.98, "val": 0.86, "test": 0.87},
                     "regression": None,
+                    "frozen_parts": [],
                     "span_residual": 3e-15,
                     "distance_bound": 2e-9,
                     "distance_bound_relative": 1e-10,
@@ -104,6 +105,7 @@ class ModelAnswer(BaseModel):
     regression: dict[str, float | None] | None = Field(
         description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
     )
+    frozen_parts: list[str] = Field(description="What deletions do not change: `retrained` weights keep these parts.")
     span_residual: float | None = Field(
         description=f"Distance of the weights from that span, last measured from disk. {_AUDIT}"
     )

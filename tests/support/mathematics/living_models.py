@@ -212,8 +212,8 @@ class Case:
             yield
 
 
-def random_case(seed: int) -> Case:
-    """Return a graph of at most 80 nodes and any specification, by seed."""
+def random_case(seed: int, **settings: Any) -> Case:
+    """Return a graph of at most 80 nodes and any specification with `settings`, by seed."""
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(1, 61)), int(rng.integers(1, 9)), int(rng.integers(2, 4))
     kind = KINDS[int(rng.integers(len(KINDS)))]
@@ -227,7 +227,7 @@ def random_case(seed: int) -> Case:
     training = rng.random(n) < 0.7
     training[0] = True
     upper = np.triu(rng.random((n, n)) < rng.uniform(0.0, 6.0 / n), 1)
-    spec = random_spec(rng)
+    spec = replace(random_spec(rng), **settings)
     stored = sp.csr_array(X) if rng.random() < 0.4 else X
     real = spec.loss is LossKind.SQUARED and not (spec.label_hops or spec.diffusion) and rng.random() < 0.5
     given = rng.standard_normal((n, classes - 1)) if real else labels
@@ -324,14 +324,13 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
     return {name: value for name, value in update.items() if len(value)}
 
 
-def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report | None]:
+def sequence(seed: int, monitored: bool = False, **settings: Any) -> tuple[Model, Living, Report | None]:
     """Return the model of a seed after 1 to 60 random updates, and its expected graph; `monitored` checks each."""
-    case = random_case(seed)
+    case = random_case(seed, **settings)
     rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
     targets = np.where(case.graph.train_mask, case.graph.labels, -1)
-    living = Living(
-        case.spec, case.X, case.graph.adjacency.toarray(), targets, case.graph.num_classes, case.graph.values
-    )
+    adjacency = case.graph.adjacency.toarray() * case.spec.uses_edges
+    living = Living(case.spec, case.X, adjacency, targets, case.graph.num_classes, case.graph.values)
     report: Report | None = None
     with case.ways(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Rounding limits the bound")
@@ -340,6 +339,8 @@ def sequence(seed: int, monitored: bool = False) -> tuple[Model, Living, Report 
         updates = int(np.ceil(60 ** rng.random()))
         for number in range(updates):
             update = random_update(rng, living, case.X)
+            if not case.spec.uses_edges:
+                update.pop("add_edges", None)
             if not repaired:
                 update.pop("remove_labels", None)
                 update["set_labels"] = {

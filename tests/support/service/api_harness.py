@@ -227,6 +227,7 @@ async def serving(
     model: str = MODEL,
     canaries: Canaries | None = None,
     redis_url: str = NO_REDIS,
+    hops: int = 2,
     **settings: Any,
 ) -> AsyncIterator[Api]:
     """Serve the application over the migrated database at `database_url`."""
@@ -249,9 +250,8 @@ async def serving(
         snapshot = first_snapshot(len(nodes))
         registry, lines = CollectorRegistry(), io.StringIO()
         reader, metrics, publisher = admitted(home), IntakeMetrics(registry), Publisher(home, home)
-        load(
-            publisher, VersionRef(1, 1), published_model(nodes, snapshot, classes=CLASSES, canaries=canaries), snapshot
-        )
+        published = published_model(nodes, snapshot, classes=CLASSES, canaries=canaries, hops=hops)
+        load(publisher, VersionRef(1, 1), published, snapshot)
         tombstones = TombstoneLookup(engine, keyring, model)
         cohort_search = CohortSearch(lambda: canaries, reader.live, tombstones)
         limits, most = RateLimits(redis, keyring.cursor_key), configured.max_nodes_per_request

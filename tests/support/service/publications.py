@@ -22,13 +22,13 @@ from service.predictions.writer import PublishedModel, Publisher
 CLASSES = ("red", "green")
 
 
-def model_facts(nodes: int, classes: Sequence[str] = CLASSES) -> ModelFacts:
+def model_facts(nodes: int, classes: Sequence[str] = CLASSES, hops: int = 2) -> ModelFacts:
     return ModelFacts(
         name="tiny",
         nodes=nodes,
         features=3,
         classes=tuple(classes),
-        hops=2,
+        hops=hops,
         combine="last",
         propagation="sym",
         loss="softmax",
@@ -56,9 +56,10 @@ def published_model(
     classes: Sequence[str] = CLASSES,
     public: Sequence[str] = (),
     canaries: Canaries | None = None,
+    hops: int = 2,
 ) -> PublishedModel:
     held = NodeIds.of(ids).without(np.flatnonzero(~snapshot.live))
-    return PublishedModel(model_facts(len(ids), classes), canaries, held, np.isin(ids, public))
+    return PublishedModel(model_facts(len(ids), classes, hops), canaries, held, np.isin(ids, public))
 
 
 def snapshot(

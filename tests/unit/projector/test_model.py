@@ -354,3 +354,22 @@ def test_the_library_needs_nothing_of_the_service() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "[]"]
+
+
+def test_a_model_with_no_hops_has_no_edges_and_refuses_them_by_name(small: Graph) -> None:
+    spec = ModelSpec(hops=0)
+    model = fit(small, spec)
+    edges = [[0, 1]]
+    alone = {"x": torch.from_numpy(dense(small.features)), "y": torch.from_numpy(small.labels)}
+    assert np.array_equal(fit({**alone, "train_mask": torch.from_numpy(small.train_mask)}, spec).weights, model.weights)
+    for refused in (
+        lambda: model.forget(edges=edges),
+        lambda: model.update(add_edges=edges),
+        lambda: model.predict_new(dense(small.features)[:1], [[0]]),
+    ):
+        with pytest.raises(GraphError, match="no edges"):
+            refused()
+    assert np.allclose(model.predict_new(dense(small.features)[:2], [[], []]), model.predict([0, 1]))
+    for spec in (ModelSpec(hops=0, label_hops=1), ModelSpec(hops=0, diffusion=True)):
+        with pytest.raises(TrainingError, match="need edges"):
+            fit(small, spec)

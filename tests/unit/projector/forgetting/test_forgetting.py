@@ -15,6 +15,7 @@ from projector.forgetting.batch import Removal
 from projector.forgetting.gram import FactorMethod, factorise
 from projector.graph.graph import Graph
 from projector.network.spec import Combine, ModelSpec, PropagationKind
+from service.domain.states import RepairPolicy
 from tests.support.everyday import every_pair, everyday
 from tests.support.models.stored import SMALL, Oracle, StoredModel, built
 
@@ -83,6 +84,21 @@ def test_ordinary_batches_are_downdated_and_never_recomputed(tmp_path: Path, pla
         error = projection.state.features.gram.M_pinv - fresh.M_pinv
         assert projection.state.features.gram.rank == fresh.rank
         assert float(error.norm() / fresh.M_pinv.norm()) <= 1e-8
+
+
+def test_a_model_with_no_hops_is_stored_without_edges_and_forgets(tmp_path: Path, graph: Graph) -> None:
+    built_on = built(graph, ModelSpec(hops=0), cohorts=2)
+    assert (built_on.manifest.edges, built_on.graph.edges) == (0, 0)
+    model, oracle = StoredModel(tmp_path / "model", built_on, RepairPolicy.ALWAYS), Oracle(built_on)
+    canaries = rows_of(built_on.graph, list(built_on.manifest.canaries.cohort_ids(1)))
+    for rows in (canaries, [3, 14], [7]):
+        outcome = model.delete(rows)
+        oracle.delete(rows)
+        assert outcome.span_residual <= 1e-8
+        assert outcome.prepared.outcome.after is not None
+        assert outcome.prepared.outcome.after.retrained
+    assert model.reloaded().committed.live_graph.edges == 0
+    assert outcome.prepared.projection.state.features.gram.rank == oracle.rank
 
 
 @every_pair(combine=list(Combine), propagation=list(PropagationKind), self_loops=[0.0, 1.0])

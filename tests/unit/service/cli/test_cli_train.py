@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from model_store.errors import DatasetNotFound, StoreDamaged
+from model_store.manifest import Encoder
 from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
 from service.access.own_slots import OwnSlots
@@ -57,6 +58,29 @@ def test_training_writes_a_model_and_ends_with_a_summary(lethe: CommandLine, tmp
     assert store.manifest.spec == replace(ModelSpec(), combine=Combine.CONCAT, regularization=0.01)
     assert store.manifest.name == "synthetic"
     assert store.read_version(store.current()).features.weights.shape == (3, 12, 3)
+
+
+def test_embeddings_are_trained_on_without_edges_and_with_their_encoder_named(
+    lethe: CommandLine, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "z.npz",
+        x=rng.normal(size=(40, 6)),
+        y=np.arange(40) % 3,
+        node_ids=np.array([*map(str, range(1, 41))]),
+    )
+    ran = lethe("train", "--dataset", "z.npz", "--out", "m")
+    assert (ran.status, "--hops 0" in ran.stderr) == (2, True)
+    named = ("--encoder", "GraphSAGE, public half", "--encoder-digest", f"sha256:{'AB' * 32}")
+    ran = lethe("train", "--dataset", "z.npz", "--out", "m", "--hops", "0", *named)
+    assert ran.status == 0, ran.stderr
+    assert "GraphSAGE, public half" in ran.stdout
+    manifest = Store.open(tmp_path / "m").manifest
+    assert (manifest.edges, manifest.encoder) == (0, Encoder("GraphSAGE, public half", "ab" * 32))
+    assert manifest.frozen_parts == (f"the encoder {manifest.encoder}, which computed the features",)
+    for wrong in (named[2:], (*named[:3], "sha256:ab")):
+        assert lethe("train", "--dataset", "z.npz", "--out", "n", "--hops", "0", *wrong).status == 2
 
 
 def test_injected_nodes_get_a_column_and_a_class_of_their_own(lethe: CommandLine, tmp_path: Path) -> None:

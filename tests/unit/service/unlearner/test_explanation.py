@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from model_store.manifest import Accuracy, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
+from model_store.manifest import Accuracy, Encoder, FeatureDtype, FeatureLayout, Manifest, TrainingRecord
 from projector.forgetting.status import RepairStatus
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ModelSpec, SolverKind
@@ -97,6 +97,7 @@ STOPPED = replace(
 )
 FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
+    "encoder": (Encoder("SAGE", "ab" * 32), f"the encoder SAGE (SHA-256 {'ab' * 32}), which computed the features"),
     "temperature": (0.15, "the temperature of the probabilities"),
     "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that computes the features, trained only on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
@@ -153,6 +154,16 @@ def test_what_repair_leaves_as_it_was_fixed_before_is_named_where_the_weights_ar
         assert "keeps the frozen parts" not in said(record, kind, manifest)
     told = ended(PENDING, ENDED, manifest)
     assert words in told.explanation
+
+
+def test_an_encoder_is_named_with_what_it_may_keep_whatever_became_of_the_weights() -> None:
+    manifest = replace(MANIFEST, encoder=Encoder("SAGE"))
+    for record in (RECORD, CONVERGED, replace(RECORD, repair=RepairStatus.PENDING)):
+        for kind in (RequestKind.NODE, RequestKind.FEATURES, RequestKind.LABEL):
+            words = said(record, kind, manifest)
+            assert "outputs of the encoder SAGE, which may have seen the deleted data" in words
+            assert "only the linear model on top of it forgets" in words
+        assert "may have seen" not in said(record, RequestKind.ADDITION, manifest)
 
 
 def test_what_a_repair_moves_is_not_credited_to_forgetting_where_training_had_stopped_early() -> None:
