@@ -13,7 +13,7 @@ from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.diffusion import Diffusion
-from projector.network.spec import LossKind, ModelSpec, check_spec
+from projector.network.spec import ClassWeight, LossKind, ModelSpec, check_spec
 from projector.training.mlp import MlpRecord
 
 #: A SHA-256 in hex.
@@ -161,6 +161,8 @@ class Manifest:
             )
         if self.mlp is not None:
             parts.append("the MLP that computes the features, trained only on public nodes")
+        if self.spec.class_weights:
+            parts.append("the weights of the classes in the loss, counted while the deleted data was still included")
         if self.column_scale is not None:
             parts.append(
                 "the scales of the feature columns, fixed at the import, when the deleted data was still included"
@@ -200,6 +202,13 @@ class Manifest:
                 self.regression,
             ),
             "mlp": ((self.mlp is not None) == (self.spec.mlp_width > 0), "as `spec` has it", self.mlp),
+            "class_weights": (
+                len(self.spec.class_weights) in (0, len(self.classes))
+                and bool(self.spec.class_weights) == (self.spec.class_weight is not ClassWeight.NONE)
+                and not (self.spec.class_weights and self.regression),
+                "one for each class, if `class_weight` asks for them",
+                self.spec.class_weights,
+            ),
             "encoder": (
                 self.encoder is None
                 or (

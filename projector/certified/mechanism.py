@@ -50,7 +50,8 @@ def radius(loss: Loss, classes: int, regularization: float, largest_target: floa
                 "Declare the largest |y| that a node may have, without looking at the data.",
             )
         return largest_target / math.sqrt(regularization)
-    return math.sqrt(2 * loss.value(zeros, torch.zeros(1, dtype=torch.int64)) / regularization)
+    largest = max(loss.value(zeros, torch.tensor([label])) for label in range(classes))
+    return math.sqrt(2 * largest / regularization)
 
 
 def calibrate(promise: Promise, R: float, weights: int, tolerance: float) -> Mechanism:

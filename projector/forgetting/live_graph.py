@@ -19,7 +19,7 @@ from projector.graph.graph import NO_LABEL, Graph, one_hot
 from projector.network.diffusion import Diffusion
 from projector.network.image_rows import image_rows
 from projector.network.inputs import Inputs, inputs_of
-from projector.network.losses import Loss, Squared, loss_of
+from projector.network.losses import Loss, loss_of
 from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import Representation
@@ -91,12 +91,16 @@ class LiveGraph:
         labels = one_hot(graph.labels, training, graph.num_classes)
         rows = FeatureMatrix(graph.features, device)
         inputs = inputs_of(spec, rows, labels, propagator, diffusion, featured)
-        loss = loss_of(spec.loss, real_valued=graph.values is not None, temperature=temperature)
+        loss = loss_of(
+            spec.loss,
+            real_valued=graph.values is not None, temperature=temperature, class_weights=spec.class_weights,
+        )  # fmt: skip
         targets = np.where(training, graph.labels, NO_LABEL)
         representation = Representation(inputs, np.flatnonzero(training))
         whole = takes_whole(representation, graph.num_classes, loss)
-        shape, squared = (representation.rows, representation.columns), isinstance(loss, Squared)
-        equations, kernel = squared and takes_normal_equations(*shape), squared and takes_kernel(*shape)
+        shape = (representation.rows, representation.columns)
+        equations = loss.quadratic and takes_normal_equations(*shape)
+        kernel = loss.quadratic and takes_kernel(*shape)
         sizes = Sizes.of(graph)
         # Repair always uses Newton's method. Recomputing H must pay for itself in saved products.
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes

@@ -18,6 +18,7 @@ from projector.forgetting.kept_rows import KeptRows
 from projector.forgetting.live_graph import LiveGraph
 from projector.forgetting.training_kernel import TrainingKernel
 from projector.network.image_rows import image_rows, neighbourhood
+from projector.network.losses import row_weights
 from projector.network.representation import DenseRepresentation, Representation
 from projector.parallel.workers import Workers, together
 from projector.solvers.normal_equations import ChangedRows, NormalEquations, NormalObjective, targets_of
@@ -118,7 +119,8 @@ class TrainingRows:
         """Return `objective` by the known normal equations."""
         if self._equations is None:
             raise RuntimeError("the normal equations were not formed")
-        squared = objective.representation.total(float(self._targets().square().sum()))
+        squares, weights = self._targets().square().sum(dim=1), self._weights(objective.labels)
+        squared = objective.representation.total(float((squares if weights is None else squares * weights).sum()))
         return NormalObjective(
             objective.representation, objective.loss, objective.labels, objective.regularization,
             self._equations, squared,
@@ -129,7 +131,8 @@ class TrainingRows:
         """Form the normal equations again from all rows of the known H, which clears accumulated rounding."""
         if self._H is None:
             raise RuntimeError("H was not computed")
-        self._equations = NormalEquations.of(self._H.whole(), self._targets(), self._blocks, self.workers)
+        weights = self._weights(self._graph.labels_of(self._own_nodes))
+        self._equations = NormalEquations.of(self._H.whole(), self._targets(), self._blocks, self.workers, weights)
 
     @together
     def _dense(self, representation: Representation) -> DenseRepresentation:
@@ -218,8 +221,8 @@ class TrainingRows:
             old = np.searchsorted(self._nodes, self._own_nodes).clip(max=self._nodes.size - 1)
             was, changed = (torch.from_numpy(each).to(rows.device) for each in (old, at))
             self._H = before.changed(was, changed, rows).settled(in_one=not summed)
-        if summed:
-            self._add_up(before, self._H, levels)
+        if labels is not None:
+            self._add_up(before, self._H, levels, labels)
         self._nodes, self._labels, self._is_known = self._own_nodes, labels, True
         self._changed[:] = False
 
@@ -237,16 +240,25 @@ class TrainingRows:
             rows[new, columns] = old[chosen, columns]
 
     def _add_up(
-        self, before: KeptRows | None, H: KeptRows, levels: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+        self,
+        before: KeptRows | None,
+        H: KeptRows,
+        levels: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+        labels: Tensor,
     ) -> None:
         """Update the normal equations from the rows `before` to `H`, by the `levels` of both, or form them again."""
-        Y = self._targets()
+        Y, weights = self._targets(), self._weights(labels)
         if before is None or levels is None or self._equations is None or self._labels is None:
-            self._equations = NormalEquations.of(H.whole(), Y, self._blocks, self.workers)
+            self._equations = NormalEquations.of(H.whole(), Y, self._blocks, self.workers, weights)
             return
         earlier = targets_of(self._labels, Y.shape[1])
-        was, now = (_changed(*each, self._hops) for each in ((before, earlier, levels[0]), (H, Y, levels[1])))
-        self._equations = self._equations.after(was, now, H.whole, Y, self.workers)
+        was = _changed(before, earlier, self._weights(self._labels), levels[0], self._hops)
+        now = _changed(H, Y, weights, levels[1], self._hops)
+        self._equations = self._equations.after(was, now, H.whole, Y, self.workers, weights)
+
+    def _weights(self, labels: Tensor) -> Tensor | None:
+        """Return the weights of rows with these targets, (n_own,); None if all are 1."""
+        return row_weights(self._graph.loss, labels)
 
     def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, for the stored and the current rows, the number of hops from which a node's blocks differ.
@@ -295,13 +307,15 @@ class TrainingRows:
         return np.searchsorted(nodes, wanted), anew
 
 
-def _changed(H: KeptRows, Y: Tensor, levels: NDArray[np.int64], hops: Sequence[int]) -> ChangedRows:
-    """Return the rows H (n, p), with targets Y (n, C), that differ from some number of hops on, `levels` (n,)."""
+def _changed(
+    H: KeptRows, Y: Tensor, weights: Tensor | None, levels: NDArray[np.int64], hops: Sequence[int]
+) -> ChangedRows:
+    """Return the rows H (n, p), with targets Y (n, C) and `weights`, that differ from some hop on, `levels` (n,)."""
     rows = np.flatnonzero(levels <= max(hops))
     rows = rows[np.argsort(levels[rows], kind="stable")]
     chosen = torch.from_numpy(rows).to(Y.device)
     leading = np.searchsorted(levels[rows], hops, side="right")
-    return ChangedRows(H.rows(chosen), Y[chosen], tuple(leading.tolist()))
+    return ChangedRows(H.rows(chosen), Y[chosen], tuple(leading.tolist()), None if weights is None else weights[chosen])
 
 
 def _depth(graph: LiveGraph) -> int:

@@ -7,7 +7,8 @@ The one-vs-rest losses sum over classes a loss of the margins m = s z, where the
 for every other.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -34,6 +35,8 @@ class Loss(Protocol):
     largest_curvature: float
     #: Whether the logits of a row interact; if so, adding a constant to a row changes nothing.
     coupled: bool
+    #: Whether the loss is quadratic in the logits, so that its Hessian is constant.
+    quadratic: bool
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """Return the sum of the rows' losses."""
@@ -59,6 +62,7 @@ class Softmax:
 
     largest_curvature = 0.5
     coupled = True
+    quadratic = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """Return - sum log p_y."""
@@ -103,6 +107,7 @@ class OneVsRest:
 
     largest_curvature = 0.25
     coupled = False
+    quadratic = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """Return sum log(1 + exp(-m)) over rows and classes."""
@@ -141,6 +146,7 @@ class SmoothHinge:
 
     largest_curvature = 1.0
     coupled = False
+    quadratic = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """Return the sum over rows and classes."""
@@ -182,6 +188,7 @@ class PlainHinge:
 
     largest_curvature = 0.0
     coupled = False
+    quadratic = False
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
         """Return the sum over rows and classes."""
@@ -217,6 +224,7 @@ class Squared:
 
     largest_curvature = 1.0
     coupled = False
+    quadratic = True
 
     def __init__(self, temperature: float = UNFITTED_TEMPERATURE) -> None:
         """`temperature` is T in the probabilities softmax(z / T)."""
@@ -257,16 +265,81 @@ class Regression(Squared):
         return logits
 
 
+class ClassWeighted:
+    """Another loss in which each row counts with the weight of its class, w_y > 0."""
+
+    def __init__(self, loss: Loss, weights: Sequence[float]) -> None:
+        """`weights` has one positive number per class."""
+        self._loss = loss
+        self._weights = torch.tensor(weights, dtype=torch.float64)
+        self.largest_curvature = loss.largest_curvature * max(weights)
+        self.coupled = loss.coupled
+        self.quadratic = loss.quadratic
+
+    def value(self, logits: Tensor, labels: Tensor) -> float:
+        """Return sum w_y loss(z, y)."""
+        values = [
+            weight * self._loss.value(logits[labels == label], labels[labels == label])
+            for label, weight in enumerate(self._weights.tolist())
+        ]
+        return math.fsum(values)
+
+    def residual(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the rows of the loss's residual times w_y, (n, C)."""
+        return self._loss.residual(logits, labels) * self._column(labels, logits)
+
+    def hessian(self, logits: Tensor, labels: Tensor) -> LinearMap:
+        """Return the loss's Hessian times w_y in each row."""
+        product, weights = self._loss.hessian(logits, labels), self._column(labels, logits)
+        return lambda direction: product(direction).mul_(weights)
+
+    def curvatures(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss's curvatures times w_y, (n, C)."""
+        return self._loss.curvatures(logits, labels) * self._column(labels, logits)
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss's bound times w_y, (n,)."""
+        return self._loss.curvature(logits, labels) * self._column(labels, logits)[:, 0]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the predictions, (n, C), which the weights do not change."""
+        return self._loss.probabilities(logits)
+
+    def of_rows(self, labels: Tensor) -> Tensor:
+        """Return w_y of each row, (n,) float64."""
+        return self._weights.to(labels.device)[labels]
+
+    def _column(self, labels: Tensor, like: Tensor) -> Tensor:
+        return self.of_rows(labels).to(like.dtype)[:, None]
+
+
+def row_weights(loss: Loss, labels: Tensor) -> Tensor | None:
+    """Return the weight of each row, (n,) float64; None if all are 1."""
+    return loss.of_rows(labels) if isinstance(loss, ClassWeighted) else None
+
+
 def _signs(logits: Tensor, labels: Tensor) -> Tensor:
     """Return 1 for each row's class and -1 for every other, (n, C)."""
     return torch.full_like(logits, -1.0).scatter_(1, labels[:, None], 1.0)
 
 
-def loss_of(kind: LossKind, *, real_valued: bool = False, temperature: float | None = None) -> Loss:
+def loss_of(
+    kind: LossKind,
+    *,
+    real_valued: bool = False,
+    temperature: float | None = None,
+    class_weights: Sequence[float] = (),
+) -> Loss:
     """Return the loss that a specification names. `real_valued` targets take only the squared one.
 
-    `temperature` is the one training fitted for the squared loss; None if it could not be fitted.
+    `temperature` is the one training fitted for the squared loss; None if it could not be fitted. `class_weights` are
+    the specification's; empty if all classes count alike.
     """
+    loss = _unweighted(kind, real_valued, temperature)
+    return ClassWeighted(loss, class_weights) if class_weights else loss
+
+
+def _unweighted(kind: LossKind, real_valued: bool, temperature: float | None) -> Loss:
     match kind:
         case LossKind.SOFTMAX:
             return Softmax()

@@ -16,6 +16,8 @@ MAX_SEED = 2**63 - 1
 #: Every guarantee divides by lambda: only for lambda > 0 is the optimum unique and the distance to it bounded by the
 #: gradient. The limits leave room for computations with lambda, in single precision too.
 MIN_LAMBDA, MAX_LAMBDA = 1e-30, 1e30
+#: Largest ratio of class sizes that balancing allows for, in either direction.
+MIN_WEIGHT, MAX_WEIGHT = 1e-12, 1e12
 _ALLOWED_LAMBDA = (
     f"{MIN_LAMBDA:g} to {MAX_LAMBDA:g}: at 0 there is no unique optimum, and no bound on the distance to one"
 )
@@ -54,6 +56,15 @@ class LossKind(StrEnum):
     SQUARED = "squared"
 
 
+class ClassWeight(StrEnum):
+    """How much each class counts in the loss."""
+
+    #: Every training node counts alike.
+    NONE = "none"
+    #: n_train / (C n_c) for each training node of class c, so that all C classes count alike.
+    BALANCED = "balanced"
+
+
 class SolverKind(StrEnum):
     """The method that finds the weights."""
 
@@ -66,6 +77,7 @@ _KINDS: dict[str, type[StrEnum]] = {
     "combine": Combine,
     "loss": LossKind,
     "solver": SolverKind,
+    "class_weight": ClassWeight,
 }
 
 
@@ -88,6 +100,9 @@ class ModelSpec:
     gamma: float = 1.0
     #: Width of Z = relu(relu(X W1) W2), which replaces X; 0 for no MLP.
     mlp_width: int = 0
+    class_weight: ClassWeight = ClassWeight.NONE
+    #: w_c, one per class: counted when training begins, then frozen. Empty: not counted yet, or all are 1.
+    class_weights: tuple[float, ...] = ()
     #: lambda, the weight of |W|_F^2 / 2.
     regularization: float = 1e-4
     solver: SolverKind = SolverKind.NEWTON
@@ -140,6 +155,10 @@ def check_spec(spec: ModelSpec) -> None:
         "mlp_width": (spec.mlp_width, spec.mlp_width >= 0, "0 (no MLP) or more"),
         "seed": (spec.seed, 0 <= spec.seed <= MAX_SEED, f"0 to {MAX_SEED}"),
         "epochs": (spec.epochs, spec.epochs >= 1, "1 or more"),
+    }
+    ranges |= {
+        f"class_weights[{number}]": (weight, MIN_WEIGHT <= weight <= MAX_WEIGHT, f"{MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+        for number, weight in enumerate(spec.class_weights)
     }
     for name, (value, in_range, allowed) in ranges.items():
         if not (in_range and math.isfinite(value)):

@@ -1,7 +1,8 @@
 """The squared loss if H has fewer rows than columns: by the kernel K = H H^T of the training rows.
 
 (H^T H / n + lambda I)^-1 = (I - H^T (K + n lambda I)^-1 H) / lambda (Woodbury), so systems with K replace those with
-the larger matrix. K only preconditions: gradients and Hessian products go through H, so errors in K never reach the
+the larger matrix. With class weights D, one per row, H^T D H takes the place of H^T H and n lambda D^-1 that of
+n lambda I. K only preconditions: gradients and Hessian products go through H, so errors in K never reach the
 weights or the certificate.
 """
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from projector.network.losses import row_weights
 from projector.network.representation import Representation
 from projector.solvers.normal_equations import LARGEST_MATRIX, takes_normal_equations
 from projector.solvers.objective import Objective
@@ -42,7 +44,7 @@ def kernel_of(representation: Representation) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class KernelFactor:
-    """The Cholesky factor of K + n lambda I for some training nodes; a trace of every row behind it."""
+    """The Cholesky factor of K + n lambda D^-1 for some training nodes; a trace of every row behind it."""
 
     #: (n, n) float64, lower triangular.
     cholesky: Tensor
@@ -62,7 +64,7 @@ class KernelObjective(Objective):
     def factor(self) -> KernelFactor:
         """Return the factor of this K. Raises ArithmeticError if none exists."""
         shifted = self.K.clone()
-        shifted.diagonal().add_(self._shift)
+        shifted.diagonal().add_(self._shift[:, 0])
         cholesky, failed = torch.linalg.cholesky_ex(shifted)
         if bool(failed):
             raise ArithmeticError("the kernel has no Cholesky factor")
@@ -75,15 +77,19 @@ class KernelObjective(Objective):
         return (gradient - representation.transposed(inner)) / self.regularization
 
     @property
-    def _shift(self) -> float:
-        return self.weighted_rows * self.regularization
+    def _shift(self) -> Tensor:
+        """n lambda / w of each row, (n_train, 1)."""
+        weights = row_weights(self.loss, self.labels)
+        shift = self.K.new_full((self.K.shape[0], 1), self.weighted_rows * self.regularization)
+        return shift if weights is None else shift / weights[:, None]
 
     def _solved(self, factor: KernelFactor, right: Tensor) -> Tensor:
-        """Return (K + n lambda I)^-1 right, by conjugate gradients preconditioned with `factor`."""
+        """Return (K + n lambda D^-1)^-1 right, by conjugate gradients preconditioned with `factor`."""
         known = np.isin(self.nodes, factor.nodes)
         places = torch.from_numpy(np.searchsorted(factor.nodes, self.nodes[known])).to(right.device)
         ours = torch.from_numpy(np.flatnonzero(known)).to(right.device)
-        diagonal = self.K.diagonal()[:, None] + self._shift
+        shift = self._shift
+        diagonal = self.K.diagonal()[:, None] + shift
         padded = right.new_zeros((factor.nodes.size, right.shape[1]))
 
         def precondition(R: Tensor) -> Tensor:
@@ -100,7 +106,7 @@ class KernelObjective(Objective):
         for _ in range(_MAX_STEPS):
             if not weight > 0.0 or float(torch.linalg.norm(left)) <= goal:
                 break
-            product = torch.addmm(self._shift * search, self.K, search)
+            product = torch.addmm(shift * search, self.K, search)
             length = weight / float((search * product).sum())
             solved.add_(search, alpha=length)
             left.sub_(product, alpha=length)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from projector.errors import TrainingError
-from projector.network.losses import LinearMap, Squared
+from projector.network.losses import LinearMap
 from projector.solvers.class_curvature import ClassCurvature, class_curvature
 from projector.solvers.kernel import KernelObjective, kernel_of, takes_kernel
 from projector.solvers.line_search import step_length
@@ -149,9 +149,9 @@ class Newton:
     def _searched(self, direction: Tensor, decrease: float) -> Point:
         """Return the point one whole step away, or at the length where the slope along `direction` falls enough."""
         whole = self._objective.at(self._point.W + direction)
+        slope = abs(float((whole.gradient * direction).sum()))
         # For a quadratic F, the slope after a whole step is rounding.
-        quadratic = isinstance(self._objective.loss, Squared)
-        if quadratic or abs(float((whole.gradient * direction).sum())) <= _REMAINING_SLOPE * decrease:
+        if self._objective.loss.quadratic or slope <= _REMAINING_SLOPE * decrease:
             return whole
         length = step_length(self._objective, self._point, direction, _REMAINING_SLOPE)
         return whole if length == 1.0 else self._objective.at(self._point.W + length * direction)
@@ -279,7 +279,7 @@ def minimise(
     """
     single = single_precision(objective)
     curvature: Preconditioner | ClassCurvature | AdaptiveBlocks | None = None
-    if isinstance(objective.loss, Squared) and (inverse := inverse_hessian(objective)) is not None:
+    if objective.loss.quadratic and (inverse := inverse_hessian(objective)) is not None:
         curvature, single = inverse, None
     elif not objective.loss.coupled:
         curvature = class_curvature(objective)

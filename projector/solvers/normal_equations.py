@@ -1,5 +1,7 @@
 """The squared loss by its normal equations: G = H^T H and b = H^T Y over the training rows, updated as rows change.
 
+With class weights D (diagonal, one weight per row) they are H^T D H and H^T D Y, and below |H W - Y|^2 is weighted.
+
 The minimum of (1/2n) |H W - Y|^2 + lambda/2 |W|^2 solves (G/n + lambda I) W = b/n, with one matrix for all targets.
 When rows of H change, the old rows are subtracted and the new rows added, or a block is recomputed if that is cheaper.
 This happens per pair of hop blocks, since few rows change except in the last hop's.
@@ -14,7 +16,7 @@ updates the gradient from G alone understates the true one 20 to 30 times.]
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from projector.network.losses import LinearMap
+from projector.network.losses import LinearMap, row_weights
 from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.objective import Objective, Point
 
@@ -58,6 +60,8 @@ class ChangedRows:
     Y: Tensor
     #: For each block, the number of leading rows that differ in it.
     leading: tuple[int, ...]
+    #: Their weights in the loss, (m,) float64; None if all are 1.
+    weights: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +80,9 @@ class NormalFactor:
 class NormalEquations:
     """G and b of one set of training rows, and their rounding errors' variances; only `forget` changes them."""
 
-    #: H^T H, (p, p) float64.
+    #: H^T D H, (p, p) float64.
     G: Tensor
-    #: H^T Y, (p, C) float64.
+    #: H^T D Y, (p, C) float64.
     b: Tensor
     #: The columns of each block.
     blocks: tuple[slice, ...]
@@ -87,24 +91,41 @@ class NormalEquations:
     target_variances: NDArray[np.float64]
 
     @classmethod
-    def of(cls, H: Tensor, Y: Tensor, blocks: tuple[slice, ...], workers: Workers = ALONE) -> "NormalEquations":
-        """Form them from the rows H (n, p) with targets Y (n, C), with several workers from each worker's own rows."""
+    def of(
+        cls,
+        H: Tensor,
+        Y: Tensor,
+        blocks: tuple[slice, ...],
+        workers: Workers = ALONE,
+        weights: Tensor | None = None,
+    ) -> "NormalEquations":
+        """Form them from the rows H (n, p) with targets Y (n, C) and `weights` (n,), None if all are 1.
+
+        With several workers each passes its own rows.
+        """
         G, b = H.new_zeros((H.shape[1], H.shape[1])), H.new_zeros((H.shape[1], Y.shape[1]))
         empty = cls(G, b, blocks, np.zeros((len(blocks), len(blocks))), np.zeros(len(blocks)))
         nothing, every = ((0,) * len(blocks), (H.shape[0],) * len(blocks))
-        return empty.after(ChangedRows(H[:0], Y[:0], nothing), ChangedRows(H, Y, every), lambda: H, Y, workers)
+        all_rows = ChangedRows(H, Y, every, weights)
+        return empty.after(ChangedRows(H[:0], Y[:0], nothing), all_rows, lambda: H, Y, workers, weights)
 
     def after(
-        self, was: ChangedRows, now: ChangedRows, all_rows: Callable[[], Tensor], Y: Tensor, workers: Workers = ALONE
+        self,
+        was: ChangedRows,
+        now: ChangedRows,
+        all_rows: Callable[[], Tensor],
+        Y: Tensor,
+        workers: Workers = ALONE,
+        weights: Tensor | None = None,
     ) -> "NormalEquations":
         """Return the equations after the rows `was` became the rows `now`.
 
-        `all_rows` returns the current H (n, p), with targets Y (n, C). A pair of blocks is formed again from them if it
-        loses and gains at least n rows in all. With several workers each passes its own rows.
+        `all_rows` returns the current H (n, p), with targets Y (n, C) and `weights` (n,). A pair of blocks is formed
+        again from them if it loses and gains at least n rows in all. With several workers each passes its own rows.
         """
         moved = [lost + gained for lost, gained in zip(was.leading, now.leading, strict=True)]
         *moved, rows = workers.sum(torch.tensor([*moved, Y.shape[0]], device=Y.device)).tolist()
-        anew = cache(lambda: ChangedRows(all_rows(), Y, ()))
+        anew = cache(lambda: ChangedRows(all_rows(), Y, (), weights))
         G, b = self.G.clone(), self.b.clone()
         variances, target_variances = self.variances.copy(), self.target_variances.copy()
 
@@ -114,7 +135,12 @@ class NormalEquations:
             if moved[by] >= rows:
                 held, variance, changes = torch.zeros_like(held), 0.0, [(1.0, anew(), Y.shape[0])]
             factors = [
-                (sign, each.H[:count, left], each.Y[:count] if right is None else each.H[:count, right])
+                _Product(
+                    sign,
+                    each.H[:count, left],
+                    each.Y[:count] if right is None else each.H[:count, right],
+                    None if each.weights is None else each.weights[:count],
+                )
                 for sign, each, count in changes
             ]
             return _updated(held, variance, factors, workers)
@@ -159,16 +185,31 @@ class NormalEquations:
         self.b.zero_()
 
 
-def _updated(
-    held: Tensor, variance: float, changes: Sequence[tuple[float, Tensor, Tensor]], workers: Workers
-) -> tuple[Tensor, float]:
-    """Return `held` plus sign * left^T right for all `changes`, and its error's variance including that of `held`."""
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """sign * left^T D right, D the weights of the rows."""
+
+    sign: float
+    left: Tensor
+    right: Tensor
+    weights: Tensor | None
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Yield rows of D left and right, with the number of roundings of each sum that they cause."""
+        weights = (None,) * self.left.shape[0] if self.weights is None else torch.split(self.weights, CHUNK)
+        for R, Q, D in zip(torch.split(self.left, CHUNK), torch.split(self.right, CHUNK), weights, strict=False):
+            # Multiplying by the weights rounds as well, with all bits.
+            yield (R, Q, R.shape[0]) if D is None else (R * D[:, None], Q, R.shape[0] + 2)
+
+
+def _updated(held: Tensor, variance: float, changes: Sequence[_Product], workers: Workers) -> tuple[Tensor, float]:
+    """Return `held` plus all `changes`, and its error's variance including that of `held`."""
     moved, of_moved = torch.zeros_like(held), 0.0
-    for sign, left, right in changes:
-        for R, Q in zip(torch.split(left, CHUNK), torch.split(right, CHUNK), strict=True):
-            moved.addmm_(R.T, Q, alpha=sign)
+    for change in changes:
+        for R, Q, roundings in change.chunks():
+            moved.addmm_(R.T, Q, alpha=change.sign)
             product = float(torch.linalg.norm(R)) * float(torch.linalg.norm(Q))
-            of_moved += _EPSILON**2 * (_square(moved) / 12 + R.shape[0] / 6 * product**2 / 4)
+            of_moved += _EPSILON**2 * (_square(moved) / 12 + roundings / 6 * product**2 / 4)
     if workers.count > 1:
         of_moved = float(workers.sum(torch.tensor([of_moved], dtype=torch.float64, device=held.device)))
         moved = workers.sum(moved)
@@ -182,9 +223,9 @@ def _square(matrix: Tensor) -> float:
 
 @together
 def normal_factor(objective: Objective) -> NormalFactor:
-    """Return the factor of H^T H / n + lambda I for `objective`. Raises ArithmeticError if none exists."""
-    H = objective.H()
-    equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers)
+    """Return the factor of H^T D H / n + lambda I for `objective`. Raises ArithmeticError if none exists."""
+    H, weights = objective.H(), row_weights(objective.loss, objective.labels)
+    equations = NormalEquations.of(H, H[:, :0], (slice(0, H.shape[1]),), objective.workers, weights)
     return equations.factor(objective.weighted_rows, objective.regularization)
 
 
@@ -196,7 +237,7 @@ class NormalObjective(Objective):
     """
 
     equations: NormalEquations
-    #: |Y|_F^2 of all workers' targets.
+    #: |Y|_F^2 of all workers' targets, weighted.
     targets_squared: float
 
     def at(self, W: Tensor) -> Point:
@@ -246,13 +287,16 @@ class NormalObjective(Objective):
 
     @together
     def rounding_of_rows(self, size: float, residual: float) -> float:
-        """Return the gradient error from rounding in the rows of H, for |W|_F and the residual's |H W - Y|_F."""
-        representation = self.representation
+        """Return the gradient error from rounding in the rows of H, for |W|_F and the weighted |H W - Y|_F."""
+        representation, weights = self.representation, row_weights(self.loss, self.labels)
         rows = representation.row_bounds
-        of_logits = math.sqrt(1 / 6) * representation.logit_rounding(rows) * size
-        of_residual = math.sqrt(representation.terms / 6) * representation.norm(rows) * residual
+        passed = rows if weights is None else rows * weights
+        of_logits = math.sqrt(1 / 6) * representation.logit_rounding(passed) * size
+        # |D (H W - Y)| is at most this many times the weighted |H W - Y|.
+        largest = math.sqrt(self.loss.largest_curvature)
+        of_residual = math.sqrt(representation.terms / 6) * representation.norm(rows) * largest * residual
         return _EPSILON * (of_logits + of_residual) / self.weighted_rows
 
     def _missed(self, W: Tensor, product: Tensor) -> float:
-        """Return |H W - Y|_F^2 from `product` = G W."""
+        """Return |H W - Y|_F^2, weighted, from `product` = G W."""
         return float((W * product).sum()) - 2 * float((W * self.equations.b).sum()) + self.targets_squared

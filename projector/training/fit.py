@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from projector.network.product_costs import keeps_dense
 from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation, Representation
 from projector.network.sizes import Sizes
-from projector.network.spec import LossKind, ModelSpec, SolverKind, check_spec
+from projector.network.spec import ClassWeight, LossKind, ModelSpec, SolverKind, check_spec
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.descent import descend
@@ -105,11 +105,25 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
             f"The labels are real numbers, which the loss {spec.loss} does not accept.",
             f"Use --loss {LossKind.SQUARED}, or give classes as integers.",
         )
-    if spec.label_hops or spec.diffusion or spec.mlp_width:
+    if spec.label_hops or spec.diffusion or spec.mlp_width or spec.class_weight is not ClassWeight.NONE:
         raise TrainingError(
-            "Label reuse, adaptive diffusion and an MLP learn from classes, and the labels are real numbers.",
+            "Label reuse, adaptive diffusion, an MLP and class weights need classes, and the labels are real numbers.",
             "Leave them out.",
         )
+
+
+def with_class_weights(spec: ModelSpec, graph: Graph) -> ModelSpec:
+    """Return `spec` with the class weights that its `class_weight` means on `graph`.
+
+    Balanced weights have the mean 1 over the training nodes. A class without any has weight 1.
+    """
+    if spec.class_weight is ClassWeight.NONE:
+        return spec
+    counts = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
+    present = counts > 0
+    weights = np.ones(graph.num_classes)
+    weights[present] = counts.sum() / (present.sum() * counts[present])
+    return replace(spec, class_weights=tuple(weights.tolist()))
 
 
 def _train(
@@ -137,7 +151,7 @@ class _Given:
     """A graph and its training set-up, on each worker."""
 
     def __init__(self, spec: ModelSpec, graph: Graph, device: torch.device | str, workers: Workers) -> None:
-        self.workers, self.spec, self.graph = workers, spec, graph
+        self.workers, self.spec, self.graph = workers, with_class_weights(spec, graph), graph
         self.train_rows = np.flatnonzero(graph.train_mask).astype(np.int64)
         self.propagator = Propagator.build(graph.adjacency, spec.propagation, spec.self_loops, device=device)
         self.keeps_dense = keeps_dense(spec, Sizes.of(graph))
@@ -161,7 +175,8 @@ class _Given:
             products = DenseRepresentation(representation.inputs, self.train_rows, workers=self.workers)
         given = self.graph.labels if self.graph.values is None else self.graph.values
         own = torch.from_numpy(given[self.train_rows[products.own]]).to(self.propagator.device)
-        loss = loss_of(self.spec.loss, real_valued=self.graph.values is not None)
+        real_valued, weights = self.graph.values is not None, self.spec.class_weights
+        loss = loss_of(self.spec.loss, real_valued=real_valued, class_weights=weights)
         return Objective(products, loss, own, self.spec.regularization)
 
 

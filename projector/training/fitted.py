@@ -15,7 +15,7 @@ from projector.forgetting.status import TOLERANCE
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind, ModelSpec, SolverKind
 from projector.solvers.newton import feature_divisor
-from projector.training.fit import Trained, TrainingProgress, train
+from projector.training.fit import Trained, TrainingProgress, train, with_class_weights
 from projector.training.pretrained import PretrainedWeights, starting_point, train_on
 from projector.training.scaling import well_scaled
 from projector.training.temperature import fitted_temperature
@@ -27,7 +27,7 @@ class Fitted:
 
     #: The graph trained on: column j of its features is the given one times 2**exponents[j].
     graph: Graph
-    #: As given, except for the solver if training continued from pretrained weights.
+    #: As given, with class weights counted, except for the solver if training continued from pretrained weights.
     spec: ModelSpec
     #: (d,); None if nothing was rescaled.
     exponents: NDArray[np.int64] | None
@@ -80,6 +80,7 @@ def fit_graph(
     """
     if graph.weighted:
         raise GraphError("Weighted graphs can be read, but not trained on yet.", "Remove edge_weight.")
+    spec = with_class_weights(spec, graph)
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     with enough_memory(device, graph.nodes, graph.num_features):
         scaled = well_scaled(graph.features, everyone, fixed=fixed, device=device)

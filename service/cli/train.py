@@ -16,6 +16,7 @@ from projector.network.spec import (
     MAX_LAMBDA,
     MAX_SEED,
     MIN_LAMBDA,
+    ClassWeight,
     Combine,
     LossKind,
     ModelSpec,
@@ -67,6 +68,9 @@ def command(
         float, typer.Option(min=0.0, max=1.0, help="With --diffusion: weight of the neighbourhood in each hop.")
     ] = _DEFAULTS.gamma,
     loss: Annotated[LossKind, typer.Option(help="Loss, averaged over the training nodes.")] = _DEFAULTS.loss,
+    class_weight: Annotated[
+        ClassWeight, typer.Option(help="balanced: each class counts alike in the loss, however many nodes it has.")
+    ] = _DEFAULTS.class_weight,
     solver: Annotated[SolverKind, typer.Option(help="Solver; newton trains to the optimum.")] = _DEFAULTS.solver,
     tolerance: Annotated[float, typer.Option(help="newton: relative gradient at which to stop.")] = _DEFAULTS.tolerance,
     learning_rate: Annotated[float, typer.Option(help="sgd: learning rate.")] = _DEFAULTS.learning_rate,
@@ -151,6 +155,7 @@ def command(
         diffusion=diffusion,
         gamma=gamma,
         loss=loss,
+        class_weight=class_weight,
         regularization=regularization,
         solver=solver,
         tolerance=tolerance,

@@ -21,7 +21,7 @@ from projector.forgetting.status import RepairStatus
 from projector.graph.features import FeatureMatrix
 from projector.graph.graph import Graph
 from projector.network.inputs import inputs_of
-from projector.network.losses import Squared
+from projector.network.losses import Loss, loss_of, row_weights
 from projector.network.propagation import Propagator
 from projector.network.representation import DenseRepresentation
 from projector.network.spec import Combine, LossKind, PropagationKind
@@ -54,12 +54,22 @@ def conditioned(rng: np.random.Generator, rows: int, condition: float) -> Rows:
 class Drifting:
     """Rows that are exchanged a few at a time, and their sums."""
 
-    def __init__(self, condition: float, seed: int) -> None:
+    def __init__(self, condition: float, seed: int, class_weights: tuple[float, ...] = ()) -> None:
         self._random, self._condition = np.random.default_rng(seed), condition
         self.H = torch.from_numpy(conditioned(self._random, ROWS, condition))
         self.labels = torch.from_numpy(self._random.integers(CLASSES, size=ROWS))
         blocks = (slice(0, COLUMNS // 2), slice(COLUMNS // 2, COLUMNS))
-        self.equations = NormalEquations.of(self.H, self.Y, blocks)
+        loss = loss_of(LossKind.SQUARED, class_weights=class_weights)
+        self.loss: Loss = loss
+        self.equations = NormalEquations.of(self.H, self.Y, blocks, weights=self.weights)
+
+    @property
+    def weights(self) -> torch.Tensor | None:
+        return row_weights(self.loss, self.labels)
+
+    def changed(self, chosen: torch.Tensor, sizes: tuple[int, ...]) -> ChangedRows:
+        weights = self.weights
+        return ChangedRows(self.H[chosen], self.Y[chosen], sizes, None if weights is None else weights[chosen])
 
     @property
     def Y(self) -> torch.Tensor:
@@ -69,26 +79,28 @@ class Drifting:
         """Change some rows in both blocks and some in the second alone; remove some, and add much longer ones."""
         random, sizes = self._random, (2, CHANGED)
         chosen = torch.from_numpy(random.choice(ROWS, size=CHANGED, replace=False))
-        was = ChangedRows(self.H[chosen], self.Y[chosen], sizes)
+        was = self.changed(chosen, sizes)
         rows = torch.from_numpy(conditioned(random, CHANGED, self._condition) * random.choice([1.0, 30.0]))
         rows[2:, : COLUMNS // 2] = self.H[chosen[2:], : COLUMNS // 2]
         self.H = self.H.index_copy(0, chosen, rows)
         self.labels = self.labels.index_copy(0, chosen[:2], torch.from_numpy(random.integers(CLASSES, size=2)))
-        now = ChangedRows(self.H[chosen], self.Y[chosen], sizes)
-        self.equations = self.equations.after(was, now, lambda: self.H, self.Y)
+        now = self.changed(chosen, sizes)
+        self.equations = self.equations.after(was, now, lambda: self.H, self.Y, weights=self.weights)
 
     def objective(self) -> NormalObjective:
         nodes = np.arange(ROWS)
         propagator = Propagator.build(sp.csr_array((ROWS, ROWS)), PropagationKind.SYM, 1.0)
         inputs = inputs_of(ModelSpec(hops=1), FeatureMatrix(self.H.numpy()), sp.csr_array((ROWS, CLASSES)), propagator)
         representation = DenseRepresentation(inputs, nodes, self.H)
-        return NormalObjective(representation, Squared(), self.labels, LAMBDA, self.equations, float(ROWS))
+        squared = float(ROWS if self.weights is None else self.weights.sum())
+        return NormalObjective(representation, self.loss, self.labels, LAMBDA, self.equations, squared)
 
     def precise(self) -> NDArray[np.longdouble]:
         """Return the minimum in extended precision, by a refined solve."""
         H, Y = self.H.numpy().astype(np.longdouble), self.Y.numpy().astype(np.longdouble)
-        A = H.T @ H / ROWS + LAMBDA * np.eye(COLUMNS, dtype=np.longdouble)
-        b, W = H.T @ Y / ROWS, np.zeros((COLUMNS, CLASSES), dtype=np.longdouble)
+        D = np.ones((ROWS, 1)) if self.weights is None else self.weights.numpy()[:, None]
+        A = H.T @ (D.astype(np.longdouble) * H) / ROWS + LAMBDA * np.eye(COLUMNS, dtype=np.longdouble)
+        b, W = H.T @ (D.astype(np.longdouble) * Y) / ROWS, np.zeros((COLUMNS, CLASSES), dtype=np.longdouble)
         for _ in range(30):
             W = W + np.linalg.solve(A.astype(np.float64), (b - A @ W).astype(np.float64))
         return W
@@ -106,9 +118,9 @@ def distance_and_bound(drifting: Drifting) -> tuple[float, float, float]:
     return float(np.linalg.norm(newton.best.W.numpy() - drifting.precise())), found.bound, found.relative
 
 
-def check_drift(condition: float, updates: int, seed: int) -> None:
+def check_drift(condition: float, updates: int, seed: int, class_weights: tuple[float, ...] = ()) -> None:
     """Check that the bound is never below the distance."""
-    drifting = Drifting(condition, seed)
+    drifting = Drifting(condition, seed, class_weights)
     for update in range(1, updates + 1):
         drifting.update()
         if update % max(updates // 10, 1) == 0:
@@ -121,6 +133,11 @@ def check_drift(condition: float, updates: int, seed: int) -> None:
 @pytest.mark.parametrize("condition", everyday([1e2, 1e3, 1e4, 1e5, 1e6], 1e3))
 def test_the_bound_covers_what_updated_sums_have_drifted(condition: float) -> None:
     check_drift(condition, updates=200, seed=1)
+
+
+@pytest.mark.parametrize("condition", everyday([1e2, 1e3, 1e4, 1e5, 1e6], 1e3))
+def test_the_bound_covers_what_weighted_sums_have_drifted(condition: float) -> None:
+    check_drift(condition, updates=200, seed=2, class_weights=(0.1, 1 / 3, 7.0))
 
 
 @pytest.mark.slow

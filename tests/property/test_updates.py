@@ -25,6 +25,13 @@ def test_random_updates_lead_to_the_model_of_the_graph_they_lead_to(seed: int) -
 
 
 @pytest.mark.parametrize("loss", ["softmax", "ovr", "hinge", "squared"])
+@pytest.mark.parametrize("seed", everyday(range(60), 0, 2, 5, 6, 9, 12))
+def test_random_updates_with_balanced_classes(seed: int, loss: str) -> None:
+    """The weights are those counted before the first update, in the loss and in the independent minimum alike."""
+    sequence(seed, monitored=True, class_weight="balanced", loss=loss, solver="newton")
+
+
+@pytest.mark.parametrize("loss", ["softmax", "ovr", "hinge", "squared"])
 @pytest.mark.parametrize("seed", everyday(range(30), 0, 1, 3, 8))
 def test_random_updates_of_a_linear_model_on_given_embeddings(seed: int, loss: str) -> None:
     """With 0 hops the edges that the graph came with change nothing."""

@@ -24,7 +24,7 @@ from projector.forgetting.projection import SpanState, coefficient_residual
 from projector.forgetting.status import RepairStatus
 from projector.graph.graph import Graph
 from projector.network.losses import UNFITTED_TEMPERATURE
-from projector.network.spec import Combine, LossKind, PropagationKind, SolverKind
+from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind, SolverKind
 from tests.support.mathematics.oracle import Matrix, Oracle, Side
 from tests.support.mathematics.retraining import Problem
 
@@ -45,6 +45,8 @@ class Living:
     classes: int
     #: Real-valued targets, (n, C), of the nodes with class 0; None for classes.
     values: Matrix | None = None
+    #: Weight of each class in the loss, (C,), counted before any update; None if all are 1.
+    class_weights: Matrix | None = None
     live: NDArray[np.bool_] = field(init=False)
     featured: NDArray[np.bool_] = field(init=False)
 
@@ -93,7 +95,8 @@ class Living:
         trained = self.live & (self.targets >= 0)
         values = None if self.values is None else self.values[trained]
         spec, labels = self.spec, self.targets[trained]
-        return Problem(H[trained], labels, self.classes, spec.loss, spec.regularization, values)
+        weights = None if self.class_weights is None else self.class_weights[labels]
+        return Problem(H[trained], labels, self.classes, spec.loss, spec.regularization, values, weights)
 
     def answers(self, logits: Matrix) -> Matrix:
         """Return the model's predictions for logits (n, C), with zero rows for nodes that are not live."""
@@ -230,6 +233,7 @@ def random_case(seed: int, **settings: Any) -> Case:
     spec = replace(random_spec(rng), **settings)
     stored = sp.csr_array(X) if rng.random() < 0.4 else X
     real = spec.loss is LossKind.SQUARED and not (spec.label_hops or spec.diffusion) and rng.random() < 0.5
+    real = real and spec.class_weight is ClassWeight.NONE
     given = rng.standard_normal((n, classes - 1)) if real else labels
     graph = from_arrays(sp.csr_array((upper | upper.T).astype(float)), stored, given, train_mask=training)
     if not real and graph.num_classes < classes:
@@ -331,6 +335,8 @@ def sequence(seed: int, monitored: bool = False, **settings: Any) -> tuple[Model
     targets = np.where(case.graph.train_mask, case.graph.labels, -1)
     adjacency = case.graph.adjacency.toarray() * case.spec.uses_edges
     living = Living(case.spec, case.X, adjacency, targets, case.graph.num_classes, case.graph.values)
+    if case.spec.class_weight is ClassWeight.BALANCED:
+        living.class_weights = balanced(targets[targets >= 0], living.classes)
     report: Report | None = None
     with case.ways(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Rounding limits the bound")
@@ -361,6 +367,13 @@ def sequence(seed: int, monitored: bool = False, **settings: Any) -> tuple[Model
             if monitored:
                 check(model, living, report)
     return model, living, report
+
+
+def balanced(labels: NDArray[np.int64], classes: int) -> Matrix:
+    """Return the weights with which each class among `labels` counts alike; 1 for a class that is not among them."""
+    counts = np.array([np.count_nonzero(labels == label) for label in range(classes)])
+    there = np.count_nonzero(counts)
+    return np.array([len(labels) / (there * count) if count else 1.0 for count in counts])
 
 
 def fitted(case: Case) -> Model:

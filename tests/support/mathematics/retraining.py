@@ -20,7 +20,7 @@ Precise: TypeAlias = NDArray[np.longdouble]
 
 @dataclass(frozen=True)
 class Problem:
-    """(1/n) sum_i loss(h_i W, y_i) + (lambda/2) |W|^2 for H (n, p) and y (n,) of C classes."""
+    """(1/n) sum_i w_i loss(h_i W, y_i) + (lambda/2) |W|^2 for H (n, p) and y (n,) of C classes; w_i = 1 by default."""
 
     H: Matrix
     labels: NDArray[np.int64]
@@ -29,13 +29,21 @@ class Problem:
     regularization: float
     #: Real-valued targets in place of classes, (n, C), for the squared loss.
     values: Matrix | None = None
+    #: Weights of the rows, (n,).
+    weights: Matrix | None = None
 
     @property
     def signs(self) -> Matrix:
         return 2.0 * np.eye(self.classes)[self.labels] - 1.0
 
     def slopes(self, Z: Matrix) -> Matrix:
-        """Return the loss' derivative by the logits, (n, C)."""
+        """Return the weighted loss' derivative by the logits, (n, C)."""
+        return self._weighted(self._slopes(Z))
+
+    def _weighted(self, rows: Matrix) -> Matrix:
+        return rows if self.weights is None else rows * self.weights[:, None]
+
+    def _slopes(self, Z: Matrix) -> Matrix:
         if self.loss is LossKind.SOFTMAX:
             E = np.exp(Z - Z.max(axis=1, keepdims=True))
             others = E / E.sum(axis=1, keepdims=True)
@@ -51,7 +59,10 @@ class Problem:
         return -self.signs * np.clip(1.0 - self.signs * Z, 0.0, 1.0)
 
     def curved(self, Z: Matrix, V: Matrix) -> Matrix:
-        """Return the loss' Hessian by the logits applied to V (n, C)."""
+        """Return the weighted loss' Hessian by the logits applied to V (n, C)."""
+        return self._weighted(self._curved(Z, V))
+
+    def _curved(self, Z: Matrix, V: Matrix) -> Matrix:
         if self.loss is LossKind.SOFTMAX:
             E = np.exp(Z - Z.max(axis=1, keepdims=True))
             P = E / E.sum(axis=1, keepdims=True)

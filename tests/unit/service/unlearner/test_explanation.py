@@ -98,6 +98,7 @@ STOPPED = replace(
 FROZEN: dict[str, tuple[Any, str]] = {
     "diffusion": (Diffusion(0.5, 0.25), "the sigmas of the diffusion"),
     "encoder": (Encoder("SAGE", "ab" * 32), f"the encoder SAGE (SHA-256 {'ab' * 32}), which computed the features"),
+    "spec": (ModelSpec(class_weights=(0.5, 2.0)), "the weights of the classes in the loss, counted while"),
     "temperature": (0.15, "the temperature of the probabilities"),
     "mlp": (MlpRecord(width=8, public_nodes=5), "the MLP that computes the features, trained only on public nodes"),
     "column_scale": ((3, -2), "the scales of the feature columns, fixed at the import"),
