@@ -5,7 +5,8 @@
     model, report = model.update(add_nodes=features, add_edges=[[2708, 0]])     # additions, corrections, removals
     model.predict([0, 1, 2])
 
-See `fit`, `from_arrays`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate` and `ProjectorError`.
+See `fit`, `from_arrays`, `Model`, `Report`, `SpanFigures`, `ModelSpec`, `Certificate`, `ProjectorError`, and for
+predictions with exported weights `load_exported` and `ExportedModel`.
 """
 
 from importlib import import_module
@@ -13,18 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from projector.errors import ProjectorError
+    from projector.exported import ExportedModel, load_exported
     from projector.forgetting.certificate import Certificate
     from projector.graph.from_data import from_arrays
     from projector.model import Model, Report, SpanFigures, fit
     from projector.network.spec import ModelSpec
 
-__all__ = ["Certificate", "Model", "ModelSpec", "ProjectorError", "Report", "SpanFigures", "fit", "from_arrays"]
+__all__ = [
+    "Certificate",
+    "ExportedModel",
+    "Model",
+    "ModelSpec",
+    "ProjectorError",
+    "Report",
+    "SpanFigures",
+    "fit",
+    "from_arrays",
+    "load_exported",
+]
 
 _FROM = {
     "Certificate": "projector.forgetting.certificate",
     "ModelSpec": "projector.network.spec",
     "from_arrays": "projector.graph.from_data",
     "ProjectorError": "projector.errors",
+    "ExportedModel": "projector.exported",
+    "load_exported": "projector.exported",
 }
 
 

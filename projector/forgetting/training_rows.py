@@ -256,10 +256,6 @@ class TrainingRows:
         now = _changed(H, Y, weights, levels[1], self._hops)
         self._equations = self._equations.after(was, now, H.whole, Y, self.workers, weights)
 
-    def _weights(self, labels: Tensor) -> Tensor | None:
-        """Return the weights of rows with these targets, (n_own,); None if all are 1."""
-        return row_weights(self._graph.loss, labels)
-
     def _levels(self, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, for the stored and the current rows, the number of hops from which a node's blocks differ.
 
@@ -281,6 +277,10 @@ class TrainingRows:
     def _targets(self) -> Tensor:
         """Return Y of the worker's own rows, (n_own, C)."""
         return targets_of(self._graph.labels_of(self._own_nodes), self._graph.classes)
+
+    def _weights(self, labels: Tensor) -> Tensor | None:
+        """Return the weights of rows with these targets, (n_own,); None if all are 1."""
+        return row_weights(self._graph.loss, labels)
 
     @property
     def _hops(self) -> list[int]:

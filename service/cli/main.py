@@ -22,6 +22,7 @@ from service.cli import (
     models,
     recover,
     serve,
+    served_models,
     train,
     webhook_commands,
 )
@@ -113,7 +114,13 @@ def build() -> typer.Typer:
     lethe.command("migrate")(database.migrate_command)
     lethe.command("recover")(recover.command)
     lethe.command("doctor")(doctor.command)
-    lethe.add_typer(_group("Import trained models.", {"import": models.import_}), name="model")
+    of_models: dict[str, Callable[..., None]] = {
+        "import": models.import_,
+        "list": served_models.list_,
+        "show": served_models.show,
+        "export": served_models.export,
+    }
+    lethe.add_typer(_group("Import, list, show and export models.", of_models), name="model")
     evidence: dict[str, Callable[..., None]] = {
         "show": audit_figures.show,
         "summary": audit_figures.summary,

@@ -133,6 +133,14 @@ class PointerRepository(Repository):
             return None
         return Pointer(row.model, row.version, row.fencing, row.folder, row.digest, row.weights_sha256)
 
+    async def all(self) -> list[Pointer]:
+        """Return the committed version of each model, by name."""
+        query = select(PointerRow.__table__).order_by(PointerRow.model)
+        return [
+            Pointer(row.model, row.version, row.fencing, row.folder, row.digest, row.weights_sha256)
+            for row in await self._conn.execute(query)
+        ]
+
     async def require_only(self, model: str) -> None:
         """Raise StateMismatch if other models have versions and `model` has none.
 

@@ -120,6 +120,7 @@ ASKING = [
     "keys create x --scope audit:read",
     "keys list",
     "keys rotate 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
+    "model list",
     "keys revoke 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11",
     "audit export",
     "audit recheck",

@@ -1,0 +1,83 @@
+"""Exported weights predict what the service would, and what would undo a promise or need more is refused."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store.export import export_weights
+from projector import ModelSpec, fit, load_exported
+from projector.errors import GraphError
+from projector.graph.graph import Graph
+from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind
+from projector.training.pretrained import WeightsError
+from service.domain.states import RepairPolicy
+from tests.support.models.small_graphs import dense
+from tests.support.models.stored import SMALL, StoredModel, built, real_graph
+
+SPECS = [
+    ModelSpec(),
+    ModelSpec(hops=0, loss=LossKind.SQUARED, class_weight=ClassWeight.BALANCED),
+    ModelSpec(combine=Combine.CONCAT, propagation=PropagationKind.ROW, loss=LossKind.OVR, self_loops=0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """A graph whose columns differ so much in size that training scales them."""
+    small = real_graph(SMALL)
+    X = dense(small.features)[:, :40]
+    X[:, 0] *= 1e6
+    return replace(small, features=X)
+
+
+def export(model: StoredModel, path: Path) -> Path:
+    with path.open("wb") as file:
+        assert export_weights(model.store, file) == model.ref.version
+    return path
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=["softmax", "embeddings", "concat"])
+def test_an_exported_version_predicts_what_the_service_does(tmp_path: Path, graph: Graph, spec: ModelSpec) -> None:
+    model = StoredModel(tmp_path / "model", built(graph, spec, cohorts=2), RepairPolicy.ALWAYS)
+    assert model.store.manifest.column_scale is not None
+    model.delete([3, 14])
+    model.delete(list(range(graph.nodes, model.store.nodes)))
+    exported = load_exported(export(model, tmp_path / "w.npz"))
+    assert (exported.name, exported.version, exported.class_names) == ("test", 2, graph.class_names)
+    live = model.resident.committed.state.live[: graph.nodes]
+    committed = model.resident.committed
+    expected = committed.live_graph.probabilities(committed.state)[: graph.nodes][live]
+    left = graph.adjacency[live][:, live]
+    np.testing.assert_allclose(exported.predict(dense(graph.features)[live], left), expected, atol=1e-9)
+    with pytest.raises(GraphError, match="39 columns"):
+        exported.predict(dense(graph.features)[:, 1:], graph.adjacency)
+
+
+def test_an_export_of_a_library_model_is_the_same_weights(tmp_path: Path, graph: Graph) -> None:
+    model = StoredModel(tmp_path / "model", built(graph), RepairPolicy.ALWAYS)
+    exported = load_exported(export(model, tmp_path / "w.npz"))
+    np.testing.assert_array_equal(exported.weights, fit(graph).weights)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [(ModelSpec(label_hops=1), "reuses the labels"), (ModelSpec(diffusion=True), "adaptive diffusion")],
+)
+def test_a_model_that_needs_more_than_weights_is_refused(
+    tmp_path: Path, graph: Graph, spec: ModelSpec, why: str
+) -> None:
+    model = StoredModel(tmp_path / "model", built(graph, spec))
+    with pytest.raises(WeightsError, match=why):
+        export_weights(model.store, io.BytesIO())
+
+
+def test_another_file_is_refused_and_not_unpickled(tmp_path: Path) -> None:
+    for name, arrays in {"a.npz": {"W": np.zeros(3)}, "b.npz": {"W": np.array([object()]), "settings": "{}"}}.items():
+        np.savez(tmp_path / name, **arrays)
+        with pytest.raises(WeightsError, match="exported model"):
+            load_exported(tmp_path / name)
+    with pytest.raises(WeightsError, match="cannot be read"):
+        load_exported(tmp_path / "none.npz")
