@@ -75,8 +75,8 @@ def test_a_model_that_needs_more_than_weights_is_refused(
 
 
 def test_another_file_is_refused_and_not_unpickled(tmp_path: Path) -> None:
-    for name, arrays in {"a.npz": {"W": np.zeros(3)}, "b.npz": {"W": np.array([object()]), "settings": "{}"}}.items():
-        np.savez(tmp_path / name, **arrays)
+    for name, W in {"a.npz": np.zeros(3), "b.npz": np.array([object()])}.items():
+        np.savez(tmp_path / name, W=W, settings="{}")
         with pytest.raises(WeightsError, match="exported model"):
             load_exported(tmp_path / name)
     with pytest.raises(WeightsError, match="cannot be read"):

@@ -90,6 +90,7 @@ def test_a_model_with_no_hops_is_stored_without_edges_and_forgets(tmp_path: Path
     built_on = built(graph, ModelSpec(hops=0), cohorts=2)
     assert (built_on.manifest.edges, built_on.graph.edges) == (0, 0)
     model, oracle = StoredModel(tmp_path / "model", built_on, RepairPolicy.ALWAYS), Oracle(built_on)
+    assert built_on.manifest.canaries is not None
     canaries = rows_of(built_on.graph, list(built_on.manifest.canaries.cohort_ids(1)))
     for rows in (canaries, [3, 14], [7]):
         outcome = model.delete(rows)
