@@ -149,7 +149,7 @@ class Manifest:
 
     @property
     def frozen_parts(self) -> tuple[str, ...]:
-        """What stays as it was at training. Retraining means training that fixes these parts in the same way again."""
+        """Return in words the parts that deletions leave as training fixed them, and that `retrained` depends on."""
         parts = []
         if self.encoder is not None:
             parts.append(f"the encoder {self.encoder}, which computed the features")
