@@ -85,6 +85,7 @@ def build_model(
     name: str,
     dataset: str,
     split: str,
+    warnings: Sequence[str] = (),
     injected_channels: Sequence[InjectedChannel] = (),
     canaries: Canaries | None = None,
     public: Collection[str] = (),
@@ -97,10 +98,11 @@ def build_model(
 
     An MLP is trained first, on the CPU, on the nodes with ids in `public`. Everything else uses its outputs.
 
-    The manifest records `dataset`, `split`, `encoder`, `injected_channels` and `canaries`; `inject_channel` and
-    `add_canaries` have added the latter two to `graph`. Injected channels are never rescaled, so that a row of W can be
-    compared with the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training starts
-    there and goes to the optimum, regardless of the named solver. They cannot be combined with an MLP trained here.
+    The manifest records `dataset`, `split`, `warnings`, `encoder`, `injected_channels` and `canaries`; `inject_channel`
+    and `add_canaries` have added the latter two to `graph`. Injected channels are never rescaled, so that a row of W
+    can be compared with the sum of its coefficients. With `pretrained` weights, for the features of `graph`, training
+    starts there and goes to the optimum, regardless of the named solver. They cannot be combined with an MLP trained
+    here.
 
     Raises GraphError, TrainingError, DeviceError as `train` does, and DeviceError before any work if memory is too
     small. Raises RankError if the Gram matrix cannot determine the rank of the features, and WeightsError if
@@ -115,7 +117,7 @@ def build_model(
     target = torch_device(device)
     require_memory("Training", training_needs(spec, Sizes.of(graph), target), target)
     declared = public_nodes(spec, graph, public)
-    warnings: list[str] = []
+    warnings = [*warnings]
     mlp = None
     if spec.mlp_width:
         _check_own_weights(pretrained)

@@ -8,7 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from model_store.datasets.torch_files import StoredTensor, TorchFile, Unread
+from model_store.datasets.inert_pickles import Unread
+from model_store.datasets.torch_files import StoredTensor, TorchFile
 from model_store.disk import untrusted_arrays
 from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound

@@ -7,8 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from model_store.datasets.benchmark_files import read_any_npz
 from model_store.datasets.downloads import DOWNLOADABLE, download
 from model_store.datasets.files import read_npz, read_torch_geometric
+from model_store.datasets.ogb import looks_like_ogb, read_ogb
+from model_store.datasets.planetoid import datasets_in, read_planetoid
 from model_store.datasets.synthetic import PREFIX, generate, parse
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
@@ -24,7 +27,7 @@ _SHIPPED_NAMES = ("cora",)
 #: Shares of training and validation nodes if a dataset has no split.
 _TRAIN_SHARE, _VAL_SHARE = 0.6, 0.2
 _READERS: Mapping[str, Callable[[Path], RawGraph]] = {
-    ".npz": read_npz,
+    ".npz": read_any_npz,
     ".pt": read_torch_geometric,
     ".pth": read_torch_geometric,
 }
@@ -44,22 +47,27 @@ def load_dataset(
     seed: int = 0,
     dedupe: bool = False,
     undirected: bool = False,
+    split_index: int | None = None,
     download: Callable[[str, Path], Path] | None = download,
+    report: Callable[[str], None] = lambda note: None,
 ) -> Graph:
     """Return the graph named `source`, checked by `validate`.
 
     `source` is a name, searched as `NAME.npz` in `data_dirs` and then among the datasets that ship with Lethe (`cora`),
-    a path to an `.npz` or a saved torch-geometric `Data` (`.pt`), or `synthetic:n=…,d=…,classes=…,seed=…`. A known name
-    that is not found is downloaded into the last of `data_dirs`, unless `download` is None.
+    a path to an `.npz`, a saved torch-geometric `Data` (`.pt`) or a folder of Planetoid or OGB, or
+    `synthetic:n=…,d=…,classes=…,seed=…`. A known name that is not found is downloaded into the last of `data_dirs`,
+    unless `download` is None. `report` receives what was left out of a benchmark's file.
 
     With `split` "full", every labelled node outside validation and test is a training node, as in the paper; "public"
-    is the dataset's own split. Without one, "full" draws 60/20/20 with `seed`. With `dedupe` a repeated edge counts
-    once; otherwise such a graph is refused. So is one with an edge in one direction only, unless `undirected` adds the
-    other.
+    is the dataset's own split. `split_index` chooses among several, by default the first. Without any, "full" draws
+    60/20/20 with `seed`. With `dedupe` a repeated edge counts once; otherwise such a graph is refused. So is one with
+    an edge in one direction only, unless `undirected` adds the other.
 
     Raises DatasetNotFound listing the searched places, or GraphError describing the problem with the data.
     """
-    raw = _read(source, data_dirs, download)
+    raw = _with_chosen_split(_read(source, data_dirs, download), split_index)
+    for note in raw.notes:
+        report(f"{raw.origin}: {note}")
     graph = _with_split(raw.in_both_directions() if undirected else raw, split, seed, dedupe=dedupe)
     validate(graph)
     return graph
@@ -74,6 +82,8 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
     if source.startswith(PREFIX):
         return generate(parse(source))
     path = Path(source)
+    if (raw := _in_folder(path, source)) is not None:
+        return raw
     if path.suffix.lower() in _READERS:
         return _READERS[path.suffix.lower()](path)
     name = source.lower()
@@ -84,7 +94,8 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
             return read_npz(candidate)
     if path.suffix or path.name != source or path.is_file():
         raise DatasetNotFound(
-            f"{source} is neither the name of a dataset nor a file ending in {', '.join(_READERS)}.",
+            f"{source} is neither the name of a dataset, a file ending in {', '.join(_READERS)}, nor a folder of Planetoid "
+            "or OGB.",
             "Save the graph as an .npz of arrays: docs/data.md lists them.",
         )
     places = ", ".join(str(candidate) for candidate in looked)
@@ -121,6 +132,32 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
         values=raw.values,
         weighted=raw.edge_weight is not None,
     )
+
+
+def _in_folder(path: Path, source: str) -> RawGraph | None:
+    """Return the dataset of a benchmark's folder; None if `source` is another kind of name."""
+    if path.name.startswith("ind.") and (path.parent / f"{path.name}.x").is_file():
+        return read_planetoid(path.parent, path.name.removeprefix("ind."))
+    # A folder beside a dataset's name needs a slash.
+    if not path.is_dir() or (path.name == source and path.suffix == ""):
+        return None
+    if looks_like_ogb(path):
+        return read_ogb(path)
+    names = datasets_in(path)
+    if len(names) > 1:
+        raise DatasetNotFound(
+            f"{path} has several datasets of Planetoid: {', '.join(names)}.", f"Name one, as {path}/ind.{names[0]}."
+        )
+    return read_planetoid(path, names[0]) if names else None
+
+
+def _with_chosen_split(raw: RawGraph, index: int | None) -> RawGraph:
+    if index is None:
+        return raw
+    if not 0 <= index < len(raw.splits):
+        found = f"splits 0 to {len(raw.splits) - 1}" if raw.splits else "at most one split"
+        raise GraphError(f"{raw.origin} has {found}.", "Choose one of them, or leave out --split-index.")
+    return replace(raw, masks=raw.splits[index])
 
 
 def _drawn_masks(raw: RawGraph, seed: int) -> Masks:

@@ -6,17 +6,17 @@ it allocates any size that a storage or tensor claims. Here no tensor is larger 
 
 import io
 import operator
-import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from model_store.datasets.inert_pickles import InertUnpickler
 from model_store.disk import untrusted_arrays
 
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -37,31 +37,6 @@ _STORAGES = {
 _COMPRESSED = {
     str(layout): layout for layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 }
-
-
-class Unread:
-    """An object of an unsupported class; none of its code runs."""
-
-    #: Module and name of the class.
-    kind = ""
-
-    def __init__(self, *args: object, **options: object) -> None:
-        self.state: object = None
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-    def __call__(self, *args: object) -> "Unread":
-        """Stand in for the class or object that a file creates by calling it."""
-        return self
-
-    def append(self, item: object) -> None:
-        """Ignore an item of a list of such a class, like `extend`, `add` and `__setitem__`."""
-
-    extend = add = append
-
-    def __setitem__(self, key: object, value: object) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -178,61 +153,20 @@ class TorchFile:
             )
 
 
-#: The objects that pickle operations hash, among those before them.
-_HASHED: Mapping[int, Callable[[list[Any]], list[Any]]] = {
-    pickle.SETITEM[0]: lambda stack: stack[-2:-1],
-    pickle.SETITEMS[0]: lambda stack: stack[::2],
-    pickle.DICT[0]: lambda stack: stack[::2],
-    pickle.ADDITEMS[0]: lambda stack: stack,
-    pickle.FROZENSET[0]: lambda stack: stack,
-}
-
-
-def _checked(code: int, load: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a pickle operation that first checks what it hashes or changes.
-
-    Hashing a tuple of a million levels overflows the stack, which ends the process.
-    """
-
-    def checked(unpickler: "_Unpickler") -> None:
-        # The typeshed declares only the C unpickler.
-        stack: list[Any] = vars(unpickler)["stack"]
-        if code == pickle.BUILD[0] and not isinstance(stack[-2], Unread | dict):
-            raise ValueError(f"it changes a {type(stack[-2]).__name__}")
-        for key in _HASHED[code](stack) if code in _HASHED else ():
-            parts = key if isinstance(key, tuple) else (key,)
-            if not all(isinstance(part, str | bytes | int | float | Unread | None) for part in parts):
-                raise ValueError(f"a key of a dictionary or set is a {type(key).__name__} of other objects")
-        load(unpickler)
-
-    return checked
-
-
-# The Python implementation, because the C one allocates as many objects as a file declares.
-class _Unpickler(pickle._Unpickler):
-    """Builds plain objects, unread tensors and `Unread`; imports and calls nothing else."""
-
-    #: Checked operations, without those that allocate a declared size or refer to classes by number.
-    dispatch: ClassVar = {
-        code: _checked(code, load)
-        for code, load in pickle._Unpickler.dispatch.items()
-        if code not in (*pickle.BYTEARRAY8, *pickle.EXT1, *pickle.EXT2, *pickle.EXT4)
-    }
+class _Unpickler(InertUnpickler):
+    """Builds plain objects, unread tensors and `Unread`."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, encoding="utf-8")
+        super().__init__(file, encoding="utf-8", known=_known())
         self.storages: list[_Storage] = []
-        self._known = _known()
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a class or function: one that keeps a tensor's parts, otherwise an `Unread`."""
-        kind = f"{module}.{name}"
+        """Return a type of numbers, or a stand-in."""
         if module == "torch":
             dtype = _STORAGES.get(name, vars(torch).get(name))
             if isinstance(dtype, torch.dtype):
                 return dtype
-        # A separate class for each, since a file may set attributes of what it names.
-        return self._known.get(kind) or type("Unread", (Unread,), {"kind": kind})
+        return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         """Return the unread storage that a file refers to."""

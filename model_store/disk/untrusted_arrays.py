@@ -66,6 +66,15 @@ def read_npz(
         ) from error
 
 
+def names_in(path: Path) -> frozenset[str]:
+    """Return the names of the arrays in an `.npz`; none for a file that is not one, which `read_npz` refuses."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return frozenset(info.filename.removesuffix(".npy") for info in archive.infolist())
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
+        return frozenset()
+
+
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the array in an `.npy`. Raises ArraysUnreadable if it differs from its declaration."""
     try:

@@ -44,6 +44,10 @@ class RawGraph:
     values: NDArray[np.float64] | None = None
     #: The weight of each column of `edge_index`, (E,) float64, the same in both directions; None if all are 1.
     edge_weight: NDArray[np.float64] | None = None
+    #: All splits of a dataset that has several; `masks` is the first.
+    splits: tuple[Masks, ...] = ()
+    #: What was left out or is not used, for the operator.
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(

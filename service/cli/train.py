@@ -44,6 +44,9 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
     name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
     split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
+    split_index: Annotated[
+        int | None, typer.Option(min=0, show_default="0", help="Number of the split in a dataset that has several.")
+    ] = None,
     hops: Annotated[
         int, typer.Option(min=0, max=MAX_HOPS, help="L: number of propagation steps; 0: no edges.")
     ] = _DEFAULTS.hops,
@@ -168,7 +171,7 @@ def command(
     )
     injected = None if inject_channel is None else read_lines(inject_channel)
     options = TrainingOptions(
-        name=name, split=split, dedupe=dedupe, undirected=undirected, device=device,
+        name=name, split=split, split_index=split_index, dedupe=dedupe, undirected=undirected, device=device,
         injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
         public=() if public is None else read_lines(public),
         encoder=encoder, encoder_sha256=None if encoder_digest is None else _sha256(encoder_digest),
@@ -193,6 +196,8 @@ class TrainingOptions:
     #: Number of canary cohorts added to the dataset.
     cohorts: int = 0
     cohort_nodes: int = COHORT_NODES
+    #: Number of the split, in a dataset that has several.
+    split_index: int | None = None
     #: Ids of nodes that an MLP is trained on.
     public: Sequence[str] = ()
     #: The model that computed the features, and the SHA-256 of its file, in hex; None if unknown.
@@ -266,10 +271,10 @@ def train_model(
         raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove this one first.")
     work = work or Work()
     work.begin("Reading the dataset")
-    split = options.split
+    split, left_out = options.split, list[str]()
     graph = load_dataset(
         dataset, split=split, data_dirs=data_dirs, seed=spec.seed,
-        dedupe=options.dedupe, undirected=options.undirected,
+        dedupe=options.dedupe, undirected=options.undirected, split_index=options.split_index, report=left_out.append,
     )  # fmt: skip
     canaries = None
     if options.cohorts:
@@ -290,6 +295,7 @@ def train_model(
         name=_name_of(dataset) if options.name is None else options.name,
         dataset=dataset,
         split=split,
+        warnings=left_out,
         injected_channels=channels,
         canaries=canaries,
         public=options.public,
@@ -311,5 +317,6 @@ def _resolved(device: Device) -> str:
 
 
 def _name_of(dataset: str) -> str:
-    """Return `cora` for `cora` and `data/cora.npz`, and `synthetic` for `synthetic:…`."""
-    return Path(dataset.partition(":")[0]).stem
+    """Return `cora` for `cora`, `data/cora.npz` and `data/ind.cora`, and `synthetic` for `synthetic:…`."""
+    path = Path(dataset.partition(":")[0])
+    return path.name.removeprefix("ind.") if path.name.startswith("ind.") else path.stem

@@ -73,7 +73,6 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "one class": ({"y": np.zeros(6, dtype=int)}, "two classes"),
     "no label at all": ({"y": np.full(6, -1), **NO_SPLIT}, "0 class"),
     "no labels": ({"y": None}, "'y'"),
-    "no edges array": ({"edge_index": None}, "'edge_index'"),
     "no training node": ({"val_mask": np.arange(6) % 2 == 0, "test_mask": np.arange(6) % 2 == 1}, "label"),
     "overlapping masks": ({"val_mask": np.arange(6) == 2}, "more than one"),
     "a mask missing": ({"val_mask": None}, "only some"),
