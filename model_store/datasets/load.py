@@ -94,8 +94,8 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
             return read_npz(candidate)
     if path.suffix or path.name != source or path.is_file():
         raise DatasetNotFound(
-            f"{source} is neither the name of a dataset, a file ending in {', '.join(_READERS)}, nor a folder of Planetoid "
-            "or OGB.",
+            f"{source} is neither the name of a dataset, a file ending in {', '.join(_READERS)}, nor a folder of "
+            "Planetoid or OGB.",
             "Save the graph as an .npz of arrays: docs/data.md lists them.",
         )
     places = ", ".join(str(candidate) for candidate in looked)

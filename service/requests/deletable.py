@@ -98,7 +98,7 @@ class NoEdges(Conflict):
     def __init__(self, model: str) -> None:
         super().__init__(
             f"The model {model} was trained with 0 hops: it uses no edges and stores none.",
-            "Leave the edges out; there is nothing of them to forget or to learn. Nothing was accepted.",
+            "Leave out edges and neighbours: there is nothing of them to forget or to learn.",
         )
 
 

@@ -19,6 +19,7 @@ from service.errors import MOST_FAULTS, BodyTooLarge, Unavailable, UnknownNodes
 from service.predictions.facts import ModelFacts
 from service.predictions.newcomers import Newcomer, Predicted, Question, Unfit, ask
 from service.predictions.reader import told
+from service.requests.deletable import NoEdges
 from service.requests.graph_schemas import FEATURES, Features, features_of
 from service.requests.joinable import DeletedNodes, UnfitFeatures, has_columns
 from service.web.api.auth import KeyedRoute, requires
@@ -149,6 +150,8 @@ async def _predicted(
     while True:
         head, facts, found = reader.locate(named)
         _require_columns(rows, facts.model)
+        if named and not facts.model.hops:
+            raise NoEdges(facts.model.name)
         places = dict(zip(named, found, strict=True))
         if missing := [node for node, row in places.items() if row is None]:
             await _refuse(services, caller, missing)
