@@ -406,6 +406,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     regression: dict[str, float | None] | None = None
     #: What deletions do not change, and `retrained` depends on.
     frozen_parts: list[str] = msgspec.field(default_factory=list)
+    training_nodes: int | None = None
+    #: Of this version, on the validation and the test nodes that are left: accuracy, or R^2 of a regression.
+    score_validation: float | None = None
+    score_test: float | None = None
     span_residual: float | None = None
     #: Upper bound on the distance to the weights of retraining on the remaining graph; also as a share of them.
     distance_bound: float | None = None

@@ -1,8 +1,8 @@
 """The graph of the live nodes and predictions on it."""
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from projector.forgetting.batch import ModelState
 from projector.forgetting.gram import Gram, factorise
+from projector.forgetting.held_out import HeldOut
 from projector.forgetting.joining import Joining
 from projector.forgetting.optimum import stacked
 from projector.graph.features import FeatureMatrix
@@ -64,6 +65,8 @@ class LiveGraph:
     keeps_equations: bool = False
     #: Whether its kernel preconditions them instead, with fewer training nodes than columns of H.
     keeps_kernel: bool = False
+    #: The `validation` and the `test` nodes that are left.
+    held_out: Mapping[str, HeldOut] = field(default_factory=dict)
     #: Mask (n,) of the nodes whose neighbours, features or label differ from the graph this one was made from.
     edited: NDArray[np.bool_] | None = None
 
@@ -106,10 +109,12 @@ class LiveGraph:
         cheap = not whole or sizes.width(spec) <= _FEATURES_PER_CLASS * sizes.classes
         dense = cheap and keeps_dense(replace(spec, solver=SolverKind.NEWTON), sizes)
         values = None if graph.values is None else np.where(training[:, None], graph.values, 0.0)
+        masks = {"validation": graph.val_mask & live, "test": graph.test_mask & live}
+        held_out = {name: HeldOut.of(graph, mask) for name, mask in masks.items()}
         return cls(
             inputs, propagator, loss, targets, dense or equations, whole,
             classes=graph.num_classes, values=values, keeps_equations=equations,
-            keeps_kernel=kernel,
+            keeps_kernel=kernel, held_out=held_out,
         )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":
@@ -145,7 +150,8 @@ class LiveGraph:
         inputs = self.inputs.without(nodes, edges, feature_rows, label_rows, propagator)
         rewired = np.concatenate([self.propagator.neighbours_of(nodes), edges.ravel()])
         edited = self._edited(propagator, rewired, feature_rows, label_rows)
-        return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited)
+        held_out = {name: each.without(nodes, label_rows) for name, each in self.held_out.items()}
+        return replace(self, inputs=inputs, propagator=propagator, targets=targets, edited=edited, held_out=held_out)
 
     def joined(self, joining: Joining) -> "LiveGraph":
         """Return the graph with `joining` added."""
@@ -184,7 +190,11 @@ class LiveGraph:
         known = one_hot(targets, targets != NO_LABEL, self.classes)
         inputs = self.inputs.with_rows(feature_rows, features, known, propagator)
         edited = self._edited(propagator, edges.ravel(), feature_rows, label_rows)
-        grown = replace(self, inputs=inputs, propagator=propagator, targets=targets, values=values, edited=edited)
+        held_out = {name: each.without(label_rows) for name, each in self.held_out.items()}
+        grown = replace(
+            self, inputs=inputs, propagator=propagator, targets=targets, values=values, edited=edited,
+            held_out=held_out,
+        )  # fmt: skip
         return grown._without_large_kernel() if self.keeps_kernel else grown
 
     def _without_large_kernel(self) -> "LiveGraph":

@@ -1,11 +1,12 @@
 """A readers' view of a model: the predictions and edges of one version."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.graph.edges import Edges
+from service.domain.versions import Drift
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,7 @@ class Snapshot:
     live: NDArray[np.bool_]
     #: The edges between live nodes.
     edges: Edges
+    drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:
         """Raise ValueError when the array shapes disagree."""

@@ -12,7 +12,20 @@ from service.domain.states import Cause, ImportStatus
 
 
 @dataclass(frozen=True, kw_only=True)
-class Version(VersionFigures, RepairFigures):
+class Drift:
+    """What is left to train on and to test with, and how well it is predicted: columns of `versions`.
+
+    None for a version from before these were recorded.
+    """
+
+    training_nodes: int | None = None
+    #: Accuracy on the validation and the test nodes that are left, or R^2 for a regression; None without such nodes.
+    score_validation: float | None = None
+    score_test: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version(VersionFigures, RepairFigures, Drift):
     """One committed version: its cause and its measurements."""
 
     #: Id of its batch or import, if one of them is its cause.

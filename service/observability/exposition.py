@@ -7,7 +7,7 @@ here.
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
@@ -31,10 +31,10 @@ class Exposition:
         self._process = process
         self._folder = folder
 
-    async def __call__(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
+    async def __call__(self, hidden: Collection[str] = ()) -> bytes:
+        """Return the metrics in Prometheus' text format, without those with the names `hidden`."""
         shown = await asyncio.gather(self._own(), *(_ask(path) for path in self._siblings()))
-        return _merged(shown).encode()
+        return _merged(shown, hidden).encode()
 
     def shared(self) -> AbstractAsyncContextManager[None]:
         """Answer siblings inside the block. A socket left by a dead process of this name is replaced."""
@@ -73,13 +73,13 @@ async def _ask(path: Path) -> bytes:
     return b""
 
 
-def _merged(shown: Iterable[bytes]) -> str:
-    """Merge pages so that each family occurs once, with the samples of all."""
+def _merged(shown: Iterable[bytes], hidden: Collection[str]) -> str:
+    """Merge pages so that each family occurs once, with the samples of all; leave out the families `hidden`."""
     families: dict[str, list[str]] = {}
     for page in shown:
         for family in _FAMILY.split(page.decode()):
             lines = family.splitlines()
-            if not lines:
+            if not lines or lines[0].split()[2] in hidden:
                 continue
             families.setdefault("\n".join(lines[:2]), []).extend(lines[2:])
     return "".join("\n".join((head, *samples)) + "\n" for head, samples in families.items())

@@ -19,6 +19,7 @@ from service.domain.figures import MOST_RESIDUAL, MOST_UNREPAIRED
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
+from service.domain.versions import Drift
 
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
@@ -46,6 +47,10 @@ def most_span_residual(repair: RepairStatus) -> float:
     return MOST_RESIDUAL if repair is RepairStatus.CONVERGED else MOST_UNREPAIRED
 
 
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 class IntakeMetrics:
     """Metrics of incoming requests."""
 
@@ -69,12 +74,17 @@ class IntakeMetrics:
         self._refused.labels(kind.value).inc()
 
 
+#: Figures of weights and graph, shown only to keys with audit:read: a reader with the data could use them to test what
+#: was deleted.
+AUDIT_ONLY = frozenset({"lethe_model_edges", "lethe_model_training_nodes", "lethe_model_score"})
+
+
 class UnlearningMetrics:
     """Metrics of deletion requests and the model.
 
-    Anybody on this machine can read them, and every key that may predict. They contain no figure of weights or graph,
-    because a reader with the data could use it to test what was deleted. So they report only whether a residual is too
-    large. If the weights are published with noise, they omit step durations too.
+    Anybody on this machine can read them, and every key that may predict, except for those in `AUDIT_ONLY`. The others
+    contain no figure of weights or graph, so they report only whether a residual is too large. If the weights are
+    published with noise, they omit step durations too.
 
     Public gauges are set by `keep_gauges` and the process; until then they are NaN.
     """
@@ -125,6 +135,17 @@ class UnlearningMetrics:
         self._steps = histogram("lethe_batch_step_seconds", "Duration of one step of a batch.", _STEP_SECONDS, "step")
         self._version = gauge("lethe_model_version", "Version of the served model.")
         self._live_nodes = gauge("lethe_model_live_nodes", "Live nodes.")
+        self._edges = gauge("lethe_model_edges", "Edges between live nodes. Shown only to keys with audit:read.")
+        self._training_nodes = gauge(
+            "lethe_model_training_nodes", "Nodes that are trained on. Shown only to keys with audit:read."
+        )
+        self._score = Gauge(
+            "lethe_model_score",
+            "Accuracy on the validation and the test nodes that are left, or R^2 of a regression; NaN without such "
+            "nodes. Shown only to keys with audit:read.",
+            ("nodes",),
+            registry=registry,
+        )
         self._residuals_too_large = gauge(
             "lethe_residuals_too_large",
             "1 if a residual of the served model is larger than rounding explains, else 0; NaN without a model.",
@@ -205,19 +226,27 @@ class UnlearningMetrics:
         *,
         version: int,
         live_nodes: int,
+        edges: int,
+        drift: Drift,
         residuals_too_large: bool,
         promise_used: float | None = None,
     ) -> None:
         """Report the served model."""
-        self._promise_used.set(math.nan if promise_used is None else promise_used)
+        self._promise_used.set(_known(promise_used))
         self._version.set(version)
         self._live_nodes.set(live_nodes)
+        self._edges.set(edges)
+        self._training_nodes.set(_known(drift.training_nodes))
+        self._score.labels("validation").set(_known(drift.score_validation))
+        self._score.labels("test").set(_known(drift.score_test))
         self._residuals_too_large.set(residuals_too_large)
 
     def no_model(self) -> None:
         """Report no model: none is loaded, or another process serves it. NaN, because 0 would be a value."""
-        for gauge in (self._version, self._live_nodes, self._residuals_too_large, self.drill_cohorts):
+        of_graph = (self._live_nodes, self._edges, self._training_nodes)
+        for gauge in (self._version, *of_graph, self._residuals_too_large, self.drill_cohorts):
             gauge.set(math.nan)
+        self._score.clear()
 
     def completed(self, batch: BatchRecord) -> None:
         """Count a batch, once, on completion."""

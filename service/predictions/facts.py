@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from projector.forgetting.canaries import Canaries
+from service.domain.versions import Drift
 from service.errors import Unavailable
 from service.private_files import write_private
 
@@ -141,7 +142,7 @@ class NoiseFacts:
 
 
 @dataclass(frozen=True)
-class VersionFacts:
+class VersionFacts(Drift):
     """Facts that change with each version."""
 
     version: int

@@ -19,11 +19,11 @@ from service.db.transactions import Repository
 from service.domain.figures import BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.records import BatchRecord, Pointer, QueuedRequest
 from service.domain.states import Cause, RequestStatus
-from service.domain.versions import Version, batch_record
+from service.domain.versions import Drift, Version, batch_record
 from service.errors import Conflict, LeaseLost, StateMismatch
 
 
-@holds(VersionFigures, RepairFigures)
+@holds(VersionFigures, RepairFigures, Drift)
 class VersionRow(Base):
     """A committed version; `finished_at` is when no older data was left on the disk."""
 

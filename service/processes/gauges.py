@@ -72,6 +72,8 @@ async def keep_gauges(
                 metrics.model(
                     version=facts.version,
                     live_nodes=facts.live_nodes,
+                    edges=facts.edges,
+                    drift=facts,
                     residuals_too_large=bool(exceeded),
                     promise_used=None if facts.noise is None else facts.noise.used / facts.noise.planned,
                 )

@@ -1,7 +1,7 @@
 """The committed state of the model, on the device and as stored, and the computations beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ from projector.forgetting.training_rows import TrainingRows
 from projector.forgetting.update import HeldModel, NotFinite, Updated, require_finite
 from projector.graph.external_ids import NodeIds
 from projector.network.blocks import by_block, side_by_side
-from projector.network.representation import Representation
 from projector.network.sizes import Sizes
 from projector.parallel.workers import Workers
 from projector.solvers.objective import Objective
 from service.domain.snapshot import Snapshot
+from service.domain.versions import Drift
 
 
 def version_state(state: ModelState, publication: Publication | None = None) -> VersionState:
@@ -93,7 +93,10 @@ class PreparedRepair:
 
 def snapshot_of(state: ModelState, live_graph: LiveGraph, logits: Tensor | None = None) -> Snapshot:
     """Predict with `state`; pass `logits` (n, C) if they are known."""
-    return Snapshot(state.version, live_graph.probabilities(state, logits), state.live, live_graph.propagator.edges)
+    outputs = live_graph.probabilities(state, logits)
+    scores = {f"score_{name}": each.score(outputs) for name, each in live_graph.held_out.items()}
+    drift = Drift(training_nodes=live_graph.training_rows.size, **scores)
+    return Snapshot(state.version, outputs, state.live, live_graph.propagator.edges, drift)
 
 
 def finite(state: ModelState, snapshot: Snapshot) -> Snapshot:
@@ -127,6 +130,8 @@ class Committed:
     #: How this version is published with noise; None without.
     publication: Publication | None = None
     _certificate: Certificate | None = None
+    #: That of its predictions, once they were made.
+    drift: Drift = field(default_factory=Drift)
     #: Columns per sweep of products with P over all classes, for counting.
     sweep_columns: int = 0
 
@@ -237,18 +242,15 @@ class Committed:
         return self.live_graph.objective(self.regularization)
 
     @property
-    def representation(self) -> Representation:
-        """H through its factors."""
-        return self.live_graph.representation()
-
-    @property
     def free_bytes(self) -> int | None:
         """Free memory on the device in bytes; None if unknown."""
         return available_bytes(self.features.rows.device)
 
     def predictions(self) -> Snapshot:
         """Return this version's predictions as published."""
-        return snapshot_of(self.published_state, self.live_graph)
+        snapshot = snapshot_of(self.published_state, self.live_graph)
+        self.drift = snapshot.drift
+        return snapshot
 
     @property
     def published_state(self) -> ModelState:
@@ -301,7 +303,7 @@ class Committed:
         self.node_ids.forget(prepared.nodes)
         if edit is not None:
             self._take_over(edit, prepared.joined)
-        self.replace(prepared.state, prepared.outcome, prepared.publication)
+        self.replace(prepared)
 
     def _take_over(self, edit: Edit, joined: Sequence[JoinedRows]) -> None:
         inputs, nodes = self.live_graph.inputs, edit.nodes
@@ -325,11 +327,11 @@ class Committed:
                 )
             ]
 
-    def replace(self, state: ModelState, outcome: RepairOutcome, publication: Publication | None) -> None:
-        """Commit `state`, on the unchanged graph."""
-        self.state, self.publication = state, publication
-        self._certificate = outcome.after
-        self.features, self.labels = self.inputs(outcome.coefficients)
+    def replace(self, made: Prepared | PreparedRepair) -> None:
+        """Commit the state of `made`, on the unchanged graph."""
+        self.state, self.publication, self.drift = made.state, made.publication, made.snapshot.drift
+        self._certificate = made.outcome.after
+        self.features, self.labels = self.inputs(made.outcome.coefficients)
 
 
 def _completed(committed: Committed, edited: Sequence[EditedRows]) -> Coefficients:

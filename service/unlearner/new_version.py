@@ -22,7 +22,7 @@ from projector.forgetting.repair import RepairOutcome
 from service.db.engine import Connection
 from service.domain.snapshot import Snapshot
 from service.domain.states import Cause
-from service.domain.versions import Version
+from service.domain.versions import Drift, Version
 from service.predictions.facts import ModelFacts, NoiseFacts, VersionFacts
 from service.predictions.writer import PublishedModel
 from service.unlearner.committed import Committed
@@ -181,7 +181,7 @@ def grown_model(manifest: Manifest, committed: Committed, nodes: NDArray[np.int6
 def committed_facts(committed: Committed, ledger: PrivacyLedger) -> VersionFacts:
     """Return the facts of the committed version; computes its certificate if needed."""
     edges, certificate = committed.live_graph.edges, committed.certificate
-    return version_facts(committed.state, edges, certificate, committed.publication, ledger)
+    return version_facts(committed.state, edges, certificate, committed.publication, ledger, committed.drift)
 
 
 def version_facts(
@@ -190,6 +190,7 @@ def version_facts(
     certificate: Certificate | None,
     publication: Publication | None,
     ledger: PrivacyLedger,
+    drift: Drift,
 ) -> VersionFacts:
     """Return the facts of a version with this `certificate`; the ledger must have counted one with noise."""
     shown = None if publication else certificate
@@ -202,6 +203,7 @@ def version_facts(
         distance_bound_relative=None if shown is None else shown.relative,
         device=str(state.features.W.device),
         noise=None if publication is None else _noise_facts(publication, ledger),
+        **vars(drift),
     )
 
 

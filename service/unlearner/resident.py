@@ -239,7 +239,7 @@ class Resident:
 
     def commit_repair(self, prepared: PreparedRepair) -> None:
         """Commit a finished repair."""
-        self.committed.replace(prepared.state, prepared.outcome, prepared.publication)
+        self.committed.replace(prepared)
         self._end_repair(prepared.repair, is_pending=False)
 
     @property
@@ -278,7 +278,7 @@ class Resident:
         committed.publication, snapshot = self._published(
             state, committed.live_graph, None if self._mechanism is None else committed.certificate
         )
-        committed.state = state
+        committed.state, committed.drift = state, snapshot.drift
         return snapshot
 
     def _published(

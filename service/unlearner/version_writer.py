@@ -215,7 +215,9 @@ class VersionWriter:
             # An import without a repair has no outcome with a certificate.
             is_import = own.cause is Cause.IMPORT
             certificate = self.resident.committed.certificate if is_import else new.outcome.after
-            facts = version_facts(new.state, new.edges, certificate, publication, self._context.ledger)
+            facts = version_facts(
+                new.state, new.edges, certificate, publication, self._context.ledger, new.snapshot.drift
+            )
             model = new.model
             if model is None and not self._context.publisher.has(self._ref, self.lease.fencing):
                 # The previous version is unpublished: it breaks the promise of noise, or a recovery replaces it.
@@ -319,6 +321,7 @@ class VersionWriter:
             repair_products=new.outcome.products if ended else None,
             repair_weight_change=new.outcome.weight_change if ended else None,
             repair_tolerance=new.outcome.tolerance if ended else None,
+            **vars(new.snapshot.drift),
             **({} if publication is None else vars(_figures(publication))),
         )
 

@@ -64,6 +64,12 @@ async def assert_predictions_come_from_the_draw_and_never_from_the_weights(lethe
     live = committed.state.live
     assert np.abs(seen[live] - wanted[live]).max() <= 1e-12
     assert (np.abs(seen[live] - exact[live]).max(axis=1) > 1e-12).all()
+    # A node outside the graph is predicted like one of it with the same features, if neither has neighbours.
+    alone = np.flatnonzero(live & (committed.live_graph.propagator.neighbours == 0))[:1]
+    row = committed.features.rows.dense_rows(alone)[0].tolist()
+    answer = (await lethe.client.post("/predict-new", json={"nodes": [{"features": row}]})).json()
+    outside = [*answer["predictions"][0]["probabilities"].values()]
+    assert np.abs(outside - wanted[alone[0]]).max() <= 1e-12
 
 
 async def assert_the_paragraph_is_the_same_wherever_noise_is_told_of(

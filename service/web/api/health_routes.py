@@ -11,8 +11,10 @@ from starlette.responses import Response
 
 from service.domain.lease_report import Check
 from service.errors import LetheError
+from service.observability.metrics import AUDIT_ONLY
 from service.predictions.reader import Reader
-from service.web.api.auth import local_or_reading
+from service.reports.listing import reads_audit
+from service.web.api.auth import caller_of, local_or_reading
 from service.web.problems import MEDIA_TYPE, problem
 from service.web.routes import Problem, StrictRoute, problems, reply
 from service.web.services import services_of
@@ -127,6 +129,9 @@ def _answer(checks: Sequence[Check]) -> Response:
 async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_reading)]) -> Response:
     """Metrics of all processes of this service, by name. No label contains an id.
 
-    Open to callers on this machine; remote callers need a key that may read.
+    Open to callers on this machine; remote callers need a key that may read. Edges, training nodes and scores are shown
+    only to keys with audit:read.
     """
-    return Response(await services_of(request).exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    shown = "authorization" in request.headers and reads_audit(await caller_of(request))
+    metrics = await services_of(request).exposition(() if shown else AUDIT_ONLY)
+    return Response(metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})

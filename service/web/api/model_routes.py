@@ -20,6 +20,7 @@ from service.web.services import services_of
 AUDIT_ONLY = (
     *("edges", "rank", "condition_number", "span_residual", "distance_bound", "distance_bound_relative"),
     *("repair_progress", "weights_sha256", "accuracy", "regression"),
+    *("training_nodes", "score_validation", "score_test"),
 )
 _AUDIT = "Null without audit:read."
 
@@ -68,6 +69,9 @@ class ModelAnswer(BaseModel):
                     "accuracy": {"train": 0.98, "val": 0.86, "test": 0.87},
                     "regression": None,
                     "frozen_parts": [],
+                    "training_nodes": 1201,
+                    "score_validation": 0.86,
+                    "score_test": 0.87,
                     "span_residual": 3e-15,
                     "distance_bound": 2e-9,
                     "distance_bound_relative": 1e-10,
@@ -106,6 +110,12 @@ class ModelAnswer(BaseModel):
         description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
     )
     frozen_parts: list[str] = Field(description="What deletions do not change: `retrained` weights keep these parts.")
+    training_nodes: int | None = Field(description=f"Nodes that are trained on, without deleted ones. {_AUDIT}")
+    score_validation: float | None = Field(
+        description="Accuracy of this version on the validation nodes that are left, or R^2 of a regression; null "
+        f"without such nodes. {_AUDIT}"
+    )
+    score_test: float | None = Field(description=f"The same on the test nodes that are left. {_AUDIT}")
     span_residual: float | None = Field(
         description=f"Distance of the weights from that span, last measured from disk. {_AUDIT}"
     )

@@ -6,6 +6,8 @@ from starlette.responses import Response
 
 from service.db.clock import now
 from service.db.transactions import transaction
+from service.errors import Unavailable
+from service.predictions.version_rows import VersionRepository
 from service.reports.summary import summary
 from service.web.dashboard.charts import CHARTS, MODEL, PERIODS, Period, charts_region, period_of
 from service.web.dashboard.pages import Page, Region, current, page, polls, region, url_with
@@ -16,6 +18,8 @@ router = APIRouter(prefix=f"{PATH}/model", route_class=Page, include_in_schema=F
 
 _REGION = "now"
 _EVERY_S = 5.0
+#: Most versions in the table, newest first.
+_VERSIONS = 20
 
 
 @router.get("")
@@ -36,4 +40,17 @@ async def model_page(request: Request, visitor: SignedIn, period: str = "") -> R
 async def _region(services: Services, period: Period, url: str) -> Region:
     async with transaction(services.engine) as connection:
         figures = await summary(connection, services.model, period.first_day(await now(connection)))
-    return region(_REGION, "model_now.html", url=url, every_s=_EVERY_S, figures=figures, period=period)
+        versions = await VersionRepository(connection).latest(services.model, limit=_VERSIONS)
+    shown = {"figures": figures, "period": period, "versions": versions, "at_import": _at_import(services)}
+    return region(_REGION, "model_now.html", url=url, every_s=_EVERY_S, **shown)
+
+
+def _at_import(services: Services) -> tuple[float | None, float | None] | None:
+    """Return the scores of the validation and the test nodes at import; None while no version can be read."""
+    try:
+        model = services.reader.facts.model
+    except Unavailable:
+        return None
+    if model.regression is not None:
+        return model.regression.get("r_squared_val"), model.regression.get("r_squared_test")
+    return (model.accuracy or {}).get("val"), (model.accuracy or {}).get("test")

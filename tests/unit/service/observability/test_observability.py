@@ -21,6 +21,7 @@ from projector.forgetting.status import RepairStatus
 from service.domain.kinds import RequestKind
 from service.domain.records import BatchRecord
 from service.domain.states import RequestStatus
+from service.domain.versions import Drift
 from service.errors import UnknownNodes
 from service.observability.logging import AccessLog, Answer, LogFormat, OutageThrottle, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics, new_registry
@@ -185,7 +186,8 @@ def test_an_outage_is_logged_at_once_and_then_once_a_minute_with_the_number_of_l
 def test_what_is_not_known_of_a_model_is_no_figure() -> None:
     registry = new_registry()
     metrics = UnlearningMetrics(registry)
-    gauges = ("model_version", "model_live_nodes", "residuals_too_large", "drill_cohorts_remaining")
+    gauges = ["model_version", "model_live_nodes", "model_edges", "model_training_nodes"]
+    gauges += ["residuals_too_large", "drill_cohorts_remaining"]
     of_model = [f"lethe_{name}" for name in gauges]
     waiting = ["lethe_open_deletions_failed", "lethe_disk_free_bytes", "lethe_memory_available_bytes"]
     waiting += ["lethe_queued_nodes", "lethe_oldest_unclaimed_seconds", "lethe_repair_pending"]
@@ -197,11 +199,17 @@ def test_what_is_not_known_of_a_model_is_no_figure() -> None:
         return [name for name in names if not math.isnan(registry.get_sample_value(name) or 0.0)]
 
     assert known([*of_model, *waiting, "lethe_drill_last_completed_timestamp_seconds"]) == []
-    metrics.model(version=3, live_nodes=5, residuals_too_large=False)
+    drift = Drift(training_nodes=3, score_validation=0.5, score_test=None)
+    metrics.model(version=3, live_nodes=5, edges=4, drift=drift, residuals_too_large=False)
     metrics.drill_cohorts.set(1)
     assert known(of_model) == of_model
+    scores = {
+        nodes: registry.get_sample_value("lethe_model_score", {"nodes": nodes}) for nodes in ("validation", "test")
+    }
+    assert (scores["validation"], math.isnan(scores["test"] or 0.0)) == (0.5, True)
     metrics.no_model()
     assert known(of_model) == []
+    assert registry.get_sample_value("lethe_model_score", {"nodes": "validation"}) is None
 
 
 def test_a_batch_shows_in_the_metrics() -> None:
@@ -237,7 +245,7 @@ def test_a_batch_shows_in_the_metrics() -> None:
     metrics.completed(batch)
     metrics.reached(RequestStatus.APPLIED, 0.02)
     metrics.reached(RequestStatus.COMPLETED, 0.2)
-    metrics.model(version=1, live_nodes=97, residuals_too_large=True)
+    metrics.model(version=1, live_nodes=97, edges=90, drift=Drift(), residuals_too_large=True)
     metrics.repaired(RepairStatus.NOT_CONVERGED, seconds=None)
     metrics.pending_repairs.set(4)
     metrics.webhooks_waiting.set(3)
