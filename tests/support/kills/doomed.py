@@ -82,6 +82,8 @@ class Observer:
                 kill_supervisor()
             case Action.KILL_IT | Action.KILL_UNLEARNER | Action.KILL_API | Action.KILL_WORKER:
                 send(self._meant(action), signal.SIGKILL)
+            case Action.END_IT | Action.END_SUPERVISOR | Action.END_UNLEARNER | Action.END_API:
+                send(self._meant(action), signal.SIGTERM)
             case (
                 Action.PAUSE_IT
                 | Action.PAUSE_SUPERVISOR
@@ -97,6 +99,8 @@ class Observer:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             case Action.KILL_POSTGRES:
                 kill_postgres(self._home)
+            case Action.END_POSTGRES:
+                end_postgres(self._home)
             case _:
                 with_valkey(self._home, action)
 
@@ -146,6 +150,12 @@ def kill_postgres(home: Path) -> None:
         return
 
 
+def end_postgres(home: Path) -> None:
+    """Ask the server to end its sessions and stop; does nothing during its restart."""
+    with contextlib.suppress(FileNotFoundError):
+        send(int((home / "postgres" / "postmaster.pid").read_text().split("\n")[0]), signal.SIGINT)
+
+
 def with_valkey(home: Path, action: Action) -> None:
     """Kill Valkey, or change its data behind the service's back; does nothing during its restart."""
     servers = running_servers(home)
@@ -153,8 +163,9 @@ def with_valkey(home: Path, action: Action) -> None:
     assert servers.redis_url is not None
     with redis.Redis.from_url(servers.redis_url) as client:
         try:
-            if action is Action.KILL_VALKEY:
-                os.kill(int(client.info("server")["process_id"]), signal.SIGKILL)
+            if action in (Action.KILL_VALKEY, Action.END_VALKEY):
+                number = signal.SIGKILL if action is Action.KILL_VALKEY else signal.SIGTERM
+                os.kill(int(client.info("server")["process_id"]), number)
                 return
             if action is Action.EMPTY_VALKEY:
                 client.flushall()

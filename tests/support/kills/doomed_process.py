@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from tests.support.kills import doomed
-from tests.support.kills.faults import Fault, Happened, dumped
+from tests.support.kills.faults import Action, Fault, Happened, dumped
 from tests.support.preloaded import Preloaded
 from tests.support.processes.lethe_process import Ended, LetheProcess
 
@@ -40,6 +40,8 @@ class DoomedLethe(LetheProcess):
         self._all_faults = list(faults)
         self._happened = Happened(home.with_name(f"{home.name}{part}.happened"))
         self._happened.path.touch()
+        #: Faults that had happened when it was started.
+        self._before = 0
 
     @property
     def happened(self) -> int:
@@ -54,6 +56,7 @@ class DoomedLethe(LetheProcess):
     def launch(self) -> IO[str]:
         assert self._process is None, "it runs already"
         self._stdout = []
+        self._before = self.happened
         order = {
             "home": str(self.home),
             "model": str(self.model),
@@ -96,7 +99,7 @@ class DoomedLethe(LetheProcess):
     def launch_until_ready(self) -> Self:
         """Start it until it is ready; each earlier kill is a fault."""
         while (end := self.try_to_start()) is not None:
-            assert _was_killed(end), f"it ended with status {end.status}:\n{end.stderr}"
+            assert self._was_ended(end.status) or _was_killed(end), f"status {end.status}:\n{end.stderr}"
         return self
 
     def look_later(self) -> None:
@@ -109,12 +112,17 @@ class DoomedLethe(LetheProcess):
             self.kill(with_servers=True)
 
     def assert_runs(self) -> None:
-        """Raise Died if the supervisor was killed, and AssertionError if it ended by itself, which must not happen."""
+        """Raise Died if a fault ended the supervisor, and AssertionError if it ended by itself."""
         assert self._process is not None, "it was not started"
         status = self._process.poll()
-        if status == -signal.SIGKILL:
+        if status == -signal.SIGKILL or self._was_ended(status):
             raise Died
         assert status is None, f"lethe serve ended by itself with status {status}:\n{self.log()}"
+
+    def _was_ended(self, status: int | None) -> bool:
+        """Whether it stopped because a fault has asked it to."""
+        since = self._all_faults[self._before : self.happened]
+        return status == 0 and any(fault.action is Action.END_SUPERVISOR for fault in since)
 
     def assert_none_failed(self) -> None:
         """Raise AssertionError if one of its processes ended by itself and was restarted."""

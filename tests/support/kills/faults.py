@@ -47,6 +47,14 @@ class Action(StrEnum):
     PAUSE_UNLEARNER = "pause unlearner"
     PAUSE_API = "pause api"
 
+    # Stopped as an operator would, by SIGTERM; Postgres by SIGINT, which does not wait for its clients.
+    END_IT = "end it"
+    END_SUPERVISOR = "end supervisor"
+    END_UNLEARNER = "end unlearner"
+    END_API = "end api"
+    END_POSTGRES = "end postgres"
+    END_VALKEY = "end valkey"
+
     # A process that computes with the unlearner.
     KILL_WORKER = "kill worker"
     PAUSE_WORKER = "pause worker"
@@ -93,8 +101,8 @@ class Fault:
     @property
     def ends_unlearner(self) -> bool:
         """Whether the unlearner restarts after it."""
-        its_own = self.action is Action.KILL_IT and self.point not in ANSWERING_POINTS
-        return its_own or self.action in (Action.KILL_SUPERVISOR, Action.KILL_UNLEARNER)
+        its_own = self.action in (Action.KILL_IT, Action.END_IT) and self.point not in ANSWERING_POINTS
+        return its_own or (self.action.endswith(("supervisor", "unlearner")) and not self.action.startswith("pause"))
 
     def is_met(self, point: str, cause: Cause | None) -> bool:
         """Whether a process has reached its point."""
