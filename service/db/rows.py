@@ -31,6 +31,11 @@ def any_of(values: Iterable[Any], kind: TypeEngine[Any] | None = None) -> Column
     return func.any(literal(list(values), ARRAY(kind or Uuid())))
 
 
+def all_of(ids: Iterable[Any]) -> ColumnElement[Any]:
+    """Compare with all of these row ids."""
+    return func.all(literal(list(ids), ARRAY(Uuid())))
+
+
 _LATE = case(
     (and_(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now()), true()), else_=RequestRow.ended_late
 ).label("late")

@@ -12,6 +12,7 @@ from service.db.rows import (
     NORM_COLUMNS,
     QUEUED_COLUMNS,
     REQUEST_COLUMNS,
+    all_of,
     any_of,
     deletion_request,
     queued_request,
@@ -116,6 +117,17 @@ class RequestRepository:
             select(*QUEUED_COLUMNS)
             .where(RequestRow.id == any_of(ids), RequestRow.model == model)
             .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .order_by(RequestRow.received_at, RequestRow.id)
+        )
+        return [queued_request(row) for row in await self._conn.execute(query)]
+
+    async def queued_before(self, model: str, last: QueuedRequest, *, without: Collection[UUID]) -> list[QueuedRequest]:
+        """Return what is queued, not in a batch and was received before `last`, oldest first, except for `without`."""
+        query = (
+            select(*QUEUED_COLUMNS)
+            .where(RequestRow.model == model, RequestRow.received_at < last.received_at)
+            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(RequestRow.id != all_of(without))
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [queued_request(row) for row in await self._conn.execute(query)]

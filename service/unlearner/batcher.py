@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
@@ -98,10 +98,10 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class _Held:
-    """A queued request with its stream entry."""
+    """A queued request, and its stream entry once it was delivered."""
 
     request: QueuedRequest
-    entry: Entry
+    entry: Entry | None
     arrived_at: float
 
 
@@ -147,35 +147,42 @@ class Claims:
         """Acknowledge the first `count` requests, except `deferred`, which wait for the next batch."""
         batch, self._ended_at = self._held[:count], time.monotonic()
         self._held = [each for each in batch if each.request.id in deferred] + self._held[count:]
-        await self._acknowledge([each.entry for each in batch if each.request.id not in deferred])
+        done = [each.entry for each in batch if each.request.id not in deferred]
+        await self._acknowledge([entry for entry in done if entry is not None])
 
     async def wait(self, seconds: float, stop: asyncio.Event) -> None:
         """Claim entries from the stream, waiting at most `seconds` and until `stop` is set.
 
-        Keeps entries whose requests are still queued. All others are duplicates and leave the stream. A request
-        received during a batch has waited since its receipt.
+        Keeps entries whose requests are still queued. All others are duplicates and leave the stream. What was received
+        before them is taken too: several relays, and losses of the stream, deliver in any order, and requests must not
+        overtake each other. A request received during a batch has waited since its receipt.
         """
-        in_hand = {each.entry.entry_id for each in self._held}
+        in_hand = {each.entry.entry_id for each in self._held if each.entry is not None}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
         if not entries:
             return
         failure_points.reached(FailurePoint.CLAIMED)
         known = {each.request.id for each in self._held}
         async with transaction(self._engine) as connection:
-            queued = await RequestRepository(connection).queued(
-                self._model, {entry.request_id for entry in entries} - known
-            )
-            there = None if self._ended_at is None else await clock.now(connection)
-        new = {request.id for request in queued}
-        first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in new}
+            requests = RequestRepository(connection)
+            queued = await requests.queued(self._model, {entry.request_id for entry in entries} - known)
+            if queued:
+                there = known | {request.id for request in queued}
+                queued = [*await requests.queued_before(self._model, queued[-1], without=there), *queued]
+            at = None if self._ended_at is None else await clock.now(connection)
+        lacking = {each.request.id for each in self._held if each.entry is None}
+        wanted = lacking | {request.id for request in queued}
+        first = {entry.request_id: entry for entry in reversed(entries) if entry.request_id in wanted}
         await self._acknowledge([entry for entry in entries if first.get(entry.request_id) is not entry])
         now, ended_at, self._ended_at = time.monotonic(), self._ended_at, None
+        held = [replace(each, entry=each.entry or first.get(each.request.id)) for each in self._held]
         for request in queued:
             arrived_at = now
-            if there is not None and ended_at is not None:
-                received_at = now - (there - request.received_at).total_seconds()
+            if at is not None and ended_at is not None:
+                received_at = now - (at - request.received_at).total_seconds()
                 arrived_at = received_at if received_at < ended_at else now
-            self._held.append(_Held(request, first[request.id], arrived_at))
+            held.append(_Held(request, first.get(request.id), arrived_at))
+        self._held = sorted(held, key=lambda each: (each.request.received_at, each.request.id))
 
     async def _claim(self, seconds: float, stop: asyncio.Event) -> list[Entry]:
         """Claim new entries of the stream; none during a Redis outage or after `stop`.

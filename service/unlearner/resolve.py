@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.kinds import Part, Target, ends_of
+from service.domain.kinds import Part, Target, ends_of, ordered
 from service.unlearner.claims import Change, CommittedGraph, DecryptedRequest, DeletedBy, DeletedEarlier, Known
 from service.unlearner.resolve_joining import JoiningRequests
 
@@ -57,10 +57,10 @@ def resolve(claimed: Sequence[DecryptedRequest], present: CommittedGraph, known:
     for each in sorted((one for one in claimed if not one.joins), key=lambda one: _WIDEST_FIRST.index(one.part)):
         there, gone = _sorted(each, present, known)
         own = tuple(target for target in there if not _goes_with_another(each.part, target, taken))
-        if len(there) + len(gone) < len(each.named):
-            unknown[each.request.id] = len(each.named) - len(there) - len(gone)
-        elif _is_corrected_before(each, claimed):
+        if _is_joined_before(each, claimed):
             deferred.append(each)
+        elif len(there) + len(gone) < len(each.named):
+            unknown[each.request.id] = len(each.named) - len(there) - len(gone)
         elif own and len(own) == len(there):
             # All that it names: after a crash the requests of a batch alone tell which edges it deleted.
             taken[each.part].update(each.named)
@@ -118,16 +118,24 @@ def _goes_with_another(part: Part, target: Target, taken: Mapping[Part, Collecti
     return target in taken[part] or any(end in taken[Part.NODES] for end in ends_of(target))
 
 
-def _is_corrected_before(each: DecryptedRequest, claimed: Sequence[DecryptedRequest]) -> bool:
-    """Return whether an earlier request of the batch corrects what this one deletes: it deletes the corrected value."""
-    if each.part not in (Part.FEATURES, Part.LABELS):
+def _is_joined_before(each: DecryptedRequest, claimed: Sequence[DecryptedRequest]) -> bool:
+    """Return whether an earlier request of the batch adds or corrects what this one deletes, other than nodes.
+
+    This one then deletes what has joined. A deletion of a node comes first, so that the node is never trained on.
+    """
+    if each.part is Part.NODES:
         return False
+    named = set(each.named)
     for earlier in claimed:
         if earlier is each:
             return False
-        for node, content in earlier.targets.content.items() if earlier.joins else ():
-            value = content.features if each.part is Part.FEATURES else content.label
-            if value is not None and node in each.targets.nodes:
+        if not earlier.joins:
+            continue
+        if each.part is Part.EDGES and not named.isdisjoint(map(ordered, earlier.targets.edges)):
+            return True
+        for node, content in earlier.targets.content.items():
+            value = content.label if each.part is Part.LABELS else content.features
+            if value is not None and node in named:
                 return True
     return False
 

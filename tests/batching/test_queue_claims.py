@@ -52,10 +52,12 @@ async def test_what_came_while_a_batch_was_under_way_has_waited_since_it_was_rec
         await claims.wait(0.0, asyncio.Event())
 
         async def claimed_after(batch: int, received_before: str) -> Take | Wait:
-            requests = await world.accept(1)
+            ended, requests = claims.first(batch), await world.accept(1)
             async with transaction(world.engine) as connection:
                 earlier = f"UPDATE requests SET received_at = received_at - interval '{received_before}' WHERE id = :id"
                 await connection.execute(text(earlier), {"id": requests[0]})
+            for each in ended:
+                await world.intake.cancel(each.id, world.api_key_id)
             await claims.done(batch, ())
             await stream.publish(requests)
             await claims.wait(9.0, asyncio.Event())
@@ -64,3 +66,24 @@ async def test_what_came_while_a_batch_was_under_way_has_waited_since_it_was_rec
         assert isinstance(await claimed_after(0, "0 s"), Wait)
         assert await claimed_after(1, "2 min") == Take(1)
         assert isinstance(await claimed_after(1, "10 s"), Wait)
+
+
+async def test_requests_do_not_overtake_each_other_whatever_order_they_are_delivered_in(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    async with queue_world(database_url, tmp_path) as world, connect(redis_url) as redis:
+        stream, limits = DeletionStream(redis, MODEL), BatchLimits(max_nodes=9, max_wait_s=60.0)
+        await stream.ensure_group()
+        claims = Claims(engine=world.engine, stream=stream, model=MODEL, consumer="unlearner", limits=limits)
+        await claims.wait(0.0, asyncio.Event())
+        first, second, third, fourth = [(await world.accept(1))[0] for _ in range(4)]
+        # The first is late, and the second lost.
+        await stream.publish([third])
+        await claims.wait(9.0, asyncio.Event())
+        assert [each.id for each in claims.first(9)] == [first, second, third]
+        await stream.publish([fourth, first])
+        await claims.wait(9.0, asyncio.Event())
+        assert [each.id for each in claims.first(9)] == [first, second, third, fourth]
+        await claims.done(4, {second})
+        assert [each.id for each in claims.first(9)] == [second]
+        assert await stream.length() == 0

@@ -67,7 +67,7 @@ class Through:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, f"no end in {PATIENCE_S:.0f} s"
-            self._stop.wait(0.05)
+            self._stop.wait(0.25)
 
 
 class Client(threading.Thread):

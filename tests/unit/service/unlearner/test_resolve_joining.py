@@ -199,6 +199,14 @@ def test_a_deletion_of_features_or_labels_that_were_corrected_before_deletes_the
         assert (done(resolution), resolution.deferred) == ([corrected], (deleted,))
 
 
+@pytest.mark.parametrize("edge", [("0", "1"), ("0", "2"), ("0", "6")])
+def test_a_deletion_of_an_edge_that_was_added_before_deletes_the_added_one(edge: tuple[str, str]) -> None:
+    # It may be there already, so that the addition fails; never have been there; or have gone with a node.
+    added, deleted = claim(ADDITION, edge, content={"6": NodeContent({}, rejoin=True)}), claim(EDGE, edge[::-1])
+    resolution = resolved(added, deleted)
+    assert (resolution.deferred, resolution.unknown, resolution.already_deleted) == ((deleted,), {}, ())
+
+
 def test_of_two_that_add_or_correct_the_same_the_earlier_goes_first() -> None:
     pairs = [
         (claim(ADDITION, content={"new": ZERO}), claim(ADDITION, content={"new": ZERO})),
