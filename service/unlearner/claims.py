@@ -146,5 +146,5 @@ class Known:
     deleted_by: DeletedBy
     #: Nodes that queued additions name.
     queued: Collection[Target] = frozenset()
-    #: When the requests were received that deleted nodes which are to join again.
+    #: When the requests were received that deleted nodes which are to join again, or to get edges.
     received: Mapping[UUID, datetime] = field(default_factory=dict)

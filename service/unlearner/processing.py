@@ -121,7 +121,7 @@ class Processor:
         gone = deleted_by[Part.NODES]
         nodes = [node for node in missing[Part.NODES] if isinstance(node, str)]
         _, queued = await self._tombstones.states(nodes)
-        adding = {node for each in claimed if each.joins for node in each.targets.nodes}
+        adding = {end for each in claimed if each.joins for target in each.named for end in ends_of(target)}
         by = {request for node, request in gone.items() if node in adding and request is not None}
         async with transaction(self._context.engine) as connection:
             received = await RequestRepository(connection).received(by)

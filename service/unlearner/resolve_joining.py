@@ -55,10 +55,15 @@ class JoiningRequests:
     def _left_out(self, each: DecryptedRequest) -> dict[str, UUID | None]:
         """Return the nodes that were deleted and do not join again, with the request that deleted them.
 
-        One joins again if the caller says so and asked after the deletion. A correction waits for that.
+        One joins again if the caller says so and asked after the deletion. A correction waits for that. Also returns
+        the ends of its edges that were there when it was asked for, and were deleted since.
         """
         deleted = self._known.deleted_by[Part.NODES]
         gone: dict[str, UUID | None] = {}
+        for end in {end for edge in each.targets.edges for end in edge} - {*each.targets.nodes, *self._nodes}:
+            by = None if end in self._present.rows else deleted.get(end)
+            if by is not None and self._known.received[by] > each.request.received_at:
+                gone[end] = by
         for node in each.targets.nodes:
             if node in self._present.rows or node not in deleted:
                 continue

@@ -1,6 +1,8 @@
 """A key that may only request deletions learns nothing about the graph or about deleted nodes."""
 
+import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
+from lethe_client import DeletionStopped
 from service.access.api_keys import ApiKeyRepository, new_api_key
 from service.access.keyring import Keyring
 from service.access.limits import PROBES
@@ -49,14 +52,16 @@ def lethe(serve: Callable[..., LetheProcess], models: Models) -> LetheProcess:
     return serve(models.trained(SMALL))
 
 
-@pytest.fixture
-async def writing(lethe: LetheProcess, database_url: str) -> AsyncIterator[httpx2.Client]:
-    """Yield a client of it that may only write."""
+@pytest.fixture(params=[Scope.DELETIONS_WRITE])
+async def writing(
+    lethe: LetheProcess, database_url: str, request: pytest.FixtureRequest
+) -> AsyncIterator[httpx2.Client]:
+    """Yield a client of it that may only write: by default deletions."""
     made, keyring = new_api_key(), Keyring.open(lethe.home / "keys")
     engine = create_engine(database_url)
     async with transaction(engine) as connection:
         keys = ApiKeyRepository(connection)
-        await keys.create(made.id, "writer", [Scope.DELETIONS_WRITE], keyring.api_key_hash(made.text))
+        await keys.create(made.id, "writer", [request.param], keyring.api_key_hash(made.text))
     await engine.dispose()
     headers = {"Authorization": f"Bearer {made.text}"}
     with httpx2.Client(base_url=lethe.url, headers=headers, timeout=120.0) as client:
@@ -236,26 +241,59 @@ def test_what_was_deleted_already_is_completed_no_sooner_than_what_was_there(
     assert (deletion.completed_at - deletion.received_at).total_seconds() >= usual_s
 
 
+def seen(writing: httpx2.Client) -> dict[str, Any]:
+    """Return all that a key which may only write can read, except for what changes from one moment to the next."""
+    # As from another machine: locally the metrics are open.
+    writing.headers["Via"] = "1.1 proxy"
+    places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
+    answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
+    assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
+    checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
+    return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
+        "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
+    }
+
+
 def test_nothing_that_the_key_can_read_tells_what_was_deleted_from_what_was_there(
     lethe: LetheProcess, writing: httpx2.Client
 ) -> None:
     lethe.delete(["5"])
-    # As from another machine: locally the metrics are open.
-    writing.headers["Via"] = "1.1 proxy"
-    places = [operations for operations in writing.get("/openapi.json").json()["paths"] if "{" not in operations]
-
-    def seen() -> dict[str, Any]:
-        answers = {place: writing.get(place) for place in (*places, "/log/proof/0", "/log/consistency?from=1")}
-        assert {answers[place].status_code for place in ("/log/checkpoint", "/metrics", "/model")} == {403}
-        checks = {check["name"]: check["detail"] for check in answers["/readyz"].json()["checks"]}
-        # Leave out what changes from one moment to the next, whatever is deleted.
-        return {place: answer.json() for place, answer in answers.items() if place != "/readyz"} | {
-            "/readyz": {name: detail for name, detail in checks.items() if name not in ("clock", "disk")}
-        }
-
-    before = seen()
+    before = seen(writing)
     for node in ("5", "6"):
         asked = writing.post("/deletions", json=node_body(node)).json()
         with lethe.client() as client:
             assert client.wait(asked["id"], timeout_s=60).status == "completed"
-        assert seen() == before
+        assert seen(writing) == before
+
+
+@pytest.mark.parametrize("writing", [Scope.GRAPH_WRITE], indirect=True)
+def test_nothing_that_a_key_that_may_only_add_can_read_tells_who_is_there_or_was_deleted(
+    lethe: LetheProcess, writing: httpx2.Client
+) -> None:
+    earlier = lethe.delete(["5"])
+    assert earlier.audit is not None
+    usual_s = sum(earlier.audit.durations_ms.values()) / 1000
+    before = seen(writing)
+    ends, told = {}, []
+    for node in ("5", "6", "nobody"):
+        body = {"nodes": [{"id": node, "features": {"0": 1.0}}], "edges": [[node, "9"]]}
+        headers = {"Idempotency-Key": f"add-{node}"}
+        first = writing.post("/additions", json=body, headers=headers)
+        assert first.status_code == 202, first.text
+        asked = first.json()
+        with lethe.client() as client:
+            with contextlib.suppress(DeletionStopped):
+                client.wait(asked["id"], timeout_s=60)
+            ends[node] = client.deletion(asked["id"])
+        # All ways to learn of the end: the request again, too late to cancel, and what the key may read.
+        again = writing.post("/additions", json=body, headers=headers)
+        late, own = writing.delete(asked["links"]["self"]), writing.get(asked["links"]["self"])
+        documents = [answer.json() for answer in (again, late, own)]
+        text = json.dumps(documents).replace(asked["id"], "").replace(asked["received_at"], "")
+        told.append(text.replace(asked["due_at"], ""))
+        assert seen(writing) == before
+    assert [ends[node].status for node in ends] == ["completed", "failed", "completed"]
+    assert len(set(told)) == 1, told
+    beaten = ends["5"]
+    assert beaten.completed_at is not None
+    assert (beaten.completed_at - beaten.received_at).total_seconds() >= usual_s

@@ -1,6 +1,8 @@
 """Traces of added nodes: none in clear while the addition is queued, and none after a deletion."""
 
+import json
 import secrets
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lethe_client import NewNode
+from lethe_client import Correction, NewNode
+from model_store.datasets.load import load_dataset
 from tests.support.clients.command_line import CommandLine
 from tests.support.preloaded import Start
 from tests.support.processes.lethe_process import LetheProcess
@@ -29,18 +32,41 @@ def lethe(tmp_path: Path, lethe_start: Start) -> Iterator[LetheProcess]:
         yield process
 
 
+def test_the_search_finds_every_form_of_a_person(tmp_path: Path) -> None:
+    node, features = secrets.token_hex(16), np.random.default_rng(9).standard_normal(FEATURES).astype(np.float32)
+    body = json.dumps({"id": node, "features": features.astype(np.float64).tolist()}, separators=(",", ":")).encode()
+    home = tmp_path / "home"
+    home.mkdir()
+    forms = {"": body, "in hex": body.hex().encode()}
+    forms |= {f"in base64 after {start}": b64encode(bytes(start) + body) for start in range(3)}
+    for form, content in forms.items():
+        (home / "file").write_bytes(content)
+        assert {name.split(",")[0] for name in found(home, node, features)} >= {"id", "features as text"}, form
+    (home / "file").write_bytes(b"")
+    (tmp_path / "home.log").write_bytes(features.tobytes())
+    assert found(home, node, features) == {"two features"}
+
+
 def found(home: Path, node: str, features: NDArray[np.float32]) -> set[str]:
     """Return the kinds of trace of a node in the files below `home`, the servers' included."""
     numbers = features.astype(np.float64).tolist()
-    traces = {
+    plain = {
         "id": node.encode(),
         "features as text": ",".join(map(repr, numbers[:2])).encode(),
         "a feature as text": repr(numbers[0]).encode(),
         "two features": features[:2].tobytes(),
         "two features in float64": features[:2].astype(np.float64).tobytes(),
     }
+    traces = plain | {f"{kind}, in hex": trace.hex().encode() for kind, trace in plain.items()}
+    # The letters depend on the place of the first byte among three.
+    traces |= {
+        f"{kind}, in base64 from byte {start}": b64encode(trace[start : len(trace) - (len(trace) - start) % 3])
+        for kind, trace in plain.items()
+        for start in range(3)
+    }
     contents = []
-    for file in home.rglob("*"):
+    # Beside the home is what the processes print.
+    for file in (*home.rglob("*"), *home.parent.glob("*.log")):
         try:
             contents.append(file.read_bytes() if file.is_file() else b"")
         except FileNotFoundError:
@@ -53,7 +79,8 @@ def test_an_added_person_is_in_no_file_before_joining_and_after_leaving(
 ) -> None:
     lethe.start()
     node, features = secrets.token_hex(16), np.random.default_rng(9).standard_normal(FEATURES).astype(np.float32)
-    numbers = features.astype(np.float64).tolist()
+    numbers, other = features.astype(np.float64).tolist(), (features[::-1] / 2).astype(np.float64).tolist()
+    somebody = load_dataset(str(tmp_path / "people.npz"), data_dirs=[]).node_ids[3]
     with lethe.client() as client:
         addition = client.add([NewNode(node, numbers)])
         # In the database, its write-ahead log, Redis and all logs, but only encrypted.
@@ -61,6 +88,8 @@ def test_an_added_person_is_in_no_file_before_joining_and_after_leaving(
         assert client.deletion(addition.id).status == "queued"
         cancelled = client.add([NewNode(node, numbers)])
         assert client.cancel(cancelled.id, "addition").status == "cancelled"
+        client.correct([Correction(somebody, other)])
+        assert found(lethe.home, node, np.array(other, dtype=np.float32)) == set()
         client.wait(addition.id, timeout_s=60)
         # The search finds what is there.
         assert {"id", "two features"} <= found(lethe.model, node, features)

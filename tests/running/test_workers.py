@@ -12,6 +12,7 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
+from lethe_client import Correction, NewNode
 from lethe_client.results import Audit
 from model_store.build import build_model
 from projector.graph.graph import Graph
@@ -126,6 +127,44 @@ def test_several_come_to_what_one_comes_to_on_cora(
     build_model(cora, ModelSpec(), name="cora", dataset="cora", split="full").write(model)
     nodes = [cora.node_ids[row] for row in (0, 9, 200)]
     compare(lethe_start, model, tmp_path, nodes, workers, servers, repair=repair)
+
+
+def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Add, correct and delete one after another, and optionally kill a worker amid it. Returns W and predictions."""
+    rows = np.random.default_rng(3).standard_normal((4, 12)).tolist()
+    with served.lethe.start() as lethe, lethe.client() as client:
+        label, other = client.model().classes[:2]
+        steps = [
+            lambda: client.add(
+                [NewNode("anna", rows[0], label), NewNode("bert", rows[1])], edges=[("anna", "bert"), ("bert", "12")]
+            ),
+            lambda: client.correct([Correction("3", rows[2], other), Correction("anna", rows[3])]),
+            lambda: client.add(edges=[("anna", "20"), ("5", "30")]),
+            lambda: client.request_deletion(["7", "bert"]),
+            lambda: client.add([NewNode("bert", {3: 1.5}, other, rejoin=True)]),
+        ]
+        for number, step in enumerate(steps):
+            if kill and number == 2:
+                os.kill(lethe.pid_of("worker-1"), signal.SIGKILL)
+            done = client.wait(step().id, timeout_s=120)
+            assert (done.status, done.repair) == ("completed", "converged")
+        answer = client.predict_many(["anna", "bert", *map(str, (3, 5, 12, 20, 30))])
+        assert lethe.stop().status == 0
+    return served.lethe.weights(), np.array([list(one.probabilities.values()) for one in answer.predictions])
+
+
+def test_two_add_and_correct_what_one_does_also_if_one_of_them_is_killed(
+    small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
+) -> None:
+    settings: dict[str, Any] = {"repair": "always", "repair_tolerance": 1e-9, "repair_budget": 600, "lease_ttl_s": 2}
+    found = []
+    for count in (1, 2):
+        served = Served(lethe_start, small_model, tmp_path / f"home-{count}", workers=count, **servers(), **settings)
+        found.append(changed(served, kill=count == 2))
+    assert "workers.lost" in served.lethe.log()
+    (weights_of_one, predicted_by_one), (weights, predicted) = found
+    assert np.linalg.norm(weights - weights_of_one) <= 1e-9 * np.linalg.norm(weights_of_one)
+    assert predicted == pytest.approx(predicted_by_one, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -116,6 +116,17 @@ def test_a_deletion_that_came_later_beats_even_a_node_that_is_to_rejoin() -> Non
     assert resolved(again, deleted_minute=6).already_deleted[0][0] is again
 
 
+def test_an_edge_to_who_was_deleted_after_it_was_asked_for_is_left_out_and_the_rest_joins() -> None:
+    added = claim(ADDITION, ("new", "6"), ("new", "1"), content={"new": ZERO}, minute=5)
+    [change] = resolved(added, deleted_minute=6).changes
+    assert (change.joins.nodes, change.joins.edges) == (("new",), (("1", "new"),))
+    # Who asks after the deletion has made a mistake, and learns of it.
+    assert "was deleted" in resolved(added, deleted_minute=4).unfit[added.request.id]
+    alone = claim(ADDITION, ("1", "6"), minute=5)
+    [(beaten, gone)] = resolved(alone, deleted_minute=6).already_deleted
+    assert (beaten, gone.by) == (alone, (DELETION,))
+
+
 def test_a_deletion_of_what_is_queued_lays_its_tombstone_and_the_addition_waits_for_it() -> None:
     added, deleted = claim(ADDITION, content={"new": ZERO}), claim(NODE, "new", "3", minute=1)
     resolution = resolved(added, deleted, queued=["new"])
