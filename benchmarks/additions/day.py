@@ -1,7 +1,7 @@
 """A day of a platform, in minutes: people join, leave, are corrected and object while a Lethe predicts them.
 
 A `lethe serve` with its own durable servers starts with a synthetic graph. Then 5,000 people join with edges to those
-who are there, 1,000 leave, some of whom joined that day, 500 are corrected and 100 object to training: one request each,
+who are there, 1,000 leave, among them some new, 500 are corrected and 100 object to training: one request each,
 in random order, at a steady rate. In the middle a model is imported that was newly trained on the platform's own data.
 While it is trained, additions and corrections wait on the platform, since the new model would lack them. Deletions and
 objections go on, and `--exclude-deleted` takes them out of it.
