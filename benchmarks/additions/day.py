@@ -106,9 +106,8 @@ class Day:
         self.events = [kind for kind, count in kinds.items() for _ in range(count)]
         self._rng.shuffle(self.events)
         self._joining = list(range(size.nodes, size.nodes + size.join))
-        #: Closed while a new model is trained.
-        self.open = threading.Event()
-        self.open.set()
+        #: What waits while a new model is trained; None otherwise.
+        self.waiting: list[str] | None = None
         self.waited = 0
         #: Request -> number of people who were there when it was sent.
         self.sent: dict[str, int] = {}
@@ -117,9 +116,8 @@ class Day:
         """Send requests at `rate` per second. Returns the seconds that it took."""
         started = time.monotonic()
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            due = enumerate(events)
             results = []
-            for number, kind in due:
+            for number, kind in enumerate(events):
                 time.sleep(max(0.0, started + number / rate - time.monotonic()))
                 results.append(pool.submit(self._do, kind))
             for each in results:
@@ -127,13 +125,24 @@ class Day:
         return time.monotonic() - started
 
     def _do(self, kind: str) -> None:
-        if kind in ("join", "correct") and not self.open.is_set():
-            self.waited += 1
-            self.open.wait()
+        # Under the lock, so that nobody leaves between a look at the platform and the request.
         with LetheClient(self._url, KEY, timeout_s=60.0) as client, self._platform.lock:
-            # Under the lock, so that nobody leaves between a look at the platform and the request.
+            if self.waiting is not None and kind in ("join", "correct"):
+                self.waiting.append(kind)
+                return
             request = self._ask(client, kind)
             self.sent[request] = len(self._platform.there)
+
+    def hold(self) -> None:
+        """Let additions and corrections wait."""
+        self.waiting = []
+
+    def release(self, rate: float) -> None:
+        """Send what waits."""
+        with self._platform.lock:
+            held, self.waiting = self.waiting or [], None
+        self.waited = len(held)
+        self.send(held, rate)
 
     def _ask(self, client: LetheClient, kind: str) -> str:
         platform = self._platform
@@ -185,19 +194,20 @@ def settle(service: LetheProcess, requests: Sequence[str]) -> None:
             client.wait(request, timeout_s=deadline - time.monotonic())
 
 
-def import_anew(service: LetheProcess, platform: Platform, day: Day, folder: Path) -> float:
+def import_anew(service: LetheProcess, platform: Platform, day: Day, folder: Path, rate: float) -> float:
     """Train on the platform's data, and import the model. Returns for how many seconds additions waited."""
     started = time.monotonic()
-    day.open.clear()
     with platform.lock:
+        day.hold()
         asked = list(day.sent)
         dataset = platform.write(folder / "night.npz")
     lethe(service.home, "train", "--dataset", dataset, "--name", "platform", "--out", folder / "night")
     # The import must not overtake what was asked before its data was drawn.
     settle(service, asked)
     lethe(service.home, "model", "import", folder / "night", "--exclude-deleted")
-    day.open.set()
-    return time.monotonic() - started
+    spent_s = time.monotonic() - started
+    day.release(rate)
+    return spent_s
 
 
 def check(service: LetheProcess, platform: Platform) -> None:
@@ -259,7 +269,7 @@ def run(size: Size, features: int, rate: float, seed: int) -> dict[str, object]:
             half = len(day.events) // 2
             seconds = day.send(day.events[:half], rate)
             with ThreadPoolExecutor(1) as pool:
-                importing = pool.submit(import_anew, service, platform, day, folder)
+                importing = pool.submit(import_anew, service, platform, day, folder, rate)
                 seconds += day.send(day.events[half:], rate)
                 waited_s = importing.result()
             settle(service, list(day.sent))
