@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.device import device_name
 from benchmarks.performance.service.lethe_process import KEY, LetheProcess
@@ -67,7 +68,7 @@ class Platform:
     trained: set[int]
     gone: set[int] = field(default_factory=set)
     #: Row -> features that replace those of the graph.
-    corrected: dict[int, np.ndarray] = field(default_factory=dict)  # type: ignore[type-arg]
+    corrected: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def name(self, row: int) -> str:
@@ -85,9 +86,9 @@ class Platform:
             labels = np.where(np.isin(rows, sorted(self.trained)), self.graph.labels[rows], -1)
             pairs = self.graph.adjacency[rows][:, rows].nonzero()
         nobody = np.zeros(len(rows), dtype=np.bool_)
-        masks = {"train_mask": labels >= 0, "val_mask": nobody, "test_mask": nobody}
-        ids = np.array([self.name(row) for row in rows.tolist()])
-        np.savez(path, edge_index=np.stack(pairs), y=labels, x=X.astype(np.float32), node_ids=ids, **masks)
+        arrays = {"edge_index": np.stack(pairs), "y": labels, "x": X.astype(np.float32)}
+        arrays |= {"train_mask": labels >= 0, "val_mask": nobody, "test_mask": nobody}
+        np.savez(path, allow_pickle=False, node_ids=np.array([self.name(row) for row in rows.tolist()]), **arrays)
         return path
 
     def edges_of(self, row: int) -> list[tuple[str, str]]:
@@ -173,7 +174,7 @@ class Day:
         return accepted.id
 
 
-def _row(values: "np.ndarray") -> Mapping[int, float]:  # type: ignore[type-arg]
+def _row(values: NDArray[np.float64]) -> Mapping[int, float]:
     return {int(column): float(values[column]) for column in np.flatnonzero(values)}
 
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lethe_client import Correction, NewNode
-from lethe_client.results import Audit
+from lethe_client.results import Accepted, Audit
 from model_store.build import build_model
 from projector.graph.graph import Graph
 from projector.network.spec import ModelSpec
@@ -134,7 +134,7 @@ def changed(served: Served, *, kill: bool) -> tuple[NDArray[np.float64], NDArray
     rows = np.random.default_rng(3).standard_normal((4, 12)).tolist()
     with served.lethe.start() as lethe, lethe.client() as client:
         label, other = client.model().classes[:2]
-        steps = [
+        steps: list[Callable[[], Accepted]] = [
             lambda: client.add(
                 [NewNode("anna", rows[0], label), NewNode("bert", rows[1])], edges=[("anna", "bert"), ("bert", "12")]
             ),

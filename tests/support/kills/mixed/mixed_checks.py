@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lethe_client import LetheClient
-from lethe_client.results import Deletion
+from lethe_client.results import Deletion, Predictions
 from model_store.store import Store
 from projector.graph.graph import Graph, feature_rows
 from tests.support.kills.deletions import assert_log_is_whole, keys_left
@@ -143,10 +143,10 @@ class Ending:
         assert distance <= served.distance_bound + fit.error
         assert distance <= 1e-6 * np.linalg.norm(fit.weights)
 
-    def _predicted(self, expected: Expected, fit: Fitted) -> list[object]:
+    def _predicted(self, expected: Expected, fit: Fitted) -> list[Predictions]:
         """Return all predictions, compared with those of the fit."""
         asked = sorted(expected.ever | expected.gone | {f"{PREFIX}never"})
-        names, found = expected.classes, []
+        names, found = expected.classes, list[Predictions]()
         known = set[str]()
         with LetheClient(self._lethe.url, KEY, timeout_s=60.0) as client:
             for begin in range(0, len(asked), _PAGE):

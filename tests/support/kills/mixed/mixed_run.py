@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from model_store.build import build_model
 from model_store.datasets.load import default_data_dirs, load_dataset
@@ -94,7 +95,13 @@ class MixedRun:
     def __init__(self, graph: Graph, template: Path, preloaded: Preloaded, folder: Path, effort: Effort) -> None:
         """`template` is a LETHE_HOME that serves an untouched model of `graph`."""
         self.graph, self.effort = graph, effort
-        settings = {"repair": "always", "repair_budget": 5.0, "lease_ttl_s": 4.0, "api_workers": 2, "max_wait_ms": 5}
+        settings: dict[str, Any] = {
+            "repair": "always",
+            "repair_budget": 5.0,
+            "lease_ttl_s": 4.0,
+            "api_workers": 2,
+            "max_wait_ms": 5,
+        }
         home = copied_home(template, folder / "mixed")
         faults = drawn_faults(effort.kills, effort.seed)
         self.lethe = DoomedLethe(preloaded, home, faults, port=free_port(), **settings)
