@@ -1,5 +1,6 @@
 """The outermost layer of every response: id, security headers, size limit, log line and last-resort error."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.db.transactions import CommitUnanswered
 from service.errors import BodyTooLarge, LetheError
 from service.observability.logging import Answer
 from service.web.problems import BODY_REMEDY, internal_error, of_error, require_plain_head, route_template
@@ -72,6 +74,11 @@ class OuterMiddleware:
                 await of_error(refusal)(scope, receive, send_guarded)
             else:
                 await self._app(scope, self._limited(receive), send_guarded)
+        except asyncio.CancelledError:
+            # The server stops, and waits no longer. A caller that is told so can repeat the request.
+            if status != CLIENT_GONE:
+                raise
+            await of_error(_stopped())(scope, receive, send_guarded)
         except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, the caller gets an answer
             # Type and place only. The log withholds exception messages, which may quote input.
             self._log.error("http.unexpected_error", route=route_template(scope), request=request_id, exc_info=error)
@@ -112,6 +119,13 @@ class OuterMiddleware:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"The body is larger than {self._max_body_bytes} bytes.", BODY_REMEDY)
+
+
+def _stopped() -> CommitUnanswered:
+    return CommitUnanswered(
+        "Lethe stopped before it had the answer.",
+        "It is unknown whether anything was stored. Repeat the request with the same Idempotency-Key.",
+    )
 
 
 class BrokenAnswer(Exception):

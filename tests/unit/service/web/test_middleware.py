@@ -1,5 +1,6 @@
 """Wrapping of every answer: problem documents, the size limit, headers, and the log line."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -50,6 +51,14 @@ async def client(answers: list[Answer]) -> AsyncIterator[httpx2.AsyncClient]:
     async def away() -> str:
         raise Unavailable("The database does not answer.", "Try again.")
 
+    @app.get("/stopped")
+    async def stopped() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+        return "never"
+
     app.add_middleware(OuterMiddleware, max_body_bytes=LIMIT, observe=answers.append)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://lethe") as client:
         yield client
@@ -65,6 +74,15 @@ def check_problem(response: httpx2.Response, status: int, slug: str) -> dict[str
     assert document["detail"]
     assert document["remedy"]
     return document
+
+
+async def test_a_request_that_a_stop_of_the_server_cancels_is_answered_that_it_can_be_repeated(
+    client: httpx2.AsyncClient, answers: list[Answer]
+) -> None:
+    response = await client.get("/stopped")
+    assert "Idempotency-Key" in check_problem(response, 503, "commit-unanswered")["remedy"]
+    assert response.headers["retry-after"]
+    assert [answer.status for answer in answers] == [503]
 
 
 async def test_a_declared_body_over_the_limit_is_refused_unread(client: httpx2.AsyncClient) -> None:
