@@ -11,6 +11,8 @@ prints the time from a request's receipt to `applied` by the size of the graph.
 
     python -m benchmarks.additions.day [--nodes 20000] [--rate 6] [--out FILE]
     python -m benchmarks.additions.day --small
+
+Other numbers of people change all counts in proportion.
 """
 
 import argparse
@@ -41,6 +43,8 @@ from projector.graph.graph import Graph, feature_rows
 _CLIENTS = 8
 #: Rows of the table: the requests in order of receipt, in so many parts.
 _PARTS = 5
+#: One request for so many people who are there in the morning.
+_PARTS_OF_NODES = {"join": 4, "leave": 20, "correct": 40, "object": 200}
 #: Seconds until a request that was sent is completed, at most.
 _PATIENCE_S = 900.0
 #: Nodes per request of predictions.
@@ -49,13 +53,14 @@ _PAGE = 5_000
 
 @dataclass(frozen=True)
 class Size:
-    """How many people there are and how many do what."""
+    """How many people there are in the morning, and how many do what."""
 
     nodes: int = 20_000
-    join: int = 5_000
-    leave: int = 1_000
-    correct: int = 500
-    object: int = 100
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of requests by kind."""
+        return {name: self.nodes // part for name, part in _PARTS_OF_NODES.items()}
 
 
 @dataclass
@@ -103,10 +108,9 @@ class Day:
     def __init__(self, url: str, platform: Platform, size: Size, seed: int) -> None:
         self._url, self._platform, self._size = url, platform, size
         self._rng = random.Random(seed)
-        kinds = {"join": size.join, "leave": size.leave, "correct": size.correct, "object": size.object}
-        self.events = [kind for kind, count in kinds.items() for _ in range(count)]
+        self.events = [kind for kind, count in size.counts.items() for _ in range(count)]
         self._rng.shuffle(self.events)
-        self._joining = list(range(size.nodes, size.nodes + size.join))
+        self._joining = list(range(size.nodes, size.nodes + size.counts["join"]))
         #: What waits while a new model is trained; None otherwise.
         self.waiting: list[str] | None = None
         self.waited = 0
@@ -254,7 +258,7 @@ def times(service: LetheProcess, day: Day) -> list[dict[str, float]]:
 
 def run(size: Size, features: int, rate: float, seed: int) -> dict[str, object]:
     """Simulate the day and return its figures."""
-    everybody = size.nodes + size.join
+    everybody = size.nodes + size.counts["join"]
     graph = load_dataset(f"synthetic:n={everybody},d={features},classes=5,seed={seed}", data_dirs=[])
     first = range(size.nodes)
     platform = Platform(graph, set(first), {row for row in first if graph.train_mask[row]})
@@ -291,7 +295,7 @@ def run(size: Size, features: int, rate: float, seed: int) -> dict[str, object]:
         "seconds": seconds,
         "additions_waited_s": waited_s,
         "additions_that_waited": day.waited,
-        "joined": size.join,
+        "joined": size.counts["join"],
         "left": len(platform.gone),
         "nodes": about.live_nodes,
         "distance_bound_relative": about.distance_bound_relative,
@@ -306,10 +310,10 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--rate", type=float, default=6.0, help="requests per second")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="a fiftieth of everything")
+    parser.add_argument("--small", action="store_true", help="400 people and 24 features")
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     options = parser.parse_args()
-    size = Size(400, 100, 20, 10, 5) if options.small else Size(options.nodes)
+    size = Size(400 if options.small else options.nodes)
     found = run(size, 24 if options.small else options.features, options.rate, options.seed)
     parts = found["parts"]
     assert isinstance(parts, list)
