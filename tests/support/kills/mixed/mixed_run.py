@@ -98,7 +98,7 @@ class MixedRun:
         settings: dict[str, Any] = {
             "repair": "always",
             "repair_budget": 5.0,
-            "lease_ttl_s": 4.0,
+            "lease_ttl_s": 10.0,
             "api_workers": 2,
             "max_wait_ms": 5,
         }
