@@ -4,7 +4,7 @@ A `lethe serve` with its own durable servers starts with a synthetic graph. Then
 who are there, 1,000 leave, among them some new, 500 are corrected and 100 object to training: one request each,
 in random order, at a steady rate. In the middle a model is imported that was newly trained on the platform's own data.
 While it is trained, additions and corrections wait on the platform, since the new model would lack them. Deletions and
-objections go on, and `--exclude-deleted` takes them out of it.
+objections continue, and `--exclude-deleted` takes them out of it.
 
 The script fails if somebody who left is predicted, if somebody who joined is not, or if a request does not complete. It
 prints the time from a request's receipt to `applied` by the size of the graph.
