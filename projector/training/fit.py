@@ -105,7 +105,8 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
             f"The labels are real numbers, which the loss {spec.loss} does not accept.",
             f"Use --loss {LossKind.SQUARED}, or give classes as integers.",
         )
-    if spec.label_hops or spec.diffusion or spec.mlp_width or spec.class_weight is not ClassWeight.NONE:
+    weighted = spec.class_weight is not ClassWeight.NONE or spec.class_weights
+    if spec.label_hops or spec.diffusion or spec.mlp_width or weighted:
         raise TrainingError(
             "Label reuse, adaptive diffusion, an MLP and class weights need classes, and the labels are real numbers.",
             "Leave them out.",
@@ -115,8 +116,13 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
 def with_class_weights(spec: ModelSpec, graph: Graph) -> ModelSpec:
     """Return `spec` with the class weights that its `class_weight` means on `graph`.
 
-    Balanced weights have the mean 1 over the training nodes. A class without any has weight 1.
+    Balanced weights have the mean 1 over the training nodes. A class without any has weight 1. Raises TrainingError for
+    given weights of another number.
     """
+    if spec.class_weights and len(spec.class_weights) != graph.num_classes:
+        raise TrainingError(
+            f"{len(spec.class_weights)} class weights are given for {graph.num_classes} classes.", "Give one per class."
+        )
     if spec.class_weight is ClassWeight.NONE:
         return spec
     counts = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)

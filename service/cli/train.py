@@ -276,6 +276,14 @@ def train_model(
         dataset, split=split, data_dirs=data_dirs, seed=spec.seed,
         dedupe=options.dedupe, undirected=options.undirected, split_index=options.split_index, report=left_out.append,
     )  # fmt: skip
+    if not spec.uses_edges and graph.edges:
+        left_out.append(
+            f"With 0 hops the dataset's {graph.edges} edges are not used, and the model does not store them."
+        )
+    if spec.uses_edges and not graph.edges:
+        raise ConfigurationError(
+            f"{dataset} has no edges.", "Use --hops 0 for a linear model on the features alone, or give edges."
+        )
     canaries = None
     if options.cohorts:
         nodes = options.cohort_nodes
@@ -284,10 +292,6 @@ def train_model(
     if options.injected is not None:
         graph = inject_channel(graph, options.injected, extra_class=options.extra_class)
         channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(options.injected))))
-    if spec.uses_edges and not graph.edges:
-        raise ConfigurationError(
-            f"{dataset} has no edges.", "Use --hops 0 for a linear model on the features alone, or give edges."
-        )
     work.begin("Propagating and factorising the features")
     built = build_model(
         graph,

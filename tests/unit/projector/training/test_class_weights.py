@@ -108,7 +108,7 @@ def test_the_plain_hinge_trains_with_weights_and_real_targets_refuse_them(uneven
     real = from_arrays(np.empty((2, 0), dtype=np.int64), X, X[:, 0].astype(float))
     with pytest.raises(TrainingError, match="class weights"):
         fit(real, ModelSpec(loss=LossKind.SQUARED, hops=0, class_weight=ClassWeight.BALANCED))
-    for wrong in ({"class_weight": "heavy"}, {"class_weights": (0.0, 1.0, 1.0)}):
+    for wrong in ({"class_weight": "heavy"}, {"class_weights": (0.0, 1.0, 1.0)}, {"class_weights": (1.0, 2.0)}):
         with pytest.raises(ProjectorError):
             fit(uneven, ModelSpec(**wrong))
 

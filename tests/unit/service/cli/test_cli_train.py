@@ -79,6 +79,10 @@ def test_embeddings_are_trained_on_without_edges_and_with_their_encoder_named(
     manifest = Store.open(tmp_path / "m").manifest
     assert (manifest.edges, manifest.encoder) == (0, Encoder("GraphSAGE, public half", "ab" * 32))
     assert manifest.frozen_parts == (f"the encoder {manifest.encoder}, which computed the features",)
+    assert (
+        "edges are not used, and the model does not store them"
+        in lethe("train", "--dataset", SYNTHETIC, "--out", "a", "--hops", "0").stderr
+    )
     for wrong in (named[2:], (*named[:3], "sha256:ab")):
         assert lethe("train", "--dataset", "z.npz", "--out", "n", "--hops", "0", *wrong).status == 2
 
