@@ -17,9 +17,7 @@ from service.errors import ConfigurationError
 if TYPE_CHECKING:
     from model_store.store import Store
     from service.db.engine import Connection
-    from service.domain.records import Pointer
     from service.domain.versions import Version
-    from service.settings import Settings
 
 #: Parts of a model's folder whose sizes are shown, by name.
 _PARTS = ("base", "versions")
@@ -34,7 +32,12 @@ def list_(home: Home = Path("var"), as_json: Json = False) -> None:
 
     Example: [bold]./lethe model list[/bold]
     """
-    found = with_database(home, _listed)
+    versions = with_database(home, lambda connection, _: _versions(connection))
+    # After the transaction, which must be short.
+    folder = settings_of(home).model_dir
+    store = _store_of(folder) if folder.exists() else None
+    names = dict.fromkeys([*versions, *([] if store is None else [store.manifest.name])])
+    found = [_described(name, *versions.get(name, (0, None)), store) for name in names]
     rows = [
         (one["model"], str(one["version"]), str(one["live_nodes"] or "–"), one["loss"] or "–", one["guarantee"])
         for one in found
@@ -43,30 +46,25 @@ def list_(home: Home = Path("var"), as_json: Json = False) -> None:
     print_result({"models": found}, as_json, table(f"Models in {home}", head, rows))
 
 
-async def _listed(connection: "Connection", settings: "Settings") -> list[dict[str, Any]]:
-    """Return one document per model that the database or the folder knows."""
+async def _versions(connection: "Connection") -> "dict[str, tuple[int, Version | None]]":
+    """Return the committed version of each model in the database, and its record; version 0 as trained has none."""
     from service.predictions.version_rows import PointerRepository, VersionRepository
 
-    pointers: dict[str, Pointer] = {one.model: one for one in await PointerRepository(connection).all()}
-    store = _store_of(settings.model_dir) if settings.model_dir.exists() else None
-    names = dict.fromkeys([*pointers, *([] if store is None else [store.manifest.name])])
-    found = []
-    for name in names:
-        version = next(iter(await VersionRepository(connection).latest(name, limit=1)), None)
-        here = store if store is not None and store.manifest.name == name else None
-        found.append(_described(name, pointers.get(name), version, here))
+    found = {}
+    for pointer in await PointerRepository(connection).all():
+        latest = await VersionRepository(connection).latest(pointer.model, limit=1)
+        found[pointer.model] = (pointer.version, next(iter(latest), None))
     return found
 
 
-def _described(
-    name: str, pointer: "Pointer | None", version: "Version | None", store: "Store | None"
-) -> dict[str, Any]:
+def _described(name: str, number: int, version: "Version | None", served: "Store | None") -> dict[str, Any]:
+    store = served if served is not None and served.manifest.name == name else None
     live = None if version is None else version.live_nodes
     if live is None and store is not None:
         live = int(store.read_version(store.current()).live.sum())
     return {
         "model": name,
-        "version": pointer.version if pointer is not None else 0,
+        "version": number,
         "live_nodes": live,
         "loss": None if store is None else store.manifest.spec.loss.value,
         "guarantee": _guarantee(version),
@@ -92,7 +90,8 @@ def show(home: Home = Path("var"), model: Model = None, as_json: Json = False) -
     settings = settings_of(home, model)
     store = _store_of(settings.model_dir)
     if read_facts(home) is None:
-        figures = with_database(home, lambda connection, _: _figures(connection, store))
+        versions = with_database(home, lambda connection, _: _versions(connection))
+        figures = _figures(store, versions.get(store.manifest.name, (0, None))[1])
     else:
         with connect(None, None, home) as client:
             figures = msgspec.to_builtins(client.model())
@@ -116,13 +115,11 @@ def show(home: Home = Path("var"), model: Model = None, as_json: Json = False) -
     print_result(document, as_json, table(f"{manifest.name} in {store.path}", ("", ""), rows))
 
 
-async def _figures(connection: "Connection", store: "Store") -> dict[str, Any]:
+def _figures(store: "Store", version: "Version | None") -> dict[str, Any]:
     """Return the figures of `GET /model` that are known while Lethe is stopped."""
-    from service.predictions.version_rows import VersionRepository
     from service.unlearner.new_version import model_facts
 
     state = store.read_version(store.current())
-    version = next(iter(await VersionRepository(connection).latest(store.manifest.name, limit=1)), None)
     noisy = state.publication is not None
     return asdict(model_facts(store.manifest, store.nodes)) | {
         "version": store.current().version,
