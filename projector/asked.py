@@ -14,7 +14,7 @@ from projector.forgetting.growth import LONGEST_ROW
 from projector.forgetting.joining import Joining
 from projector.forgetting.update import HeldModel
 from projector.graph.features import FeatureMatrix
-from projector.graph.graph import NO_LABEL, Features, some
+from projector.graph.graph import LARGEST_WEIGHT, NO_LABEL, SMALLEST_WEIGHT, Features, some
 from projector.training.scaling import rescale
 
 
@@ -37,6 +37,8 @@ class Arriving:
     nodes: Any = None
     node_labels: ArrayLike | None = None
     edges: ArrayLike = ()
+    #: The edges' weights, (k,); None if all are 1.
+    edge_weight: ArrayLike | None = None
     #: Replacements by node: features (d,), and classes or real-valued targets (C,).
     features: Mapping[int, ArrayLike] = field(default_factory=dict)
     labels: Mapping[int, Any] = field(default_factory=dict)
@@ -70,9 +72,16 @@ def checked(
 
 
 def newcomers(
-    model: HeldModel, exponents: NDArray[np.int64] | None, features: Any, neighbours: Sequence[ArrayLike]
+    model: HeldModel,
+    exponents: NDArray[np.int64] | None,
+    features: Any,
+    neighbours: Sequence[ArrayLike],
+    edge_weight: Sequence[ArrayLike] | None = None,
 ) -> list[Joining]:
-    """Return one `Joining` per row of `features` (m, d): a new node linked to its `neighbours`. Raises GraphError."""
+    """Return one `Joining` per row of `features` (m, d): a new node linked to its `neighbours`. Raises GraphError.
+
+    `edge_weight` has the weights of each row's links; None if all are 1.
+    """
     rows, _ = _features(model, exponents, Arriving(nodes=features), [])
     before, nothing = model.live_graph.propagator.nodes, np.empty(0, dtype=np.int64)
     if len(neighbours) != rows.shape[0]:
@@ -83,8 +92,13 @@ def newcomers(
     if any(each.size for each in ends) and not model.live_graph.uses_edges:
         raise GraphError("The model has no edges: it was fitted with 0 hops.", "Give no neighbours.")
     edges = [np.column_stack([each, np.full(each.size, before)]) for each in ends]
+    if edge_weight is not None and len(edge_weight) != len(ends):
+        raise GraphError(
+            f"{len(edge_weight)} lists of weights are given for {len(ends)} rows of features.", "Give one a row."
+        )
+    weights = [None if edge_weight is None else _weights(edge_weight[row], edges[row]) for row in range(len(ends))]
     node = np.array([before])
-    return [Joining(1, node, rows[[row]], nothing, nothing, edges[row]) for row in range(len(ends))]
+    return [Joining(1, node, rows[[row]], nothing, nothing, edges[row], weights[row]) for row in range(len(ends))]
 
 
 def live_rows(model: HeldModel, nodes: ArrayLike) -> NDArray[np.int64]:
@@ -170,7 +184,7 @@ def joining_of(
     if not (names or edges.size or label_rows.size):
         return None
     rows = np.concatenate([replaced, np.arange(before, before + new)])
-    return Joining(new, rows, features, label_rows, labels, edges)
+    return Joining(new, rows, features, label_rows, labels, edges, _weights(arriving.edge_weight, edges))
 
 
 def _features(
@@ -286,6 +300,23 @@ def _joining_edges(model: HeldModel, edges: ArrayLike, removal: Removal, new: in
     if there.any():
         raise GraphError(f"The edge {some(map(tuple, pairs[there].tolist()))} exists already.", "Leave it out.")
     return pairs
+
+
+def _weights(given: ArrayLike | None, edges: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Return the weights of `edges` (k, 2), (k,) float64; None if all are 1."""
+    weights = np.ones(len(edges)) if given is None else _read("edge_weight", given)
+    if weights.shape != (len(edges),) or (weights.size and weights.dtype.kind not in "biuf"):
+        raise GraphError(
+            f"The weights are {weights.dtype} of shape {weights.shape} for {len(edges)} edges.",
+            "Give one number per edge.",
+        )
+    weights = weights.astype(np.float64)
+    if (wrong := np.flatnonzero(~((weights >= SMALLEST_WEIGHT) & (weights <= LARGEST_WEIGHT)))).size:
+        raise GraphError(
+            f"The edge {tuple(edges[wrong[0]].tolist())} has the weight {weights[wrong[0]]:g}.",
+            f"Give weights from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, and leave out edges of weight 0.",
+        )
+    return None if (weights == 1).all() else weights
 
 
 def _labels(model: HeldModel, arriving: Arriving, new: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -182,6 +182,7 @@ class Model:
         add_nodes: Any = None,
         add_labels: ArrayLike | None = None,
         add_edges: ArrayLike = (),
+        add_edge_weight: ArrayLike | None = None,
         set_features: Mapping[int, ArrayLike] | None = None,
         set_labels: Mapping[int, Any] | None = None,
         repair: bool = True,
@@ -196,8 +197,9 @@ class Model:
         Additions: `add_nodes` (a, d), dense or scipy CSR, are the features of new nodes, which get the rows n, n + 1, …
         of the graph. `add_labels` (a,) are their classes, -1 for a node that is not trained on (the default). If the
         model has real-valued targets, they are float (a,) or (a, C), NaN for a node that is not trained on. `add_edges`
-        (k, 2) link old and new nodes, each edge once. `set_features` and `set_labels` give nodes new features (d,) and
-        a new class, or targets (C,), to train on; the old ones are removed first.
+        (k, 2) link old and new nodes, each edge once, with the weights `add_edge_weight` (k,), by default 1. An edge
+        that is also in `remove_edges` gets another weight. `set_features` and `set_labels` give nodes new features (d,)
+        and a new class, or targets (C,), to train on; the old ones are removed first.
 
         Removals use the paper's projection. Then (unless `repair` is False) the repair goes to the minimum of the
         objective on the resulting graph: the weights of retraining, to a relative bound of 1e-8. `progress` receives
@@ -209,7 +211,7 @@ class Model:
         """
         began = time.perf_counter()
         leaving = Leaving(remove_nodes, remove_edges, remove_features, remove_labels)
-        arriving = Arriving(add_nodes, add_labels, add_edges, set_features or {}, set_labels or {})
+        arriving = Arriving(add_nodes, add_labels, add_edges, add_edge_weight, set_features or {}, set_labels or {})
         removal, joining = checked(self._held, self._exponents, leaving, arriving)
         if repair and self._held.live_graph.loss.largest_curvature == 0:
             raise TrainingError("The plain hinge has kinks, so no repair can be certified.", "Use repair=False.")
@@ -219,16 +221,19 @@ class Model:
         report = _report(removal, joining, done, time.perf_counter() - began)
         return Model(self._after(done, removal), self._exponents), report
 
-    def predict_new(self, features: Any, neighbours: Sequence[ArrayLike]) -> NDArray[np.float64]:
+    def predict_new(
+        self, features: Any, neighbours: Sequence[ArrayLike], *, edge_weight: Sequence[ArrayLike] | None = None
+    ) -> NDArray[np.float64]:
         """Return what `predict` would return, (m, C) float64, for nodes outside the graph. Nothing changes.
 
-        `features` (m, d) are dense or scipy CSR, and `neighbours` has a list of nodes per row. Each prediction assumes
-        that this node alone joined, without a label. Raises GraphError as `update` does.
+        `features` (m, d) are dense or scipy CSR, and `neighbours` has a list of nodes per row, `edge_weight` a list of
+        the links' weights (by default 1). Each prediction assumes that this node alone joined, without a label. Raises
+        GraphError as `update` does.
         """
         held = self._held
         predicted = [
             held.live_graph.probabilities_of_new(held.state, each)
-            for each in newcomers(held, self._exponents, features, neighbours)
+            for each in newcomers(held, self._exponents, features, neighbours, edge_weight)
         ]
         return np.array(predicted).reshape(-1, held.state.classes)
 
@@ -270,8 +275,8 @@ def fit(
     """Train `spec` (default: `ModelSpec()`) on `data`, on `device`. On the CPU the same inputs give the same bits.
 
     `data` is a `torch_geometric.data.Data`, or any object with its attributes or keys: `edge_index` (2, E) with both
-    directions of each edge, `x` (n, d), `y` (n,) with -1 for unlabelled nodes, and `train_mask` (n,) bool (default:
-    every node with a label). A `Graph` from `from_arrays` works too.
+    directions of each edge, `x` (n, d), `y` (n,) with -1 for unlabelled nodes, and optionally `edge_weight` (E,) and
+    `train_mask` (n,) bool (default: every node with a label). A `Graph` from `from_arrays` works too.
 
     `weights` W (blocks, d, C), with `label_weights` under label reuse, are the starting point of training. The spec's
     `seed` and `tolerance` control training.

@@ -35,8 +35,9 @@ class Joining:
     #: float64.
     label_rows: NDArray[np.int64]
     labels: NDArray[np.int64] | NDArray[np.float64]
-    #: New edges, each once, (k, 2).
+    #: New edges, each once, (k, 2), and their weights, (k,) float64; None if all are 1.
     edges: NDArray[np.int64]
+    edge_weight: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

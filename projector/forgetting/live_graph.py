@@ -160,8 +160,9 @@ class LiveGraph:
             parts = (features.ravel(), _NO_ROWS, _NO_ROWS)
         else:
             parts = (features.data, features.indices, features.indptr)
+        weights = np.ones(len(joining.edges)) if joining.edge_weight is None else joining.edge_weight
         return self._joined(
-            joining.new, joining.feature_rows, *parts, joining.label_rows, joining.labels, joining.edges
+            joining.new, joining.feature_rows, *parts, joining.label_rows, joining.labels, joining.edges, weights
         )
 
     @together
@@ -175,6 +176,7 @@ class LiveGraph:
         label_rows: NDArray[np.int64],
         labels: NDArray[np.int64] | NDArray[np.float64],
         edges: NDArray[np.int64],
+        edge_weight: NDArray[np.float64],
     ) -> "LiveGraph":
         """Return the same from arrays: dense features are one array; CSR features are entries, columns and starts."""
         shape = (feature_rows.size, self.inputs.features.rows.num_features)
@@ -186,7 +188,7 @@ class LiveGraph:
         else:
             values = np.concatenate([values, np.zeros((new, self.classes))])
             targets[label_rows], values[label_rows] = 0, labels.reshape(-1, self.classes)
-        propagator = self.propagator.with_edges(new, edges)
+        propagator = self.propagator.with_edges(new, edges, edge_weight)
         known = one_hot(targets, targets != NO_LABEL, self.classes)
         inputs = self.inputs.with_rows(feature_rows, features, known, propagator)
         edited = self._edited(propagator, edges.ravel(), feature_rows, label_rows)

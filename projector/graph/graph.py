@@ -24,7 +24,7 @@ NO_LABEL = -1
 #: overflow.
 _SMALLEST_LARGEST = 1e-60
 #: The range of edge weights: their sums and products stay far from the ends of double precision.
-_SMALLEST_WEIGHT, _LARGEST_WEIGHT = 1e-30, 1e30
+SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-30, 1e30
 #: Largest number of examples in an error message.
 _EXAMPLES = 3
 
@@ -166,7 +166,7 @@ def _check_adjacency(graph: Graph) -> None:
     for rows, columns, weights in _entries(adjacency):
         ascending &= bool(((np.diff(columns) > 0) | (np.diff(rows) > 0)).all())
         loops.append(rows[rows == columns])
-        odd = ~((weights >= _SMALLEST_WEIGHT) & (weights <= _LARGEST_WEIGHT)) if graph.weighted else weights != 1.0
+        odd = ~((weights >= SMALLEST_WEIGHT) & (weights <= LARGEST_WEIGHT)) if graph.weighted else weights != 1.0
         weighted.append((rows[odd], columns[odd], weights[odd]))
     if looped := np.concatenate([*loops, np.empty(0, dtype=np.int64)]).tolist():
         raise GraphError(
@@ -187,7 +187,7 @@ def _check_adjacency(graph: Graph) -> None:
             raise GraphError(
                 f"{repeated.shape[0]} edge(s) have a weight that cannot be used, such as {ids[i]} -> {ids[j]} with "
                 f"{weight:g}.",
-                f"Give weights from {_SMALLEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}, and leave out edges of weight 0.",
+                f"Give weights from {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}, and leave out edges of weight 0.",
             )
         raise GraphError(
             f"{repeated.shape[0]} edge(s) are repeated, such as {ids[i]} -> {ids[j]}, given {weight:g} times.",

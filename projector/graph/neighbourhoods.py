@@ -47,6 +47,8 @@ class Neighbourhoods:
         self.rows: NDArray[np.int64] = np.repeat(np.arange(nodes), np.diff(self.starts))
         # In column-major order, the k-th entry of a symmetric pattern is the transpose of the k-th in row-major order.
         self.transposes: NDArray[np.int64] = np.argsort(self.columns, kind="stable")
+        #: The edges' weights, and 1 for a node itself, by entry, (nnz,); None if all are 1.
+        self.weights: NDArray[np.float64] | None = None if (pattern.data == 1).all() else pattern.data
         upper = np.flatnonzero(self.rows < self.columns)
         #: The two ends of each edge, (m,) each.
         self.ends = (self.rows[upper], self.columns[upper])

@@ -3,13 +3,14 @@
 Implements the paper's section "Adaptive diffusion graph convolution":
 
     [H^(l+1), Z^(l+1)] = G_l [H^(l), Z^(l)],    G_l = (1 - g) I + g D^(l),    H^(0) = X,  Z^(0) = Y,
-    D^(l)_ij proportional to exp(-sh^2 |h_i - h_j|^2 - sz^2 |z_i - z_j|^2) over the live neighbours j of i and i itself,
+    D^(l)_ij proportional to a_ij exp(-sh^2 |h_i - h_j|^2 - sz^2 |z_i - z_j|^2) over the live neighbours j of i and i,
 
-each row summing to 1. Letters: X (n, d) features, Y (n, C) one-hot labels of training nodes and zero rows for all
-others, h_i and z_i rows of H^(l) and Z^(l), g = gamma, sh and sz the learned sigmas. Rows of training nodes omit the z
-term, because their own label would otherwise decide what they average over. Labels of validation and test nodes are
-never used; the official code also puts those of validation nodes into Z. Rows and columns of nodes that are not live
-are zero, and a live node without neighbours has D_ii = 1.
+each row summing to 1, with a_ij the weight of the edge and a_ii = 1. (The paper has a_ij = 1.) Letters: X (n, d)
+features, Y (n, C) one-hot labels of training nodes and zero rows for all others, h_i and z_i rows of H^(l) and Z^(l), g
+= gamma, sh and sz the learned sigmas. Rows of training nodes omit the z term, because their own label would otherwise
+decide what they average over. Labels of validation and test nodes are never used; the official code also puts those of
+validation nodes into Z. Rows and columns of nodes that are not live are zero, and a live node without neighbours has
+D_ii = 1.
 
 H^(l) is as wide as X, so only its distances along edges are stored. A deletion changes h_i within l hops. Only the
 distances of edges that end there are computed again, from the rows around them.
@@ -78,7 +79,7 @@ class DiffusionHops:
         """Build the operators over the `live` nodes (n,), on the device of `features` (n, d).
 
         `labels` (n, C) has a one only in rows of training nodes. Features of nodes outside `featured` (n,) count as
-        zero. `adjacency` (n, n) is symmetric without self loops; edges with a stored value of 0 do not exist.
+        zero. `adjacency` (n, n) holds the weights, symmetric, without self loops; edges with a stored 0 do not exist.
         """
         nodes = features.nodes
         alive = np.ones(nodes, dtype=np.bool_) if live is None else live.copy()
@@ -261,6 +262,8 @@ class DiffusionHops:
         edges = self.neighbourhoods.tensors.edges
         squares = self.sigmas.sigma_h**2 * h[edges] + self.sigmas.sigma_z**2 * z[edges] * self.unlabelled
         weights = torch.exp(-squares) * torch.from_numpy(self._pattern.entries).to(h.device)
+        if self.neighbourhoods.weights is not None:
+            weights *= torch.from_numpy(self.neighbourhoods.weights).to(h.device)
         # A node is at distance 0 from itself, so the row of a live node sums to at least 1.
         sums = self.neighbourhoods.row_sums(weights).clamp(min=1.0)
         return weights / sums[self.neighbourhoods.tensors.rows]

@@ -1,12 +1,16 @@
 """Propagation over the live graph, P = diag(left) (A + sI) diag(right).
 
-Letters: A (n, n) the adjacency, s the weight of self loops, D the degrees of A + sI among live nodes. `sym` is
-D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right = 1. Rows and
-columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
+Letters: A (n, n) the adjacency with the weights of edges, s the weight of self loops, D the row sums of A + sI over
+live nodes. `sym` is D^-1/2 (A + sI) D^-1/2, so left = right = D^-1/2; `row` is D^-1 (A + sI), so left = D^-1 and right
+= 1. Rows and columns of nodes that are not live are zero, as is the row of a node with no edge when s = 0.
 
 Deleting nodes changes only n-vectors: all versions share one immutable pattern of A + I. Deleting edges clears them in
-a copy of the presence mask, one byte per entry; all versions still share the indices. Joining nodes and edges are
-inserted into a copy of the pattern. The values of P are computed on first use, so that applying P is one product.
+a copy of their values, one byte per entry without weights; all versions still share the indices. Joining nodes and
+edges are inserted into a copy of the pattern. The values of P are computed on first use, so that applying P is one
+product.
+
+The degrees of a weighted graph are summed again wherever they change, in the order of the columns. So they have the
+bits of a new graph, however many updates led to it.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,10 +42,15 @@ class _Pattern:
     #: Start of each row, (n + 1,), and the columns, (nnz,), ascending in every row.
     starts: Tensor
     columns: Tensor
-    #: Mask of existing entries, (nnz,) bool; False for deleted edges.
-    present: Tensor
+    #: The values of A + I, (nnz,), bool without weights and float64 with them; 0 for deleted edges.
+    values: Tensor
     #: Positions of the entries of I, (n,) int64.
     loops: Tensor
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some edge was given another weight than 1."""
+        return self.values.dtype is not torch.bool
 
 
 class Propagator:
@@ -82,7 +91,7 @@ class Propagator:
         device: torch.device | str = "cpu",
         count: Callable[[int], None] | None = None,
     ) -> "Propagator":
-        """Build P over `live` (all nodes by default) of a symmetric adjacency (n, n) of ones without self loops.
+        """Build P over `live` (all nodes by default) of a symmetric adjacency (n, n) of weights without self loops.
 
         `count` receives the number of columns of each product, also from propagators derived from this one. Raises
         GraphError if `self_loops` is negative or not finite.
@@ -94,14 +103,16 @@ class Propagator:
         alive = np.ones(nodes, dtype=np.bool_) if live is None else live.astype(np.bool_)
         if not adjacency.has_sorted_indices:
             adjacency = adjacency.sorted_indices()
-        neighbours = np.rint(adjacency @ alive.astype(np.float64)).astype(np.int64)
+        pattern = _with_loops(adjacency, target)
+        degrees = adjacency @ alive.astype(np.float64)
+        neighbours = _counts(adjacency, alive) if pattern.weighted else np.rint(degrees).astype(np.int64)
         neighbours[~alive] = 0
-        left, right = _scales(kind, self_loops, neighbours, alive)
+        left, right = _scales(kind, self_loops, degrees, alive)
         return cls(
             kind,
             self_loops,
             adjacency,
-            _with_loops(adjacency, target),
+            pattern,
             alive,
             neighbours,
             (torch.from_numpy(left).to(target), torch.from_numpy(right).to(target)),
@@ -166,13 +177,14 @@ class Propagator:
     def diagonal_of_power(self, power: int) -> Tensor:
         """Return diag P^power, (n,) float64, for `power` 1, 2 or 3, without forming P^power."""
         w = (self._left * self._right).cpu().numpy()
-        diagonal = diagonal_of_power(self.edges.adjacency, w, self.self_loops, power)
+        diagonal = diagonal_of_power(self.edges.adjacency, w, self.self_loops, power, weighted=self._pattern.weighted)
         return torch.from_numpy(diagonal).to(self.device)
 
     def without_nodes(self, rows: NDArray[np.int64]) -> "Propagator":
         """Return P of the graph without the nodes `rows`. Nodes already deleted are ignored.
 
-        Takes O(n) to copy vectors plus the sum of the nodes' degrees. The result equals `build` on the same live nodes.
+        Takes O(n) to copy vectors plus the sum of the nodes' degrees, and of their neighbours' in a weighted graph. The
+        result equals `build` on the same live nodes.
         """
         deleted = np.unique(rows)
         deleted = deleted[self.live[deleted]]
@@ -188,7 +200,7 @@ class Propagator:
     def without_edges(self, edges: NDArray[np.int64]) -> "Propagator":
         """Return P of the graph without `edges` (k, 2), each in one direction or both. Missing edges are ignored.
 
-        Takes O(k log degree) plus a copy of the presence mask. The result equals `build` on what remains.
+        Takes O(k log degree) plus a copy of the values. The result equals `build` on what remains.
         """
         entries = np.unique(self.edges.entries(np.concatenate([edges, edges[:, ::-1]])))
         entries = entries[entries >= 0]
@@ -199,15 +211,18 @@ class Propagator:
         adjacency, pattern = _struck_out(self.edges.adjacency, self._pattern, entries)
         return self._changed(adjacency, pattern, self.live, neighbours, touched)
 
-    def with_edges(self, nodes: int, edges: NDArray[np.int64]) -> "Propagator":
+    def with_edges(
+        self, nodes: int, edges: NDArray[np.int64], weights: NDArray[np.float64] | None = None
+    ) -> "Propagator":
         """Return P with `nodes` new nodes after the others, and with `edges` (k, 2), each in one direction.
 
-        All ends are live, and all edges are new. Takes O(n + nnz) to copy the pattern. The result equals `build` on the
-        larger graph.
+        `weights` (k,) are theirs; None if all are 1. All ends are live, and all edges are new. Takes O(n + nnz) to copy
+        the pattern. The result equals `build` on the larger graph.
         """
         before = self.nodes
         new = np.arange(before, before + nodes)
-        adjacency = _with_edges(self.edges.adjacency, before + nodes, edges)
+        weights = np.ones(len(edges)) if weights is None else weights
+        adjacency = _with_edges(self.edges.adjacency, before + nodes, edges, weights)
         live = np.concatenate([self.live, np.ones(nodes, dtype=np.bool_)])
         neighbours = np.concatenate([self.neighbours, np.zeros(nodes, dtype=np.int64)])
         touched, times = np.unique(edges, return_counts=True)
@@ -224,7 +239,8 @@ class Propagator:
         changed: NDArray[np.int64],
     ) -> "Propagator":
         """Return P of another graph whose degrees differ only in the rows `changed`."""
-        scaled = _scales(self.kind, self.self_loops, neighbours[changed], live[changed])
+        degrees = adjacency[changed] @ live.astype(np.float64) if pattern.weighted else neighbours[changed]
+        scaled = _scales(self.kind, self.self_loops, degrees, live[changed])
         left, right = (torch.from_numpy(each).to(self.device) for each in scaled)
         index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
         scales = (
@@ -266,7 +282,7 @@ class Propagator:
         for first, end in parts_of_rows(starts, _ENTRIES):
             entries = slice(int(starts[first]), int(starts[end]))
             own = values[entries]
-            torch.mul(right[pattern.columns[entries]], pattern.present[entries], out=own)
+            torch.mul(right[pattern.columns[entries]], pattern.values[entries], out=own)
             own *= left[first:end].repeat_interleave(sizes[first:end], output_size=own.shape[0])
         if self.self_loops != 1:
             values[pattern.loops] *= self.self_loops
@@ -277,16 +293,29 @@ def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
     """Return the pattern of A + I for A (n, n) with ascending columns and a zero diagonal."""
     nodes, entries = adjacency.shape[0], adjacency.nnz + adjacency.shape[0]
     index = index_type(entries)
-    columns, present = np.full(entries, -1, dtype=index), np.ones(entries, dtype=np.bool_)
+    value = np.float64 if _weighted(adjacency) else np.bool_
+    columns, values = np.full(entries, -1, dtype=index), np.ones(entries, dtype=value)
     for first, end in parts_of_rows(adjacency.indptr):
         part = slice(adjacency.indptr[first], adjacency.indptr[end])
         rows = np.repeat(np.arange(first, end), np.diff(adjacency.indptr[first : end + 1]))
         places = _places(np.arange(part.start, part.stop), rows, adjacency.indices[part])
-        columns[places], present[places] = adjacency.indices[part], adjacency.data[part] != 0
+        columns[places], values[places] = adjacency.indices[part], adjacency.data[part]
     loops = np.flatnonzero(columns < 0)
     columns[loops] = np.arange(nodes)
-    arrays = (_starts_with_loops(adjacency).astype(index), columns, present, loops)
+    arrays = (_starts_with_loops(adjacency).astype(index), columns, values, loops)
     return _Pattern(*(torch.from_numpy(array).to(device) for array in arrays))
+
+
+def _weighted(adjacency: sp.csr_array) -> bool:
+    """Return whether an edge has another weight than 1; a deleted one has 0."""
+    parts = (adjacency.data[first : first + _ENTRIES] for first in range(0, adjacency.nnz, _ENTRIES))
+    return any(bool((part != part.astype(np.bool_)).any()) for part in parts)
+
+
+def _counts(adjacency: sp.csr_array, live: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of neighbours in `live` (n,) of every node, (n,)."""
+    there = sp.csr_array((adjacency.data != 0, adjacency.indices, adjacency.indptr), shape=adjacency.shape, copy=False)
+    return np.asarray(np.rint(there @ live.astype(np.float64)), dtype=np.int64)
 
 
 def _starts_with_loops(adjacency: sp.csr_array) -> NDArray[np.int64]:
@@ -300,20 +329,26 @@ def _places(entries: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArra
     return entries + rows + (columns > rows)
 
 
-def _with_edges(adjacency: sp.csr_array, nodes: int, edges: NDArray[np.int64]) -> sp.csr_array:
-    """Return A for `nodes` nodes, with `edges` (k, 2) in both directions. A cleared edge is stored again in place."""
+def _with_edges(
+    adjacency: sp.csr_array, nodes: int, edges: NDArray[np.int64], weights: NDArray[np.float64]
+) -> sp.csr_array:
+    """Return A for `nodes` nodes, with `edges` (k, 2) of `weights` (k,) in both directions.
+
+    A cleared edge is stored again in place.
+    """
     last = adjacency.indptr[-1]
     starts = np.append(adjacency.indptr.astype(np.int64), np.full(nodes - adjacency.shape[0], last, dtype=np.int64))
     pairs = np.concatenate([edges, edges[:, ::-1]])
-    rows, columns = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))].T
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    rows, columns, values = *pairs[order].T, np.tile(weights, 2)[order]
     places, stored = bisect(adjacency.indices, starts[rows], starts[rows + 1], columns)
     data = adjacency.data.copy()
-    data[places[stored]] = 1.0
-    places, rows, columns = places[~stored], rows[~stored], columns[~stored]
+    data[places[stored]] = values[stored]
+    places, rows, columns, values = places[~stored], rows[~stored], columns[~stored], values[~stored]
     starts[1:] += np.cumsum(np.bincount(rows, minlength=nodes))
     index = index_type(max(int(starts[-1]), nodes))
     indices = np.insert(adjacency.indices.astype(index, copy=False), places, columns.astype(index))
-    parts = (np.insert(data, places, 1.0), indices, starts.astype(index))
+    parts = (np.insert(data, places, values), indices, starts.astype(index))
     return sp.csr_array(parts, shape=(nodes, nodes), copy=False)
 
 
@@ -324,16 +359,19 @@ def _struck_out(
     data = adjacency.data.copy()
     data[entries] = 0
     rows = np.searchsorted(adjacency.indptr, entries, side="right") - 1
-    places = torch.from_numpy(_places(entries, rows, adjacency.indices[entries])).to(pattern.present.device)
+    places = torch.from_numpy(_places(entries, rows, adjacency.indices[entries])).to(pattern.values.device)
     without = sp.csr_array((data, adjacency.indices, adjacency.indptr), shape=adjacency.shape, copy=False)
-    return without, replace(pattern, present=pattern.present.index_fill(0, places, 0))
+    return without, replace(pattern, values=pattern.values.index_fill(0, places, 0))
 
 
 def _scales(
-    kind: PropagationKind, self_loops: float, neighbours: NDArray[np.int64], live: NDArray[np.bool_]
+    kind: PropagationKind,
+    self_loops: float,
+    weights: NDArray[np.int64] | NDArray[np.float64],
+    live: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return left and right for nodes with the given numbers of live neighbours."""
-    degrees = neighbours + self_loops
+    """Return left and right for nodes whose edges to live nodes have these weights in all."""
+    degrees = weights + self_loops
     reached = live & (degrees > 0)
     safe = np.where(reached, degrees, 1.0)
     if kind is PropagationKind.SYM:

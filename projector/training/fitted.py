@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from projector.device import enough_memory
-from projector.errors import GraphError
 from projector.forgetting.coefficients import span_coefficients
 from projector.forgetting.gram import Gram
 from projector.forgetting.status import TOLERANCE
@@ -78,8 +77,6 @@ def fit_graph(
     Raises GraphError, TrainingError, DeviceError as `train` does, RankError if the Gram matrix cannot determine the
     rank of the features, and WeightsError if `pretrained` does not belong to this graph and specification.
     """
-    if graph.weighted:
-        raise GraphError("Weighted graphs can be read, but not trained on yet.", "Remove edge_weight.")
     spec = with_class_weights(spec, graph)
     everyone = np.ones(graph.nodes, dtype=np.bool_)
     with enough_memory(device, graph.nodes, graph.num_features):

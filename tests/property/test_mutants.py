@@ -31,6 +31,8 @@ PUBLICATION = "tests/unit/projector/certified/test_mechanism.py"
 UPDATE = "projector/forgetting/update.py"
 GROWTH = "projector/forgetting/growth.py"
 JOINING = "projector/forgetting/joining.py"
+PROPAGATION = "projector/network/propagation.py"
+PROPAGATED = "tests/unit/projector/network/test_propagation.py"
 LIVING = "tests/unit/projector/test_update.py"
 GROWN = "tests/unit/projector/forgetting/test_growth.py"
 
@@ -206,6 +208,20 @@ MUTANTS = {
         ("        reached[:, : self._changed", "        rows._changed = reached\n"),
         "",
         (_REGRESSION,),
+        LIVING,
+    ),
+    "updates the degrees of a weighted graph by its numbers of edges": Mutant(
+        PROPAGATION,
+        ("        degrees = adjacency[changed]", "        scaled = "),
+        "        degrees = neighbours[changed]\n",
+        ("test_joining_edges_of_any_weight_equals_building_the_larger_graph[sym]",),
+        PROPAGATED,
+    ),
+    "computes changed rows of H without weights": Mutant(
+        PROPAGATION,
+        ("        edges = self.edges.adjacency[rows]", "        own = "),
+        "        edges = (self.edges.adjacency[rows][:, columns] != 0).astype(np.float64)\n",
+        ("test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again[spec8-reweight-True]",),
         LIVING,
     ),
     "trains on the targets of before": Mutant(
@@ -390,7 +406,7 @@ def outcomes(python: Preloaded, copy: Path, file: str, tests: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(
-    "file", everyday([FORGETTING, FAINT, BOUND, SQUARED, PUBLISHED, PUBLICATION, LIVING, GROWN], BOUND)
+    "file", everyday([FORGETTING, FAINT, BOUND, SQUARED, PUBLISHED, PUBLICATION, LIVING, GROWN, PROPAGATED], BOUND)
 )
 def test_the_unbroken_copy_passes(python: Preloaded, file: str, tmp_path: Path) -> None:
     guards = {test for mutant in MUTANTS.values() if mutant.tests == file for test in mutant.caught_by}

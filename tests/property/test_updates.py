@@ -17,6 +17,8 @@ from tests.support.mathematics.living_models import check, random_case, sequence
 
 #: Seeds with every option between them, except diffusion, and few updates.
 QUICK = [0, 1, 2, 3, 5, 6, 8, 9, 10, 12, 15, 16, 17, 18]
+#: A few with every loss, propagation, combination and label reuse between them.
+WEIGHTED = [1, 3, 6, 9, 12, 17]
 
 
 @pytest.mark.parametrize("seed", everyday(range(60), *QUICK))
@@ -42,12 +44,18 @@ def test_random_updates_of_a_linear_model_on_given_embeddings(seed: int, loss: s
     sequence(seed, monitored=True, hops=0, label_hops=0, diffusion=False, loss=loss, solver="newton")
 
 
+@pytest.mark.parametrize("seed", everyday(range(60), *WEIGHTED))
+def test_random_updates_of_weighted_graphs_lead_to_the_model_of_the_graph_they_lead_to(seed: int) -> None:
+    sequence(seed, monitored=True, weighted=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hundred", range(100))
 def test_ten_thousand_random_sequences_of_updates(hundred: int) -> None:
+    """Half of them on graphs with weights."""
     for seed in range(1_000_000 + 100 * hundred, 1_000_100 + 100 * hundred):
         try:
-            check(*sequence(seed))
+            check(*sequence(seed, weighted=seed % 2 == 1))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
 

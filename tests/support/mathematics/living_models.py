@@ -27,6 +27,7 @@ from projector.network.losses import UNFITTED_TEMPERATURE
 from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind, SolverKind
 from tests.support.mathematics.oracle import Matrix, Oracle, Side
 from tests.support.mathematics.retraining import Problem
+from tests.support.models.small_graphs import with_weights
 
 KINDS = ("normal", "dependent", "duplicates", "zero rows", "binary", "faint", "uneven columns", "wide")
 
@@ -47,6 +48,8 @@ class Living:
     values: Matrix | None = None
     #: Weight of each class in the loss, (C,), counted before any update; None if all are 1.
     class_weights: Matrix | None = None
+    #: Draws the weights of joining edges; None if all are 1.
+    weights: np.random.Generator | None = None
     live: NDArray[np.bool_] = field(init=False)
     featured: NDArray[np.bool_] = field(init=False)
 
@@ -74,7 +77,7 @@ class Living:
         larger = np.zeros((before + count, before + count))
         larger[:before, :before] = self.adjacency
         self.adjacency = larger
-        self._link(update.get("add_edges", ()), 1.0)
+        self._link(update.get("add_edges", ()), update.get("add_edge_weight", 1.0))
         for node, row in update.get("set_features", {}).items():
             self.X[node], self.featured[node] = row, True
         for node, label in update.get("set_labels", {}).items():
@@ -83,7 +86,7 @@ class Living:
             else:
                 self.targets[node], self.values[node] = 0, label
 
-    def _link(self, edges: Any, value: float) -> None:
+    def _link(self, edges: Any, value: Any) -> None:
         pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
         self.adjacency[pairs[:, 0], pairs[:, 1]] = self.adjacency[pairs[:, 1], pairs[:, 0]] = value
 
@@ -215,7 +218,7 @@ class Case:
             yield
 
 
-def random_case(seed: int, **settings: Any) -> Case:
+def random_case(seed: int, weighted: bool = False, **settings: Any) -> Case:
     """Return a graph of at most 80 nodes and any specification with `settings`, by seed."""
     rng = np.random.default_rng(seed)
     n, d, classes = int(rng.integers(1, 61)), int(rng.integers(1, 9)), int(rng.integers(2, 4))
@@ -235,7 +238,10 @@ def random_case(seed: int, **settings: Any) -> Case:
     real = spec.loss is LossKind.SQUARED and not (spec.label_hops or spec.diffusion) and rng.random() < 0.5
     real = real and spec.class_weight is ClassWeight.NONE
     given = rng.standard_normal((n, classes - 1)) if real else labels
-    graph = from_arrays(sp.csr_array((upper | upper.T).astype(float)), stored, given, train_mask=training)
+    adjacency = sp.csr_array((upper | upper.T).astype(float))
+    if weighted:
+        adjacency = with_weights(adjacency, seed)
+    graph = from_arrays(adjacency, stored, given, train_mask=training)
     if not real and graph.num_classes < classes:
         graph = replace(graph, class_names=tuple(map(str, range(classes))))
     dense, partly = (bool(chance < 0.5) for chance in rng.random(2))
@@ -325,16 +331,23 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     old = np.array([a < before and b < before and bool(living.adjacency[a, b]) for a, b in pairs], dtype=bool)
     update["add_edges"] = pairs[~old]
+    if living.weights is not None:
+        # Some edges that leave join again with another weight.
+        again = np.array(update.get("remove_edges", pairs[:0]))
+        again = again[~np.isin(again, gone).any(axis=1) & (living.weights.random(len(again)) < 0.5)]
+        update["add_edges"] = np.concatenate([pairs[~old], again])
+        update["add_edge_weight"] = 10.0 ** living.weights.uniform(-2, 1, len(update["add_edges"]))
     return {name: value for name, value in update.items() if len(value)}
 
 
-def sequence(seed: int, monitored: bool = False, **settings: Any) -> tuple[Model, Living, Report | None]:
+def sequence(seed: int, monitored: bool = False, weighted: bool = False, **settings: Any) -> tuple[Model, Living, Report | None]:
     """Return the model of a seed after 1 to 60 random updates, and its expected graph; `monitored` checks each."""
-    case = random_case(seed, **settings)
+    case = random_case(seed, weighted, **settings)
     rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
     targets = np.where(case.graph.train_mask, case.graph.labels, -1)
     adjacency = case.graph.adjacency.toarray() * case.spec.uses_edges
     living = Living(case.spec, case.X, adjacency, targets, case.graph.num_classes, case.graph.values)
+    living.weights = np.random.default_rng([seed, 1]) if weighted else None
     if case.spec.class_weight is ClassWeight.BALANCED:
         living.class_weights = balanced(targets[targets >= 0], living.classes)
     report: Report | None = None

@@ -106,7 +106,8 @@ class Oracle:
                 - (0.0 if self.training[i] else sigma_z**2 * float(((Z[i] - Z[j]) ** 2).sum()))
                 for j in around
             ])  # fmt: skip
-            weights = np.exp(exponents - exponents.max())
+            links = np.where(np.array(around) == i, 1.0, self.adjacency[i, around])
+            weights = links * np.exp(exponents - exponents.max())
             D[i, around] = weights / weights.sum()
         live = np.diag(self.live.astype(float))
         return (1.0 - self.spec.gamma) * live + self.spec.gamma * D

@@ -117,6 +117,13 @@ def dense(features: Features) -> Matrix:
     return np.asarray(features if isinstance(features, np.ndarray) else features.toarray(), dtype=np.float64)
 
 
+def with_weights(adjacency: sp.csr_array, seed: int = 0) -> sp.csr_array:
+    """Return the adjacency with a random weight for every edge, over three orders of magnitude."""
+    n = adjacency.shape[0]
+    draws = np.triu(10.0 ** np.random.default_rng([seed, n]).uniform(-2, 1, (n, n)), 1)
+    return sp.csr_array(adjacency.toarray() * (draws + draws.T))
+
+
 def dense_propagation(
     adjacency: sp.csr_array, kind: PropagationKind, self_loops: float, live: NDArray[np.bool_] | None = None
 ) -> Matrix:

@@ -21,21 +21,23 @@ from projector.training.mlp import train_mlp
 from tests.support.everyday import every_pair
 from tests.support.mathematics.living_models import LOSSES, Living, check
 from tests.support.mathematics.retraining import Problem
-from tests.support.models.small_graphs import dense
+from tests.support.models.small_graphs import dense, with_weights
 
 SPEC = ModelSpec(hops=2, regularization=1e-3)
 
 
-def small(n: int = 40, d: int = 6, *, seed: int = 0, dtype: type = np.float64) -> tuple[Graph, np.ndarray]:
+def small(
+    n: int = 40, d: int = 6, *, seed: int = 0, dtype: type = np.float64, weighted: bool = False
+) -> tuple[Graph, np.ndarray]:
     """Return three classes on a random graph; only node 7 has the last feature column."""
     rng = np.random.default_rng(seed)
     X: np.ndarray = rng.standard_normal((n, d)).astype(dtype)
     X[:, -1] = 0.0
     X[7, -1] = 1.0
     upper = np.triu(rng.random((n, n)) < 3.0 / n, 1)
-    graph = from_arrays(
-        sp.csr_array((upper | upper.T).astype(float)), X, np.arange(n) % 3, train_mask=rng.random(n) < 0.8
-    )
+    adjacency = sp.csr_array((upper | upper.T).astype(float))
+    adjacency = with_weights(adjacency) if weighted else adjacency
+    graph = from_arrays(adjacency, X, np.arange(n) % 3, train_mask=rng.random(n) < 0.8)
     return graph, X.astype(np.float64)
 
 
@@ -69,11 +71,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@every_pair(dtype=[np.float32, np.float64], sparse=[False, True], way=list(WAYS), loss=LOSSES)
+@every_pair(dtype=[np.float32, np.float64], sparse=[False, True], way=list(WAYS), loss=LOSSES, weighted=[False, True])
 def test_all_at_once_leads_to_the_model_of_the_graph_that_is_left(
-    loss: LossKind, way: str, sparse: bool, dtype: type
+    weighted: bool, loss: LossKind, way: str, sparse: bool, dtype: type
 ) -> None:
-    graph, X = small(dtype=dtype)
+    graph, X = small(dtype=dtype, weighted=weighted)
     if sparse:
         graph = replace(graph, features=sp.csr_array(graph.features))
     spec = replace(SPEC, loss=loss, **WAYS[way])
@@ -85,6 +87,10 @@ def test_all_at_once_leads_to_the_model_of_the_graph_that_is_left(
     update: dict[str, Any] = {**EVERYTHING, "set_features": {9: rows[3]}}
     update["remove_labels"] = [int(trained[trained > 31][0])]
     update["remove_edges"] = [edge for edge in np.argwhere(np.triu(living.adjacency)) if not {3, 14} & set(edge)][:2]
+    if weighted:
+        # The first edge that leaves joins again with another weight.
+        update["add_edges"] = [*update["add_edges"][1:], update["remove_edges"][0]]
+        update["add_edge_weight"] = [0.25, 1.0, 30.0, 7.0]
     after, report = model.update(**update, add_nodes=given)
     living.apply({**update, "add_nodes": rows[:3]})
     check(after, living, report)
@@ -284,12 +290,14 @@ def test_values_that_the_column_scales_make_inexact_are_refused(size: float, ine
         (replace(SPEC, loss=LossKind.SQUARED), "swap"),
         (replace(SPEC, loss=LossKind.SQUARED, combine=Combine.CONCAT), "correct"),
         (replace(SPEC, loss=LossKind.SQUARED, label_hops=1), "relabel"),
+        (SPEC, "reweight"),
+        (replace(SPEC, loss=LossKind.SQUARED, combine=Combine.CONCAT, label_hops=1), "reweight"),
     ],
 )
 def test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again(
     spec: ModelSpec, update: str, partly: bool
 ) -> None:
-    graph, _ = small()
+    graph, _ = small(weighted=update == "reweight")
     A, trained = graph.adjacency.toarray(), np.flatnonzero(graph.train_mask)
     edges = np.argwhere(np.triu(A))
     (a, b), (c, d) = next(
@@ -301,6 +309,7 @@ def test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again(
     updates: dict[str, dict[str, Any]] = {
         "swap": {"remove_edges": [[a, b], [c, d]], "add_edges": [[a, d], [c, b]]},
         "correct": {"set_features": {int(trained[3]): np.ones(6)}},
+        "reweight": {"remove_edges": [[a, b]], "add_edges": [[b, a]], "add_edge_weight": [9.0]},
         "withdraw": {"remove_labels": trained[:1]},
         "relabel": {"set_labels": {int(trained[3]): int((graph.labels[trained[3]] + 1) % 3)}},
     }

@@ -15,9 +15,21 @@ from projector.graph.graph import Graph
 from projector.network.propagation import Propagator
 from projector.network.spec import PropagationKind
 from tests.support.everyday import every_case
-from tests.support.models.small_graphs import GRAPHS, dense_features, dense_propagation, isolated_nodes, sparse_features
+from tests.support.models.small_graphs import (
+    GRAPHS,
+    dense_features,
+    dense_propagation,
+    isolated_nodes,
+    sparse_features,
+    with_weights,
+)
 
 KINDS = list(PropagationKind)
+
+
+def graph_of_50(weighted: bool) -> sp.csr_array:
+    adjacency = sparse_features().adjacency
+    return with_weights(adjacency) if weighted else adjacency
 
 
 def as_matrix(propagator: Propagator) -> np.ndarray:
@@ -48,11 +60,12 @@ def test_without_self_loops_a_node_with_no_edge_has_a_zero_row(kind: Propagation
     kind=st.sampled_from(KINDS),
     self_loops=st.sampled_from([0.0, 1.0]),
     batches=st.lists(st.lists(st.integers(0, 49), max_size=12), max_size=6),
+    weighted=st.booleans(),
 )
 def test_deleting_in_any_batches_equals_building_on_what_remains(
-    kind: PropagationKind, self_loops: float, batches: list[list[int]]
+    kind: PropagationKind, self_loops: float, batches: list[list[int]], weighted: bool
 ) -> None:
-    adjacency = sparse_features().adjacency
+    adjacency = graph_of_50(weighted)
     propagator = Propagator.build(adjacency, kind, self_loops)
     live = np.ones(50, dtype=np.bool_)
     for batch in batches:
@@ -80,11 +93,13 @@ DELETIONS = st.lists(
 
 
 @settings(deadline=None)
-@given(kind=st.sampled_from(KINDS), self_loops=st.sampled_from([0.0, 0.5, 1.0]), batches=DELETIONS)
+@given(
+    kind=st.sampled_from(KINDS), self_loops=st.sampled_from([0.0, 0.5, 1.0]), batches=DELETIONS, weighted=st.booleans()
+)
 def test_deleting_nodes_and_edges_in_any_order_equals_building_on_what_remains(
-    kind: PropagationKind, self_loops: float, batches: list[list[Any]]
+    kind: PropagationKind, self_loops: float, batches: list[list[Any]], weighted: bool
 ) -> None:
-    adjacency = sparse_features().adjacency
+    adjacency = graph_of_50(weighted)
     stored = np.argwhere(adjacency.toarray())
     remaining, live = adjacency.toarray(), np.ones(50, dtype=np.bool_)
     propagator = Propagator.build(adjacency, kind, self_loops)
@@ -144,6 +159,32 @@ def test_edges_are_found_in_a_matrix_whose_columns_are_in_any_order() -> None:
     propagator = Propagator.build(adjacency, PropagationKind.SYM, 1.0)
     pairs = np.array([[0, 1], [0, 2], [1, 2], [2, 0]])
     assert propagator.edges.contain(pairs).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_joining_edges_of_any_weight_equals_building_the_larger_graph(kind: PropagationKind) -> None:
+    """Also on a graph that had no weights before, and for an edge that left and joins with another weight."""
+    for weighted in (False, True):
+        adjacency = graph_of_50(weighted)
+        first = np.argwhere(np.triu(adjacency.toarray()))[:2]
+        edges, weights = np.array([*first, [50, 3], [51, 50], [7, 51]]), np.array([0.3, 40.0, 1.0, 2.5, 1e-3])
+        grown = Propagator.build(adjacency, kind, 1.0).without_edges(first).with_edges(2, edges, weights)
+        larger = np.zeros((52, 52))
+        larger[:50, :50] = adjacency.toarray()
+        larger[edges[:, 0], edges[:, 1]] = larger[edges[:, 1], edges[:, 0]] = weights
+        fresh = Propagator.build(sp.csr_array(larger), kind, 1.0)
+        assert np.array_equal(as_matrix(grown), as_matrix(fresh))
+        assert np.array_equal(grown.neighbours, fresh.neighbours)
+        gone = np.array([3, 50])
+        live = ~np.isin(np.arange(52), gone)
+        expected = Propagator.build(sp.csr_array(larger), kind, 1.0, live=live)
+        assert np.array_equal(as_matrix(grown.without_nodes(gone)), as_matrix(expected))
+
+
+def test_a_graph_without_weights_holds_one_byte_an_edge() -> None:
+    for weighted, kept in ((False, torch.bool), (True, torch.float64)):
+        propagator = Propagator.build(graph_of_50(weighted), PropagationKind.SYM, 1.0)
+        assert propagator._pattern.values.dtype is kept
 
 
 def test_deleting_leaves_the_propagator_it_started_from_as_it_was() -> None:

@@ -17,7 +17,7 @@ from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
 from tests.support.everyday import everyday
 from tests.support.mathematics.teams import in_team
-from tests.support.models.small_graphs import graph_of
+from tests.support.models.small_graphs import graph_of, with_weights
 
 SPECS = {
     "softmax": ModelSpec(combine=Combine.CONCAT),
@@ -27,13 +27,15 @@ SPECS = {
         loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5, regularization=1e-3
     ),
 }
+#: Those of which the graph has weights.
+WEIGHTED = ("ovr", "squared")
 #: A specification, and whether products use H itself.
 CASES = [(spec, dense) for spec in SPECS for dense in (False, True)]
 #: Each specification once.
 FEW = [("softmax", False), ("ovr", True), ("squared", False), ("squared, fewer rows than columns", True)]
 
 
-def made_up(nodes: int = 61) -> Graph:
+def made_up(nodes: int = 61, *, weighted: bool = False) -> Graph:
     """Return a graph with seven classes and features, some unique to a node and two alike."""
     random = np.random.default_rng(0)
     edges = {
@@ -43,10 +45,11 @@ def made_up(nodes: int = 61) -> Graph:
     features[:, 11] = 0.0
     features[5, 11] = 1.0
     features[8] = features[9]
-    return graph_of(sorted(edges), features, random.integers(7, size=nodes).tolist(), classes=7)
+    graph = graph_of(sorted(edges), features, random.integers(7, size=nodes).tolist(), classes=7)
+    return replace(graph, adjacency=with_weights(graph.adjacency), weighted=True) if weighted else graph
 
 
-def forgotten(model: Model) -> list[dict[str, Any]]:
+def forgotten(model: Model, *, weighted: bool) -> list[dict[str, Any]]:
     """Run two consecutive batches of nodes, an edge and features, and one in which everything possible joins."""
     found = []
     updates: list[dict[str, Any]] = [
@@ -58,6 +61,7 @@ def forgotten(model: Model) -> list[dict[str, Any]]:
             "add_nodes": np.random.default_rng(1).random((4, 12)),
             "add_labels": [0, 3, -1, 6],
             "add_edges": [[61, 1], [62, 61], [63, 2], [64, 8], [3, 64]],
+            "add_edge_weight": [0.2, 5.0, 1.0, 30.0, 0.01] if weighted else None,
             "set_features": {11: np.ones(12), 12: np.zeros(12)},
             "set_labels": {2: 5},
         },
@@ -98,11 +102,11 @@ def by_all(workers: Workers, cases: list[tuple[str, bool]]) -> list[list[dict[st
     found = []
     for spec, dense in cases:
         with patch("projector.forgetting.live_graph.keeps_dense", lambda *_, dense=dense: dense):
-            model = shared(fit(made_up(), SPECS[spec]), workers)
+            model = shared(fit(made_up(weighted=spec in WEIGHTED), SPECS[spec]), workers)
         if isinstance(workers, Distributed) and workers.rank:
             workers.follow()
             continue
-        found.append(forgotten(model))
+        found.append(forgotten(model, weighted=spec in WEIGHTED))
         if isinstance(workers, Distributed):
             workers.end()
     return found
