@@ -110,8 +110,6 @@ def build_model(
     """
     _check_name(name)
     validate(graph)
-    if graph.weighted:
-        raise GraphError("Weighted graphs cannot be stored yet.", "Remove edge_weight, or use the library.")
     refuse_canary_ids(graph, canaries)
     _check_classes(graph)
     check_spec(spec)

@@ -36,8 +36,8 @@ _COPIES_OF_WEIGHTS = 10
 #: W, B and T of the committed state and of the new one, with one temporary each.
 _SERVED_WEIGHTS = 9
 #: Bytes for each value of A + sI: its position (5), the values of P and P^T of two versions (32), and a copy of the
-#: edges' presence (9).
-_ENTRY_BYTES = 48
+#: edges' presence (9). With weights, 8 bytes each instead of 1 for the presence of two versions.
+_ENTRY_BYTES, _WEIGHT_BYTES = 48, 14
 #: Arrays (n, C): logits, probabilities, and those of a running sweep.
 _COPIES_OF_LOGITS = 3
 #: Arrays (n, blocks * C) of a running sweep, each at most `SWEEP_BYTES`.
@@ -159,7 +159,7 @@ def _common_needs(spec: ModelSpec, sizes: Sizes, device: torch.device | str) -> 
     resident = sum(size for size in each if not in_file(size, device))
     needs = [
         Need("features", features),
-        Need("the graph", _ENTRY_BYTES * (2 * sizes.edges + sizes.nodes)),
+        Need("the graph", (_ENTRY_BYTES + _WEIGHT_BYTES * sizes.weighted) * (2 * sizes.edges + sizes.nodes)),
         Need("logits", _COPIES_OF_LOGITS * logits + _COPIES_OF_SWEEP * min(coefficients, SWEEP_BYTES)),
         Need("span coefficients", _COPIES_OF_COEFFICIENTS * resident),
         Need("values of training nodes", _COPIES_OF_TRAINING * sizes.training * sizes.classes * _WORD),

@@ -9,7 +9,7 @@ from model_store.base.base import Base
 from model_store.base.edit import Edit
 from model_store.manifest import FeatureLayout, Manifest
 from model_store.versions import VersionState
-from projector.graph.graph import NO_LABEL
+from projector.graph.graph import LARGEST_WEIGHT, NO_LABEL, SMALLEST_WEIGHT
 
 
 def unfit(manifest: Manifest, state: VersionState, nodes: range) -> str | None:
@@ -62,8 +62,11 @@ def check_sizes(manifest: Manifest, base: Base, first: VersionState) -> None:
         raise ValueError("; ".join(wrong))
 
 
-def unfit_edit(manifest: Manifest, edit: Edit) -> str | None:
-    """Return what part of an edit contradicts the manifest or other parts; None if it fits."""
+def unfit_edit(manifest: Manifest, edit: Edit, *, weighted: bool) -> str | None:
+    """Return what part of an edit contradicts the manifest or other parts; None if it fits.
+
+    `weighted` says whether edges of the graph have weights.
+    """
     new, old, classes = len(edit.ids), edit.label_rows.size, len(manifest.classes)
     arrays: dict[str, tuple[NDArray[Any], tuple[int, ...], type]] = {
         "labels": (edit.labels, (new,), np.int64),
@@ -74,6 +77,10 @@ def unfit_edit(manifest: Manifest, edit: Edit) -> str | None:
         "masks_of_rows": (edit.masks_of_rows, (old,), np.uint8),
         "edges": (edit.edges, (len(edit.edges), 2), np.int64),
     }
+    if edit.edge_weight is not None:
+        arrays["edge_weight"] = (edit.edge_weight, (len(edit.edges),), np.float64)
+        if not weighted:
+            return "weights of edges in a graph without weights"
     for each in edit.coefficients or ():
         arrays["coefficients"] = (each.beta, (each.beta.shape[0], each.rows.size, classes), np.float64)
     real_valued = manifest.regression is not None
@@ -97,6 +104,9 @@ def _unfit_rows(edit: Edit, classes: int) -> str | None:
             return f"{name} that are not ascending rows below {edit.first_row}"
     if edit.edges.size and (edit.edges.min() < 0 or edit.edges.max() >= edit.nodes):
         return f"edges that do not join rows below {edit.nodes}"
+    weights = np.ones(1) if edit.edge_weight is None else edit.edge_weight
+    if not ((weights >= SMALLEST_WEIGHT) & (weights <= LARGEST_WEIGHT)).all():
+        return f"weights outside of {SMALLEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
     labels = np.concatenate([edit.labels, edit.labels_of_rows])
     if labels.size and (labels.min() < NO_LABEL or labels.max() >= classes):
         return f"labels outside of -1 to {classes - 1}"

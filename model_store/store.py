@@ -210,12 +210,17 @@ class Store:
         """Rows of the graph on disk, erased ones included; without those of a version that `is_ungrown`."""
         return self._base.nodes
 
+    @property
+    def weighted(self) -> bool:
+        """Whether edges have weights; otherwise only edges of weight 1 may join."""
+        return self._base.weighted
+
     def edit(self, ref: VersionRef) -> Edit | None:
         """Return the additions and replacements of a version; None if it has none."""
         if not self._versions.has_edit(ref):
             return None
         edit = self._versions.edit(ref)
-        if wrong := unfit_edit(self.manifest, edit):
+        if wrong := unfit_edit(self.manifest, edit, weighted=self.weighted):
             raise self._foreign(ref, wrong)
         return edit
 
@@ -421,7 +426,7 @@ class Store:
         )
 
     def _check_edit(self, edit: Edit, state: VersionState, *, rewrites_beta: bool) -> None:
-        if wrong := unfit_edit(self.manifest, edit):
+        if wrong := unfit_edit(self.manifest, edit, weighted=self.weighted):
             raise ValueError(f"the edit has {wrong}")
         if edit.first_row != self.nodes:
             raise ValueError(f"the edit begins at row {edit.first_row} of a graph of {self.nodes}")

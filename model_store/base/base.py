@@ -169,6 +169,11 @@ class BaseStore:
         """Rows of the graph on disk."""
         return self._index().nodes
 
+    @property
+    def weighted(self) -> bool:
+        """Whether edges have weights."""
+        return self._index().weighted
+
     def grown_version(self) -> int:
         """Return the last model version whose edit was applied; 0 for none."""
         return self._index().grown_version

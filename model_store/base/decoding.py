@@ -45,6 +45,7 @@ class BaseReader:
             node_ids=self._ids(),
             class_names=self._manifest.classes,
             values=targets,
+            weighted=self.index.weighted,
         )
         return graph, np.asarray((masks & PUBLIC) > 0)
 
@@ -99,7 +100,7 @@ class BaseReader:
             yield FeatureSlots(self.base.folder / values.file, 0, values.slot_bytes, found)
 
     def adjacency(self) -> sp.csr_array:
-        """Return the adjacency, (n, n) float64 ones; above one for a repeated edge."""
+        """Return the adjacency, (n, n) float64 ones or weights; the sum for a repeated edge."""
         late, nodes = LateEntries(self.base, "late_adjacency"), self.index.nodes
         starts = self.index.tables["adjacency"].starts
         slots = int(starts[-1]) + int((late.rows >= 0).sum())
@@ -111,12 +112,18 @@ class BaseReader:
             part = range(first, end)
             begin = self.index.imported if first == end else first * self.index.chunk_rows
             stop = nodes if first == end else begin + self._imported(part)
-            rows, columns, _ = self._sparse("adjacency", part, self.index.imported)
+            rows, columns, kept = self._sparse("adjacency", part, self.index.imported)
+            weights = self.base.read("adjacency", "values", part)[kept, 0] if self.index.weighted else None
             added, at = late.of(slice(begin, stop))
             if added.size:
                 rows = np.concatenate([rows, at])
                 columns = np.concatenate([columns, self._columns(late, added, nodes)])
-            held = sp.csr_array(_coo(np.ones(rows.size), rows, columns, (stop - begin, nodes)))
+                weights = None if weights is None else np.concatenate([weights, late.read("values", added)[:, 0]])
+            held = sp.csr_array(
+                _coo(np.ones(rows.size) if weights is None else weights, rows, columns, (stop - begin, nodes))
+            )
+            if weights is not None and held.nnz < rows.size:
+                raise damaged(self.base.path_of("adjacency", "columns"), "holds an edge twice")
             held.sort_indices()
             indices[filled : filled + held.nnz], values[filled : filled + held.nnz] = held.indices, held.data
             filled += held.nnz

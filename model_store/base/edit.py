@@ -72,6 +72,8 @@ class Edit:
     targets_of_rows: NDArray[np.float64] | None = None
     #: Edges that join, each once, (k, 2).
     edges: NDArray[np.int64] = field(default_factory=_no_edges)
+    #: Their weights, (k,) float64; None if all are 1.
+    edge_weight: NDArray[np.float64] | None = None
     #: The span coefficients that change by joining, of the features and then of the labels that are an input; None if
     #: those of the version can be rebuilt from its weights.
     coefficients: "tuple[EditedRows, ...] | None" = None
@@ -102,7 +104,7 @@ class Edit:
         tensors = {"first_row": np.array([self.first_row]), "id_utf8": self.ids.utf8, "id_bytes": self.ids.lengths}
         tensors["id_slots"] = np.diff(self.ids.starts).astype(np.uint32)
         tensors |= {name: getattr(self, name) for name in _ARRAYS}
-        tensors |= {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
+        tensors |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) is not None}
         for number, each in enumerate(self.coefficients or ()):
             tensors |= {f"coefficients.{number}.rows": each.rows, f"coefficients.{number}.beta": each.beta}
         if isinstance(self.features, np.ndarray):
@@ -129,7 +131,7 @@ class Edit:
         try:
             tensors = load(data)
             arrays: dict[str, Any] = {name: tensors[name] for name in _ARRAYS}
-            arrays |= {name: tensors.get(name) for name in _TARGETS}
+            arrays |= {name: tensors.get(name) for name in _OPTIONAL}
             arrays["ids"] = _ids(tensors["id_utf8"], tensors["id_slots"], tensors["id_bytes"])
             arrays["features"] = tensors.get("features")
             arrays["coefficients"] = _coefficients(tensors)
@@ -154,12 +156,12 @@ class Edit:
             values = np.concatenate([values, new])
             values[self.label_rows] = 0 if self.targets_of_rows is None else self.targets_of_rows
         ends = np.concatenate([self.edges, self.edges[:, ::-1]])
-        joined = sp.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(nodes, nodes))
-        adjacency = graph.adjacency.copy()
+        weights = np.ones(len(self.edges)) if self.edge_weight is None else self.edge_weight
+        joined = sp.coo_array((np.tile(weights, 2), (ends[:, 0], ends[:, 1])), shape=(nodes, nodes))
+        # One that left in this version and joined again may still be in `base/`.
+        adjacency = graph.without_edges(self.edges[(self.edges < graph.nodes).all(axis=1)]).adjacency.copy()
         adjacency.resize(nodes, nodes)
         adjacency = sp.csr_array(adjacency + joined.tocsr())
-        # One that left in this version and joined again may still be in `base/`.
-        adjacency.data[:] = 1.0
         grown = replace(
             graph,
             adjacency=adjacency,
@@ -211,7 +213,7 @@ class PendingEdit:
 
 
 _ARRAYS = ("labels", "masks", "feature_rows", "label_rows", "labels_of_rows", "masks_of_rows", "edges")
-_TARGETS = ("targets", "targets_of_rows")
+_OPTIONAL = ("targets", "targets_of_rows", "edge_weight")
 _CSR = ("indptr", "indices", "data")
 
 

@@ -69,13 +69,15 @@ def _added(edit: Edit, random: np.random.Generator) -> dict[str, dict[str, NDArr
     """Return the values that each array gets."""
     ids = edit.ids
     ends = np.concatenate([edit.edges, edit.edges[:, ::-1]])
+    weights = np.ones(len(edit.edges)) if edit.edge_weight is None else edit.edge_weight
     return {
         "late_nodes": {"id_bytes": ids.lengths},
         "late_layout": {"id_slots": np.diff(ids.starts)},
         "late_ids": {"utf8": ids.utf8},
         "late_labels": _shuffled(_labels(edit), random),
         "late_features": _shuffled(_features(edit), random),
-        "late_adjacency": _shuffled({"rows": ends[:, 0], "columns": ends[:, 1]}, random),
+        # Without weights, the table has no values.
+        "late_adjacency": _shuffled({"rows": ends[:, 0], "columns": ends[:, 1], "values": np.tile(weights, 2)}, random),
     }
 
 

@@ -131,6 +131,11 @@ class Index:
         return self.tables["nodes"].slots
 
     @property
+    def weighted(self) -> bool:
+        """Whether edges have weights."""
+        return "adjacency" in self.tables and "values" in self.tables["adjacency"].arrays
+
+    @property
     def row_chunks(self) -> int:
         """Number of chunks of rows."""
         return -(-self.nodes // self.chunk_rows)

@@ -7,7 +7,7 @@
 | late_ids | 16 bytes of an id | utf8 |
 | late_labels | a node | rows, labels, masks; targets, real |
 | late_features | a node when dense, a stored value when sparse | rows, values; columns |
-| late_adjacency | an edge in one direction | rows, columns |
+| late_adjacency | an edge in one direction | rows, columns; values, if edges have weights |
 
 They are missing before the first addition. The first three hold the rows that follow the imported ones, in order.
 Entries of the other tables may belong to any row: an imported row that gets new features has none in `features` any

@@ -7,7 +7,7 @@
 | layout | a row | id_slots (how many slots the id takes in `ids`); never blanked |
 | ids | 16 bytes of an id | utf8 |
 | features | a row when dense, a stored value when sparse | values; rows, columns, values |
-| adjacency | an edge in one direction | rows, columns |
+| adjacency | an edge in one direction | rows, columns; values, if edges have weights |
 | beta | a row of one feature block, block after block | values |
 | label_beta | a row of one label block, block after block | values |
 
@@ -56,7 +56,7 @@ def encode_graph(
         "layout": NewTable(row_starts, {"id_slots": NewArray(np.diff(ids.starts).astype("<u4"), _ZERO)}),
         "ids": NewTable(ids.starts[row_starts], {"utf8": NewArray(ids.utf8, _ZERO)}),
         "features": _encode_features(graph.features, chunk_rows, random),
-        "adjacency": _encode_sparse(graph.adjacency, chunk_rows, random, values=False),
+        "adjacency": _encode_sparse(graph.adjacency, chunk_rows, random, values=graph.weighted),
     }
 
 
@@ -121,6 +121,7 @@ def layouts(manifest: Manifest, index: Index) -> dict[str, Layout]:
         if is_dense
         else {"columns": (feature, 1, _MINUS_ONE), "values": (value, 1, _ZERO)}
     )
+    edge_weight = {"values": ("<f8", 1, _ZERO)} if index.weighted else {}
     imported, late = manifest.nodes, index.nodes - manifest.nodes
     entries = entries_per_chunk(rows, whole_rows=False)
     return {
@@ -129,7 +130,7 @@ def layouts(manifest: Manifest, index: Index) -> dict[str, Layout]:
         "layout": Layout(id_slots, imported, rows),
         "ids": Layout(utf8, imported, rows, even=False),
         "features": Layout(features if is_dense else {"rows": row} | features, imported, rows, even=is_dense),
-        "adjacency": Layout({"rows": row, "columns": (edge, 1, _MINUS_ONE)}, imported, rows, even=False),
+        "adjacency": Layout({"rows": row, "columns": (edge, 1, _MINUS_ONE)} | edge_weight, imported, rows, even=False),
         "beta": Layout(beta, index.beta_rows, rows, len(spec.block_hops)),
         "label_beta": Layout(beta, index.beta_rows, rows, spec.label_hops),
         "late_nodes": Layout(id_bytes, late, rows),
@@ -137,7 +138,7 @@ def layouts(manifest: Manifest, index: Index) -> dict[str, Layout]:
         "late_ids": Layout(utf8, late, rows, even=False),
         "late_labels": Layout({"rows": any_row} | labels, None, entries),
         "late_features": Layout({"rows": any_row} | features, None, entries_per_chunk(rows, whole_rows=is_dense)),
-        "late_adjacency": Layout({"rows": any_row, "columns": any_row}, None, entries),
+        "late_adjacency": Layout({"rows": any_row, "columns": any_row} | edge_weight, None, entries),
     }
 
 

@@ -134,11 +134,12 @@ def _with_empty_rows(graph: Graph, count: int) -> NDArray[np.float32] | NDArray[
 
 
 def _with_edges(graph: Graph, count: int, pairs: NDArray[np.int64]) -> sp.csr_array:
-    """Return the adjacency with `count` more nodes and the edges `pairs` (k, 2), each given once."""
+    """Return the adjacency with `count` more nodes and the edges `pairs` (k, 2) of weight 1, each given once."""
     before = graph.adjacency.tocoo()
     nodes = graph.nodes + count
     rows = np.concatenate([before.row, pairs[:, 0], pairs[:, 1]])
     columns = np.concatenate([before.col, pairs[:, 1], pairs[:, 0]])
-    adjacency = sp.csr_array((np.ones(rows.size), (rows, columns)), shape=(nodes, nodes))
+    values = np.concatenate([before.data, np.ones(2 * len(pairs))])
+    adjacency = sp.csr_array((values, (rows, columns)), shape=(nodes, nodes))
     adjacency.sort_indices()
     return adjacency

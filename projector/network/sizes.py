@@ -23,6 +23,8 @@ class Sizes:
     #: Stored feature values: nodes * features if dense, fewer for CSR.
     stored_values: int
     sparse: bool
+    #: Whether edges have weights.
+    weighted: bool = False
 
     @classmethod
     def of(cls, graph: Graph) -> "Sizes":
@@ -31,8 +33,9 @@ class Sizes:
         stored = graph.features.size if isinstance(graph.features, np.ndarray) else graph.features.nnz
         training = int(graph.train_mask.sum())
         return cls(
-            graph.nodes, graph.edges, graph.num_features, graph.num_classes, training, int(stored), sparse=not dense
-        )
+            graph.nodes, graph.edges, graph.num_features, graph.num_classes, training, int(stored),
+            sparse=not dense, weighted=graph.weighted,
+        )  # fmt: skip
 
     def width(self, spec: ModelSpec) -> int:
         """Return d, the columns of the input whose span counts: the features, or the MLP's outputs."""

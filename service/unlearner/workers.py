@@ -103,6 +103,8 @@ def load(model: Path, task: Task, device: torch.device) -> tuple[LiveGraph, str]
 
 def _arrays(graph: Graph) -> Iterator[NDArray[np.generic]]:
     yield from (graph.adjacency.indptr, graph.adjacency.indices)
+    if graph.weighted:
+        yield graph.adjacency.data
     if isinstance(graph.features, np.ndarray):
         yield graph.features
     else:

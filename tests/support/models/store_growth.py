@@ -15,6 +15,7 @@ from model_store.store import Store
 from model_store.versions import SpanArrays, VersionRef, VersionState
 from projector.graph.external_ids import NodeIds
 from projector.network.spec import LossKind, ModelSpec
+from tests.support.models.small_graphs import with_weights
 from tests.support.models.store_models import SmallModel, random_ids, without
 
 
@@ -40,6 +41,12 @@ def regression(model: SmallModel) -> SmallModel:
         label_beta=np.zeros((0, graph.nodes, 2)),
         public=np.zeros(graph.nodes, dtype=np.bool_),
     )
+
+
+def weighted(model: SmallModel) -> SmallModel:
+    """Return the model with another weight for every edge."""
+    graph = model.graph
+    return replace(model, graph=replace(graph, adjacency=with_weights(graph.adjacency), weighted=True))
 
 
 def an_edit(
@@ -75,6 +82,7 @@ def an_edit(
         (_masks(labels_of_rows, random) | public).astype(np.uint8),
         _targets(base, labels_of_rows, random),
         pairs,
+        10.0 ** random.uniform(-2, 1, len(pairs)) if graph.weighted else None,
     )
 
 
@@ -98,8 +106,9 @@ def joined(base: Base, edit: Edit) -> Base:
     graph, n, new = base.graph, base.graph.nodes, len(edit.ids)
     adjacency = np.zeros((n + new, n + new))
     adjacency[:n, :n] = graph.adjacency.toarray()
-    for left, right in edit.edges:
-        adjacency[left, right] = adjacency[right, left] = 1.0
+    weights = np.ones(len(edit.edges)) if edit.edge_weight is None else edit.edge_weight
+    for (left, right), weight in zip(edit.edges, weights, strict=True):
+        adjacency[left, right] = adjacency[right, left] = weight
     features: Any = np.zeros((n + new, graph.num_features), dtype=graph.features.dtype)
     features[:n] = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     if edit.features is not None:

@@ -195,6 +195,8 @@ def difference(found: Base, expected: Base) -> str | None:
         return "values"
     if found.graph.node_ids != expected.graph.node_ids:
         return "node_ids"
+    if found.graph.weighted != expected.graph.weighted:
+        return "weighted"
     return None if found.graph.class_names == expected.graph.class_names else "class_names"
 
 

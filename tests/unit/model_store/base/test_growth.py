@@ -21,7 +21,7 @@ from model_store.untrusted_folder import copy_model
 from model_store.versions import VersionRef
 from projector.graph.external_ids import NodeIds
 from tests.support.models.failing_disk import FailingDisk
-from tests.support.models.store_growth import a_version, an_edit, carry_out, commit, joined, regression
+from tests.support.models.store_growth import a_version, an_edit, carry_out, commit, joined, regression, weighted
 from tests.support.models.store_models import SmallModel, assert_same, small_model, without
 from tests.support.models.store_states import everything_in, read_everything, rows, some_edges
 
@@ -34,6 +34,7 @@ MODELS = {
     "float64": lambda: small_model("csr", "float64", label_hops=0),
     "dense64": lambda: small_model("dense", "float64", label_hops=2),
     "targets": lambda: regression(small_model("csr")),
+    "weights": lambda: weighted(small_model("csr")),
 }
 
 
@@ -76,11 +77,13 @@ def grow(store: Store, base: Base, edit: Edit, ref: VersionRef, erased: Erasure 
 
 
 def traces_of(base: Base, gone: NDArray[np.int64]) -> set[bytes]:
-    """The bytes of ids and features of some nodes, as they are stored."""
+    """The bytes of ids, features and weights of edges of some nodes, as they are stored."""
     found = {base.graph.node_ids[row].encode() for row in gone}
     for row in gone:
         held = base.graph.features[[row]]
         found |= {value.tobytes() for value in (held.ravel() if isinstance(held, np.ndarray) else held.data) if value}
+    if base.graph.weighted:
+        found |= {weight.tobytes() for weight in base.graph.adjacency[gone].data}
     return found
 
 
@@ -90,7 +93,7 @@ def test_no_byte_of_an_erased_node_that_had_joined_is_left_in_any_file(
     tmp_path: Path, layout: str, fencing: int
 ) -> None:
     random = np.random.default_rng(3)
-    model = small_model(layout, "float64")
+    model = weighted(small_model(layout, "float64"))
     store = model.create(tmp_path / "m")
     base = grow(store, model.base, an_edit(model.base, random, new=6, edges=30), VersionRef(1, 1))
     # The next writer copies the additions.
@@ -213,6 +216,30 @@ def test_an_edge_that_left_and_joined_again_in_one_version_stays(tmp_path: Path)
     assert store.load_base().graph.edges == model.graph.edges
 
 
+def test_an_edge_that_joins_again_with_another_weight_leaves_no_byte_of_the_old_one(tmp_path: Path) -> None:
+    model = weighted(small_model())
+    store = model.create(tmp_path / "m")
+    assert store.weighted
+    [edge] = some_edges(model, 1)
+    old = model.graph.adjacency[edge[0], edge[1]].tobytes()
+    assert old in everything_in(tmp_path / "m")
+    ref, erased = VersionRef(1, 1), Erasure(edges=edge[None])
+    expected = commit(store, ref, model.base, Edit(23, edges=edge[None], edge_weight=np.array([0.7])), erased)
+    assert_same(store.load_base(), joined(model.base, Edit(23, edges=edge[None], edge_weight=np.array([0.7]))))
+    carry_out(store, ref, expected, erased)
+    assert_same(store.load_base(), expected)
+    assert old not in everything_in(tmp_path / "m")
+
+
+def test_a_graph_without_weights_stores_none_and_takes_none(tmp_path: Path) -> None:
+    model = small_model()
+    store = model.create(tmp_path / "m")
+    assert not store.weighted
+    grow(store, model.base, an_edit(model.base, np.random.default_rng(0)), VersionRef(1, 1))
+    tables = Index.latest(tmp_path / "m" / "base").tables
+    assert [sorted(tables[name].arrays) for name in ("adjacency", "late_adjacency")] == [["columns", "rows"]] * 2
+
+
 def test_the_bytes_written_by_a_growth_do_not_depend_on_earlier_ones(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     model = small_model("dense")
@@ -247,6 +274,7 @@ def test_edits_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path: Path
         "edges that do not join rows below 26": replace(edit, edges=rows(0, 26)[None]),
         "label_rows that are not ascending": replace(edit, label_rows=edit.label_rows[::-1].copy()),
         "feature_rows that do not end in the new rows": replace(edit, feature_rows=np.arange(5)),
+        "weights of edges in a graph without weights": replace(edit, edge_weight=np.ones(len(edit.edges))),
         "targets without need": replace(edit, targets=np.zeros((3, 3))),
         "masks as int64": replace(edit, masks=edit.masks.astype(np.int64)),
     }
