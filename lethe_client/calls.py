@@ -82,14 +82,15 @@ class Calls:
         self,
         nodes: Sequence[NewNode] = (),
         *,
-        edges: Sequence[tuple[str, str]] = (),
+        edges: Sequence[tuple[str, str] | tuple[str, str, float]] = (),
         reference: str | None = None,
         idempotency_key: str | None = None,
         salts: Salts | None = None,
     ) -> Steps[Accepted]:
         """Ask Lethe to add `nodes`, and `edges` between nodes of the graph or of this request.
 
-        `salts` and `idempotency_key` are as for `request_deletion`. `wait` follows the request.
+        An edge's weight follows its ids; it is 1 by default, and always 1 in a graph without weights. `salts` and
+        `idempotency_key` are as for `request_deletion`. `wait` follows the request.
         """
         body: dict[str, Any] = {"nodes": list(map(as_json, nodes)), "edges": [list(edge) for edge in edges]}
         return self._request("/additions", body, reference, idempotency_key, salts)

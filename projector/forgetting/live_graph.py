@@ -67,6 +67,8 @@ class LiveGraph:
     keeps_kernel: bool = False
     #: The `validation` and the `test` nodes that are left.
     held_out: Mapping[str, HeldOut] = field(default_factory=dict)
+    #: Whether the graph was given with weights of edges.
+    weighted: bool = False
     #: Mask (n,) of the nodes whose neighbours, features or label differ from the graph this one was made from.
     edited: NDArray[np.bool_] | None = None
 
@@ -114,7 +116,7 @@ class LiveGraph:
         return cls(
             inputs, propagator, loss, targets, dense or equations, whole,
             classes=graph.num_classes, values=values, keeps_equations=equations,
-            keeps_kernel=kernel, held_out=held_out,
+            keeps_kernel=kernel, held_out=held_out, weighted=graph.weighted,
         )  # fmt: skip
 
     def shared_by(self, workers: Workers) -> "LiveGraph":

@@ -35,8 +35,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     features: GivenFeatures | None = None
     label: _Label | None = None
     rejoin: bool = False
-    #: Ids of neighbours, or pairs of ids.
-    edges: list[str | tuple[str, str]] = []
+    #: Ids of neighbours or pairs of ids, each with a weight after it or without.
+    edges: list[str | list[str | float]] = []
 
 
 class _CorrectedLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,11 +47,14 @@ class _CorrectedLine(msgspec.Struct, forbid_unknown_fields=True):
     label: _Label | None = None
 
 
+_Edge = tuple[str, str] | tuple[str, str, float]
+
+
 class _Growth(NamedTuple):
     """A node, an edge, or a node with the edges to nodes before it."""
 
     node: NewNode | None
-    edges: list[tuple[str, str]]
+    edges: list[_Edge]
 
 
 def add(
@@ -89,6 +92,8 @@ def add(
     {"id": "anna", "features": {"3": 1}, "label": "2", "edges": ["12"]}
 
     {"edges": [["12", "57"]]}
+
+    {"edges": [["12", "57", 2.5]]}   (with a weight; at a node's own line, ["57", 2.5])
     """
     lines = [] if file is None else read_objects(file, _Line)
     if node is not None:
@@ -155,7 +160,7 @@ def _in_order(lines: Sequence[_Line]) -> list[_Growth]:
     So no part of the list has an edge to a node of a later part.
     """
     growths: dict[str, _Growth] = {}
-    pairs: dict[tuple[str, str], None] = {}
+    weights: dict[tuple[str, str], float] = {}
     for line in lines:
         if line.id is not None:
             if line.features is None:
@@ -164,20 +169,30 @@ def _in_order(lines: Sequence[_Line]) -> list[_Growth]:
                 raise typer.BadParameter(f"{line.id!r} is given twice. Give it once.", param_hint="--file")
             growths[line.id] = _Growth(NewNode(line.id, line.features, line.label, line.rejoin), [])
         for edge in line.edges:
-            pairs[_pair(line, edge)] = None
+            pair, weight = _pair(line, edge)
+            if weights.setdefault(pair, weight) != weight:
+                raise typer.BadParameter(f"The edge {pair} has two weights. Give it once.", param_hint="--file")
     places = {node: place for place, node in enumerate(growths)}
-    free: list[tuple[str, str]] = []
-    for pair in pairs:
+    free: list[_Edge] = []
+    for pair, weight in weights.items():
         later = max((end for end in pair if end in places), key=places.__getitem__, default=None)
-        (free if later is None else growths[later].edges).append(pair)
-    return [*growths.values(), *(_Growth(None, [pair]) for pair in free)]
+        (free if later is None else growths[later].edges).append(pair if weight == 1 else (*pair, weight))
+    return [*growths.values(), *(_Growth(None, [edge]) for edge in free)]
 
 
-def _pair(line: _Line, edge: str | tuple[str, str]) -> tuple[str, str]:
-    if isinstance(edge, str) and line.id is None:
-        raise typer.BadParameter(f"The edge to {edge!r} has one end. Give pairs of ids.", param_hint="--file")
-    first, second = sorted((str(line.id), edge) if isinstance(edge, str) else edge)
-    return first, second
+def _pair(line: _Line, edge: str | list[str | float]) -> tuple[tuple[str, str], float]:
+    """Return the ends of an edge, in order, and its weight."""
+    parts = [edge] if isinstance(edge, str) else edge
+    *given, weight = [*parts, 1.0] if all(isinstance(part, str) for part in parts) else parts
+    ends = [part for part in given if isinstance(part, str)]
+    if len(ends) == 1 and line.id is None:
+        raise typer.BadParameter(f"The edge to {ends[0]!r} has one end. Give pairs of ids.", param_hint="--file")
+    if len(given) == 1:
+        ends.append(str(line.id))
+    if len(ends) != 2 or len(given) > 2 or isinstance(weight, str):
+        raise typer.BadParameter(f"{edge} is not an edge: two ids, and a weight or none.", param_hint="--file")
+    first, second = sorted(ends)
+    return (first, second), float(weight)
 
 
 def read_objects(file: Path, kind: type[Any]) -> list[Any]:

@@ -39,6 +39,8 @@ class Targets:
     reference_salt: str | None = None
     #: What each of the nodes gets, by external id; of an addition or a correction alone.
     content: Mapping[str, NodeContent] = field(default_factory=dict, hash=False)
+    #: The weights of the edges that an addition adds, in their order; empty if all are 1.
+    edge_weight: tuple[float, ...] = ()
 
     @property
     def named(self) -> tuple[Target, ...]:

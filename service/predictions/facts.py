@@ -124,6 +124,8 @@ class ModelFacts:
     regression: Mapping[str, float | None] | None = None
     #: What no deletion changes, as `model_store.manifest.Manifest.frozen_parts` describes it.
     frozen_parts: tuple[str, ...] = ()
+    #: Whether edges have weights.
+    weighted: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from projector.graph.graph import LARGEST_WEIGHT, SMALLEST_WEIGHT
 from projector.graph.node_ids import RULE, is_allowed
 from service.domain.fields import Known, NodeId, NodePair
 from service.domain.kinds import RequestKind, Target, ordered
@@ -28,6 +29,10 @@ def _type_of_label(value: object) -> str:
     return "targets" if isinstance(value, list) else "target"
 
 
+def _form_of_edge(value: object) -> str:
+    return "weighted" if isinstance(value, list | tuple) and len(value) == 3 else "pair"
+
+
 def _is_given(value: object) -> object:
     if value is None:
         raise ValueError("must not be null; POST /deletions with kind `label` withdraws a label")
@@ -47,6 +52,11 @@ _Label = Annotated[
     | Annotated[_Number, Tag("target")]
     | Annotated[list[_Number], Field(fail_fast=True), Tag("targets")],
     Discriminator(_type_of_label),
+]
+_Weight = Annotated[float, Field(strict=True, ge=SMALLEST_WEIGHT, le=LARGEST_WEIGHT)]
+_Edge = Annotated[
+    Annotated[NodePair, Tag("pair")] | Annotated[tuple[NodeId, NodeId, _Weight], Field(strict=False), Tag("weighted")],
+    Discriminator(_form_of_edge),
 ]
 #: Their description in /docs.
 FEATURES = "A number for each column, or the numbers that are not 0 by column (from 0)."
@@ -122,10 +132,11 @@ class AdditionBody(RequestBody):
     )
 
     nodes: list[AddedNode] = Field([], description="New nodes, each once.")
-    edges: list[NodePair] = Field(
+    edges: list[_Edge] = Field(
         [],
         fail_fast=True,
-        description="Pairs of ids, each pair once, in either order: nodes of the graph or of this request.",
+        description="Pairs of ids, each pair once, in either order: nodes of the graph or of this request. The weight "
+        "of an edge follows its ids; it is 1 by default, and always 1 in a graph without weights.",
         json_schema_extra=UNIQUE,
     )
 
@@ -137,12 +148,18 @@ class AdditionBody(RequestBody):
     @property
     def named(self) -> list[Target]:
         """The nodes, then the edges with their ends in order."""
-        return [*(node.id for node in self.nodes), *map(ordered, self.edges)]
+        return [*(node.id for node in self.nodes), *(ordered(edge[:2]) for edge in self.edges)]
 
     @property
     def content(self) -> dict[str, NodeContent]:
         """What each node brings, by id."""
         return {node.id: node.content for node in self.nodes}
+
+    @property
+    def weights(self) -> dict[tuple[str, str], float]:
+        """The weights other than 1, by edge."""
+        weighted = [edge for edge in self.edges if isinstance(edge, tuple)]
+        return {ordered((first, second)): weight for first, second, weight in weighted if weight != 1}
 
     @model_validator(mode="after")
     def _adds(self) -> Self:

@@ -25,6 +25,13 @@ class UnfitLabels(InvalidRequest):
     title: ClassVar[str] = "Labels do not fit the model"
 
 
+class UnfitWeights(InvalidRequest):
+    """Edges have weights, and the model's graph has none; `extra["unfit_edges"]` lists the first of them."""
+
+    slug: ClassVar[str] = "unfit-weights"
+    title: ClassVar[str] = "The graph has no weights"
+
+
 class KnownNodes(Conflict):
     """Nodes to add are in the graph; `extra["known"]` lists all of them."""
 
@@ -73,6 +80,18 @@ def require_fitting(content: Mapping[str, NodeContent], model: ModelFacts) -> No
         "needs a newly trained model. Nothing was accepted.",
         unfit=labels[:MOST_FAULTS],
     )
+
+
+def require_weights(weights: Mapping[tuple[str, str], float], model: ModelFacts) -> None:
+    """Raise UnfitWeights for `weights` other than 1 if the graph of `model` has none."""
+    if weights and not model.weighted:
+        raise UnfitWeights(
+            f"{plural(len(weights), 'edge has', 'edges have')} a weight other than 1, and the graph of the model "
+            f"{model.name} has no weights.",
+            f"Leave the weights out, or train a model on a weighted graph; `unfit_edges` lists the first {MOST_FAULTS} "
+            "of the edges. Nothing was accepted.",
+            unfit_edges=list(weights)[:MOST_FAULTS],
+        )
 
 
 def has_columns(features: tuple[float, ...] | Mapping[int, float] | None, columns: int) -> bool:

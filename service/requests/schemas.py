@@ -72,6 +72,11 @@ class RequestBody(Known):
         """What nodes get, by id; empty for a deletion."""
         return {}
 
+    @property
+    def weights(self) -> dict[tuple[str, str], float]:
+        """The weights of edges that join, by their ends in order, other than 1."""
+        return {}
+
 
 class _Deletion(RequestBody):
     kind: str

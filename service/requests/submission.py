@@ -17,7 +17,7 @@ from service.access.keyring import Keyring
 from service.access.limits import PROBES
 from service.db.tables import Base
 from service.db.transactions import transaction
-from service.domain.kinds import RequestKind, Target, ends_of
+from service.domain.kinds import RequestKind, Target, ends_of, ordered
 from service.domain.records import ApiKey, DeletionRequest, NodeContent, Targets
 from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
@@ -43,7 +43,14 @@ from service.requests.deletable import (
     require_deletable,
 )
 from service.requests.intake import Accepted, NewRequest
-from service.requests.joinable import DeletedNodes, KnownEdges, KnownNodes, require_fitting, require_joinable
+from service.requests.joinable import (
+    DeletedNodes,
+    KnownEdges,
+    KnownNodes,
+    require_fitting,
+    require_joinable,
+    require_weights,
+)
 from service.requests.schemas import RequestBody
 
 
@@ -137,7 +144,8 @@ async def submit(
 
     Raises:
         KindNotAllowed: the key may not make requests of this kind.
-        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts, UnfitFeatures, UnfitLabels: the body is invalid.
+        BodyTooLarge, DuplicateTargets, SelfLoops, UnfitSalts, UnfitFeatures, UnfitLabels, UnfitWeights: the body is
+            invalid.
         SaltUsed: a salt was used before; nothing is accepted.
         UnknownNodes, UnknownEdges: a target is not in the model; nothing is accepted.
         PublicNodes: a target is never deleted; nothing is accepted.
@@ -152,7 +160,7 @@ async def submit(
     kind = body.asked
     require_kind(caller, kind)
     subjects = body.named
-    content = body.content
+    content, weights = body.content, body.weights
     _check(deletions, subjects)
     if kind is RequestKind.LABEL and not deletions.repairs:
         raise NeedsRepair(deletions.model)
@@ -170,7 +178,7 @@ async def submit(
     try:
         _require_edges(deletions, subjects)
         if kind.rules.joins:
-            _require_fitting(deletions, content)
+            _require_fitting(deletions, content, weights)
             if may_know:
                 await require_joinable(deletions, kind, subjects, content)
         elif may_know:
@@ -180,11 +188,12 @@ async def submit(
                 await require_deletable(deletions, kind, subjects)
         rest = [subject for subject in subjects if subject not in earlier]
         targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
+        edge_weight = tuple(weights.get(ordered(edge), 1.0) for edge in targets.edges) if weights else ()
         accepted = await deletions.intake.accept(
             NewRequest(
                 model=deletions.model,
                 kind=kind,
-                targets=replace(targets, content=content),
+                targets=replace(targets, content=content, edge_weight=edge_weight),
                 reference=body.reference,
                 api_key_id=caller.id,
                 idempotency_key=idempotency_key,
@@ -220,11 +229,14 @@ def _require_edges(deletions: Deletions, subjects: Sequence[Target]) -> None:
         raise NoEdges(deletions.model)
 
 
-def _require_fitting(deletions: Deletions, content: Mapping[str, NodeContent]) -> None:
-    """Raise UnfitFeatures or UnfitLabels."""
+def _require_fitting(
+    deletions: Deletions, content: Mapping[str, NodeContent], weights: Mapping[tuple[str, str], float]
+) -> None:
+    """Raise UnfitFeatures, UnfitLabels or UnfitWeights."""
     model = _model(deletions)
     if model is not None:
         require_fitting(content, model)
+        require_weights(weights, model)
 
 
 def _model(deletions: Deletions) -> ModelFacts | None:

@@ -18,7 +18,7 @@ from projector.forgetting.joining import Joining
 from projector.forgetting.update import Updated
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import NO_LABEL
-from service.domain.kinds import RequestKind
+from service.domain.kinds import RequestKind, ordered
 from service.domain.records import NodeContent
 from service.unlearner.claims import Change
 from service.unlearner.committed import Committed
@@ -69,6 +69,8 @@ class JoiningBatch:
             if isinstance(node, str)
         ]
         joining = joining_of(held, exponents_of(manifest), arriving, removal)
+        if joining is not None and joining.edge_weight is not None and not committed.live_graph.weighted:
+            raise GraphError("An edge has a weight, and the graph has none.", "Add it without a weight.")
         return cls(committed.state.live.size, ids, joining, np.sort(committed.node_ids.rows_of(withdrawn)))
 
     def edit(self, committed: Committed, updated: Updated, label_rows: NDArray[np.int64]) -> Edit | None:
@@ -106,6 +108,7 @@ class JoiningBatch:
             masks_of_rows=np.where(of_rows[order] == NO_LABEL, 0, TRAIN).astype(np.uint8),
             targets_of_rows=targets_of_rows,
             edges=joining.edges,
+            edge_weight=joining.edge_weight,
             coefficients=_coefficients(committed, updated, label_rows),
         )
 
@@ -181,6 +184,9 @@ def _arriving(changes: Sequence[Change], committed: Committed, manifest: Manifes
     }
     corrected = [node for change in changes for node in change.joins.corrected]
     edges = [edge for change in changes for edge in change.joins.edges]
+    weights: dict[tuple[str, str], float] = {}
+    for targets in (change.claimed.targets for change in changes if change.claimed.targets.edge_weight):
+        weights |= zip(map(ordered, targets.edges), targets.edge_weight, strict=True)
     before = committed.state.live.size
     rows = {node: before + place for place, node in enumerate(ids)}
     named = list({*corrected, *(end for edge in edges for end in edge)} - rows.keys())
@@ -190,6 +196,7 @@ def _arriving(changes: Sequence[Change], committed: Committed, manifest: Manifes
         nodes=sp.vstack([feature_row(contents[node], columns) for node in ids], format="csr") if ids else None,
         node_labels=_labels([contents[node] for node in ids], manifest) if ids else None,
         edges=np.array([[rows[end] for end in edge] for edge in edges], dtype=np.int64).reshape(-1, 2),
+        edge_weight=[weights.get(ordered(edge), 1.0) for edge in edges] if weights else None,
         features={rows[node]: feature_row(contents[node], columns) for node in featured},
         labels={rows[node]: _label(contents[node], manifest) for node in corrected if contents[node].label is not None},
     )

@@ -145,7 +145,7 @@ class Stopwatch:
         self.durations_ms[step] = round(max(0.0, self.durations_ms[step] - milliseconds), 3)
 
 
-def model_facts(manifest: Manifest, nodes: int) -> ModelFacts:
+def model_facts(manifest: Manifest, nodes: int, *, weighted: bool) -> ModelFacts:
     """Return the facts that stay the same between imports, of a graph of `nodes` rows."""
     spec = manifest.spec
     return ModelFacts(
@@ -162,12 +162,13 @@ def model_facts(manifest: Manifest, nodes: int) -> ModelFacts:
         accuracy=None if manifest.regression is not None else asdict(manifest.accuracy),
         regression=None if manifest.regression is None else asdict(manifest.regression),
         frozen_parts=manifest.frozen_parts,
+        weighted=weighted,
     )
 
 
 def published_model(manifest: Manifest, committed: Committed) -> PublishedModel:
     """Return the facts shared by all versions of a model."""
-    facts = model_facts(manifest, len(committed.node_ids))
+    facts = model_facts(manifest, len(committed.node_ids), weighted=committed.live_graph.weighted)
     return PublishedModel(facts, manifest.canaries, committed.node_ids, committed.public)
 
 
@@ -175,7 +176,8 @@ def grown_model(manifest: Manifest, committed: Committed, nodes: NDArray[np.int6
     """Return the same of the next version, without `nodes` (m,) and with `edit`."""
     node_ids = committed.node_ids.without(nodes).followed_by(edit.ids)
     public = np.concatenate([committed.public, np.zeros(len(edit.ids), dtype=np.bool_)])
-    return PublishedModel(model_facts(manifest, len(node_ids)), manifest.canaries, node_ids, public)
+    facts = model_facts(manifest, len(node_ids), weighted=committed.live_graph.weighted)
+    return PublishedModel(facts, manifest.canaries, node_ids, public)
 
 
 def committed_facts(committed: Committed, ledger: PrivacyLedger) -> VersionFacts:
