@@ -98,7 +98,10 @@ BAD_ADDITIONS: list[tuple[Any, list[str | int]]] = [
     ({"nodes": [{"id": "a", "features": ROW, "label": True}]}, ["body", "nodes", 0, "label", "target"]),
     ({"nodes": [{"id": "a", "features": ROW, "rejoin": 1}]}, ["body", "nodes", 0, "rejoin"]),
     ({"nodes": [{"id": "a", "features": ROW, "colour": 1}]}, ["body", "nodes", 0, "colour"]),
-    ({"edges": [["1", "2", "3"]]}, ["body", "edges", 0]),
+    ({"edges": [["1", "2", 3, 4]]}, ["body", "edges", 0, "pair"]),
+    ({"edges": [["1", "2", "3"]]}, ["body", "edges", 0, "weighted", 2]),
+    ({"edges": [["1", "2", 0]]}, ["body", "edges", 0, "weighted", 2]),
+    ({"edges": [["1", "2", -0.5]]}, ["body", "edges", 0, "weighted", 2]),
 ]
 BAD_CORRECTIONS: list[tuple[Any, list[str | int]]] = [
     ({"nodes": []}, ["body", "nodes"]),
@@ -136,6 +139,14 @@ async def test_features_and_labels_that_do_not_fit_the_model_are_named(
         nodes = [{"id": ids[2], "features": ROW, "label": label}]
         assert refused(await writer.post(path, json={"nodes": nodes}), 422, "unfit-labels")["unfit"] == [ids[2]]
     assert await api.count("requests") == 0
+
+
+async def test_weights_are_refused_where_the_graph_has_none(api: Api, writer: httpx2.AsyncClient) -> None:
+    edges = [["1", "9", 2.5], ["1", "12", 1]]
+    document = refused(await writer.post("/additions", json={"edges": edges}), 422, "unfit-weights")
+    assert document["unfit_edges"] == [["1", "9"]]
+    assert await api.count("requests") == 0
+    assert (await writer.post("/additions", json={"edges": edges[1:]})).status_code == 202
 
 
 async def test_an_addition_of_what_is_there_is_refused_by_name(api: Api, writer: httpx2.AsyncClient) -> None:

@@ -1,21 +1,29 @@
 """Nodes, edges, features and labels that join: from the queue to the disk, and the weights of an independent fit."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sqlalchemy import text
 
+from model_store.build import build_model
 from model_store.store import Store
+from model_store.work import Work
+from projector.forgetting.status import TOLERANCE
 from projector.graph.graph import Graph, feature_rows
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.records import NodeContent
 from service.settings import Settings
+from service.unlearner.measurement import measure
+from tests.support.models.small_graphs import with_weights
 from tests.support.service.db_harness import until
 from tests.support.service.joining_world import changed, ended, fitted, graph_of, take_in
-from tests.support.service.repair_world import Served
+from tests.support.service.repair_world import Served, without
 from tests.support.service.running import Lethe, running, settings_of
 
 #: Relative distance of repaired weights from those of an independent fit.
@@ -201,3 +209,49 @@ async def test_what_does_not_fit_fails_alone_and_nothing_of_it_joins(lethe: Leth
         assert (found.status, reason in (found.failure or "")) == ("failed", True), (reason, found.failure)
     [found] = await ended(lethe, good)
     assert (found.status, found.joined) == ("completed", 1), found.failure
+
+
+async def test_edges_join_and_leave_a_weighted_graph(
+    small_model: Path, tmp_path: Path, database_url: str, redis_url: str
+) -> None:
+    plain, manifest = graph_of(small_model), Store.open(small_model).manifest
+    graph = replace(plain, adjacency=with_weights(plain.adjacency), weighted=True)
+    build_model(graph, manifest.spec, name="small", dataset="d", split="full").write(tmp_path / "weighted")
+    settings = settings_of(tmp_path / "weighted", tmp_path / "home", database_url, redis_url, repair="always")
+    gone, cut = np.argwhere(np.triu(graph.adjacency.toarray()))[[0, 40]].tolist()
+    assert not set(gone) & set(cut)
+    old = [graph.adjacency[edge[0], edge[1]].tobytes() for edge in (gone, cut)]
+    features, node = drawn(1), str(gone[0])
+    edges: list[tuple[Any, ...]] = [
+        ("new", str(gone[1]), 2.5),
+        ("new", str(cut[0])),
+        (str(gone[1]), str(cut[0]), 0.125),
+    ]
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        assert holds(lethe, *old)
+        body = {"nodes": [{"id": "new", "features": features, "label": manifest.classes[1]}], "edges": edges}
+        added = (await lethe.client.post("/additions", json=body)).json()
+        assert (await lethe.completed(added))["guarantee"] == "retrained"
+        await lethe.completed(await lethe.delete(node))
+        pair = [str(end) for end in cut]
+        answer = await lethe.client.post("/deletions", json={"kind": "edge", "edges": [pair]})
+        await lethe.completed(answer.json())
+        # The edge comes back with another weight.
+        answer = await lethe.client.post("/additions", json={"edges": [[*pair, 7.0]]})
+        await lethe.completed(answer.json())
+        expected = without(changed(graph, {"new": (features, 1)}, [*edges, (*pair, 7.0)]), nodes=[node])
+        assert Served(lethe.settings.model_dir).distance(fitted(small_model, expected)) < NEAR
+        kept = graph_of(lethe.settings.model_dir)
+        assert kept.weighted
+        assert (kept.adjacency != expected.adjacency).nnz == 0
+        assert not holds(lethe, *old)
+        before = (await lethe.client.post("/predict", json={"nodes": ["new", *pair]})).json()
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        assert (await lethe.client.post("/predict", json={"nodes": ["new", *pair]})).json() == before
+        store = Store.open(lethe.settings.model_dir)
+        ref = store.current()
+        found = measure(store, ref, digest=store.version_digest(ref), device=torch.device("cpu"), work=Work())
+        assert found.distance_bound_relative is not None
+        assert found.distance_bound_relative <= TOLERANCE

@@ -71,20 +71,23 @@ def graph_of(model: Path) -> Graph:
 def changed(
     graph: Graph,
     new: Mapping[str, tuple[Sequence[float], int]] | None = None,
-    edges: Sequence[tuple[str, str]] = (),
+    edges: Sequence[tuple[Any, ...]] = (),
     *,
     features: Mapping[str, Sequence[float]] | None = None,
     labels: Mapping[str, int] | None = None,
 ) -> Graph:
-    """Return `graph` with new nodes (features and class, -1 for none), edges, and corrected features and classes."""
+    """Return `graph` with new nodes (features and class, -1 for none), edges, and corrected features and classes.
+
+    An edge's weight follows its ends; it is 1 by default.
+    """
     added = dict(new or {})
     ids = [*graph.node_ids, *added]
     place = {node: at for at, node in enumerate(ids)}
     count = len(ids)
     A = sp.lil_array((count, count))
     A[: graph.nodes, : graph.nodes] = graph.adjacency
-    for first, second in edges:
-        A[place[first], place[second]] = A[place[second], place[first]] = 1.0
+    for first, second, *weight in edges:
+        A[place[first], place[second]] = A[place[second], place[first]] = weight[0] if weight else 1.0
     X = np.zeros((count, graph.num_features), dtype=graph.features.dtype)
     X[: graph.nodes] = feature_rows(graph.features, np.arange(graph.nodes))
     y = np.full(count, -1, dtype=np.int64)

@@ -39,8 +39,8 @@ def test_a_node_is_added_with_its_neighbours(lethe: CommandLine, stub: LetheStub
 def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:
     stub.answers["POST", "/additions"] = accepted()
     lines = [
-        {"id": "anna", "features": [1, 0], "edges": ["bert", "12"]},
-        {"edges": [["12", "57"], ["bert", "anna"]]},
+        {"id": "anna", "features": [1, 0], "edges": ["bert", ["12", 0.5]]},
+        {"edges": [["12", "57", 2.5], ["bert", "anna"], ["7", "8", 1]]},
         {"id": "bert", "features": [0, 1], "label": [0.5]},
     ]
     file = tmp_path / "new.jsonl"
@@ -49,7 +49,11 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
     nodes = [{"id": "anna", "features": [1.0, 0.0]}, {"id": "bert", "features": [0.0, 1.0], "label": [0.5]}]
     # The edge between the two once, with the later one.
     assert bodies(stub) == [
-        {"nodes": nodes, "edges": [["12", "anna"], ["anna", "bert"], ["12", "57"]], "reference": "R"}
+        {
+            "nodes": nodes,
+            "edges": [["12", "anna", 0.5], ["anna", "bert"], ["12", "57", 2.5], ["7", "8"]],
+            "reference": "R",
+        }
     ]
 
 
@@ -60,6 +64,9 @@ def test_a_file_names_nodes_and_edges_a_line_each(lethe: CommandLine, stub: Leth
         ('{"id": 7, "features": {}}', "Line 1 does not fit"),
         ('{"id": "anna", "features": {}, "colour": 1}', "colour"),
         ('{"edges": ["12"]}', "has one end"),
+        ('{"edges": [["12", 3, 4]]}', "is not an edge"),
+        ('{"edges": [["12", "13", "14"]]}', "is not an edge"),
+        ('{"edges": [["1", "2", 3], ["2", "1", 4]]}', "two weights"),
         ('{"id": "anna", "features": {}}\n{"id": "anna", "features": {}}', "given twice"),
         ("anna", "Line 1 does not fit"),
         ('{"id": "7", "features": {"3": 1, "3": 2}}', "member `3`"),
