@@ -17,6 +17,7 @@ import torch
 from benchmarks.device import device_name
 from benchmarks.records import SUFFIX, Record, put, read_all
 from model_store.datasets.load import default_data_dirs, load_dataset
+from projector.errors import GraphError
 from projector.graph.graph import Graph
 
 #: Figures of one case, by name; None if the method has no such figure.
@@ -63,7 +64,12 @@ def graph_of(unit: Unit) -> Graph:
 
 @lru_cache(maxsize=1)
 def _loaded(dataset: str, seed: int) -> Graph:
-    return load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=seed)
+    graph = load_dataset(dataset, data_dirs=default_data_dirs(os.environ), seed=seed)
+    if graph.weighted:
+        raise GraphError(
+            f"{dataset} has weights of edges, and the methods that are compared here have none.", "Remove edge_weight."
+        )
+    return graph
 
 
 def size_of(graph: Graph) -> dict[str, int]:

@@ -16,7 +16,7 @@ from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.raw_graph import NO_EDGES, RawGraph
 from projector.graph.sparse_parts import from_compressed
-from projector.graph.tensors import ATTRIBUTES, MASKS, from_torch_geometric, looks_meant, refuse_unread
+from projector.graph.tensors import ATTRIBUTES, MASKS, TENSORS, from_torch_geometric, looks_meant, refuse_unread
 
 _SPARSE_PARTS = ("x_indptr", "x_indices", "x_data", "x_shape")
 _READ = (*ATTRIBUTES, *_SPARSE_PARTS)
@@ -108,7 +108,7 @@ def _attributes(path: Path, content: object) -> dict[str, Any]:
         attributes = attributes["_store"].state["_mapping"]
     if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
         raise ValueError("its Data has no attributes")
-    for name in ATTRIBUTES:
+    for name in TENSORS:
         value = attributes.get(name)
         for held in value if isinstance(value, list | tuple) else [value]:
             if isinstance(held, Unread):

@@ -10,7 +10,7 @@ from projector.errors import GraphError
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
 from projector.graph.raw_graph import RawGraph
-from projector.graph.tensors import ATTRIBUTES, MASKS, from_torch_geometric
+from projector.graph.tensors import MASKS, TENSORS, from_torch_geometric
 
 
 def from_arrays(
@@ -75,7 +75,7 @@ def graph_of(data: Any) -> Graph:
     elif hasattr(data, "to_dict"):
         given = data.to_dict()
     else:
-        given = {**getattr(data, "__dict__", {}), **{name: getattr(data, name, None) for name in ATTRIBUTES}}
+        given = {**getattr(data, "__dict__", {}), **{name: getattr(data, name, None) for name in TENSORS}}
     raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
     mask = given.get("train_mask")
     return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))

@@ -17,6 +17,8 @@ from projector.graph.sparse_parts import from_compressed, from_coordinates
 MASKS = ("train_mask", "val_mask", "test_mask")
 #: Attributes read from a `Data`.
 ATTRIBUTES = ("edge_index", "edge_weight", "x", "y", *MASKS, "node_ids")
+#: Those, and a sparse tensor in place of `edge_index` and `edge_weight`.
+TENSORS = (*ATTRIBUTES, "adj_t")
 #: Dense features with at most this share of non-zeros become CSR.
 _SPARSE_SHARE = 0.2
 #: Similarity from which a name counts as a misspelling of another.
@@ -53,13 +55,16 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
     """Return the graph in the attributes of a torch-geometric `Data`. Sparse features become CSR.
 
     Reads only `x` (n, d), `y` (n,), and optionally `edge_index` (2, E), without which there are no edges, `edge_weight`
-    (E,), the three masks (n,) bool and `node_ids`.
-    Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
+    (E,), the three masks (n,) bool and `node_ids`. A sparse `adj_t` (n, n) may replace `edge_index`; its values are the
+    weights. Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
     """
-    for name in ("edge_index", "x", "y"):
+    by_matrix = data.get("adj_t") is not None
+    for name in ("adj_t" if by_matrix else "edge_index", "x", "y"):
         if not isinstance(data.get(name), torch.Tensor) and not (name == "edge_index" and data.get(name) is None):
             raise GraphError(f"{origin}: the Data has no tensor {name!r}.", "Set edge_index, x and y.")
-    refuse_unread(origin, {name: value for name, value in data.items() if name not in ATTRIBUTES})
+    if by_matrix and not (data.get("edge_index") is None and data.get("edge_weight") is None):
+        raise GraphError(f"{origin} gives the edges as adj_t and as edge_index.", "Remove one of them.")
+    refuse_unread(origin, {name: value for name, value in data.items() if name not in TENSORS})
     try:
         labels = _array(data["y"])
         if labels.shape[:1] != tuple(data["x"].shape[:1]):
@@ -68,18 +73,32 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
                 f"{origin}: x has shape {tuple(data['x'].shape)} and y has shape {labels.shape}.",
                 "Give one row of features and one label per node.",
             )
+        edges, weights = (
+            _edges_of(data["adj_t"], len(labels)) if by_matrix else (data.get("edge_index"), data.get("edge_weight"))
+        )
         return RawGraph.of(
             origin,
-            edge_index=NO_EDGES if data.get("edge_index") is None else _array(data["edge_index"]),
+            edge_index=NO_EDGES if edges is None else _array(edges),
             features=_features(data["x"]),
             labels=labels,
             masks=tuple(None if data.get(name) is None else _array(data[name]) for name in MASKS),
             node_ids=None if data.get("node_ids") is None else _array(data["node_ids"]),
-            edge_weight=None if data.get("edge_weight") is None else _array(data["edge_weight"]),
+            edge_weight=None if weights is None else _array(weights),
         )
     except (TypeError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
         raise GraphError(f"{origin} has attributes that are not arrays: {reason}.", _REMEDY) from error
+
+
+def _edges_of(adj_t: torch.Tensor, nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the edges (2, E) of a sparse tensor (n, n) and their weights (E,). Stored zeros are no edges."""
+    if adj_t.layout is torch.strided or tuple(adj_t.shape) != (nodes, nodes):
+        raise ValueError(f"adj_t is no sparse tensor of shape {(nodes, nodes)}")
+    # Repeated entries add up, as elsewhere in a sparse tensor.
+    entries = sp.coo_array(_sparse(adj_t))
+    kept = entries.data != 0
+    # adj_t is transposed.
+    return np.stack([entries.col[kept], entries.row[kept]]).astype(np.int64), entries.data[kept]
 
 
 def looks_meant(name: str) -> bool:
@@ -133,6 +152,10 @@ def _features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
         dense = _array(x)
         sparse = dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size
         return sp.csr_array(dense) if sparse else dense
+    return _sparse(x)
+
+
+def _sparse(x: torch.Tensor) -> sp.csr_array:
     if x.layout is torch.sparse_coo:
         return from_coordinates(_array(x._indices()), _array(x._values()), x.shape)
     by_columns = x.layout in (torch.sparse_csc, torch.sparse_bsc)

@@ -185,8 +185,8 @@ def _pair(line: _Line, edge: str | list[str | float]) -> tuple[tuple[str, str], 
     parts = [edge] if isinstance(edge, str) else edge
     *given, weight = [*parts, 1.0] if all(isinstance(part, str) for part in parts) else parts
     ends = [part for part in given if isinstance(part, str)]
-    if len(ends) == 1 and line.id is None:
-        raise typer.BadParameter(f"The edge to {ends[0]!r} has one end. Give pairs of ids.", param_hint="--file")
+    if len(given) == 1 and line.id is None:
+        raise typer.BadParameter(f"The edge to {given[0]!r} has one end. Give pairs of ids.", param_hint="--file")
     if len(given) == 1:
         ends.append(str(line.id))
     if len(ends) != 2 or len(given) > 2 or isinstance(weight, str):

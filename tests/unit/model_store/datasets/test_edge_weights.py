@@ -1,5 +1,6 @@
 """Weights of edges, and edges in one direction: what is read, and what is refused."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from model_store.datasets.files import read_npz, write_npz
 from projector import from_arrays
@@ -26,9 +28,9 @@ def expected() -> np.ndarray:
     return A
 
 
-def test_every_format_gives_the_same_weights(save: Callable[..., Path], saved_data: Callable[..., Path]) -> None:
-    import torch
-
+def test_every_format_gives_the_same_weights(
+    save: Callable[..., Path], saved_data: Callable[..., Path], tmp_path: Path
+) -> None:
     made = arrays()
     half = EDGES[0] < EDGES[1]
     data = torch.load(saved_data(edge_index=EDGES, edge_weight=WEIGHTS.astype(np.float32)), weights_only=False)
@@ -42,6 +44,14 @@ def test_every_format_gives_the_same_weights(save: Callable[..., Path], saved_da
         "arrays": from_arrays(EDGES[:, half], made["x"], made["y"], edge_weight=WEIGHTS[half]),
         "npz, one direction": load(save(edge_index=EDGES[:, half], edge_weight=WEIGHTS[half]), undirected=True),
     }
+    del data.edge_index, data.edge_weight
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for make in (torch.Tensor.to_sparse_coo, torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_csc):
+            data.adj_t = make(torch.from_numpy(expected()))
+            given[f"adj_t, {make}"] = graph_of(data)
+            torch.save(data, tmp_path / "sparse.pt")
+            given[f"saved adj_t, {make}"] = load(tmp_path / "sparse.pt")
     for graph in given.values():
         validate(graph)
         assert graph.weighted
@@ -96,6 +106,18 @@ def test_weights_that_cannot_be_used_are_refused_with_an_edge(case: str, save: C
     with pytest.raises(GraphError) as refused:
         load(save(**changes))
     assert named in str(refused.value)
+
+
+def test_a_matrix_of_other_nodes_or_beside_edges_is_refused(saved_data: Callable[..., Path]) -> None:
+    data = torch.load(saved_data(edge_index=EDGES), weights_only=False)
+    data.adj_t = torch.from_numpy(expected()).to_sparse_coo()
+    with pytest.raises(GraphError, match="as adj_t and as edge_index"):
+        graph_of(data)
+    del data.edge_index
+    for wrong in (torch.from_numpy(expected()), torch.eye(7).to_sparse_coo()):
+        data.adj_t = wrong
+        with pytest.raises(GraphError, match=r"no sparse tensor of shape \(6, 6\)"):
+            graph_of(data)
 
 
 def test_a_repeated_edge_counts_once_on_request_unless_its_weights_differ(save: Callable[..., Path]) -> None:
