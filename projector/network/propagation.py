@@ -66,6 +66,7 @@ class Propagator:
         neighbours: NDArray[np.int64],
         scales: tuple[Tensor, Tensor],
         count: Callable[[int], None] | None = None,
+        outside: NDArray[np.float64] | None = None,
     ) -> None:
         """Use `Propagator.build`."""
         self.kind = kind
@@ -79,6 +80,8 @@ class Propagator:
         self._pattern = pattern
         self._left, self._right = scales
         self._count = count
+        #: Weights of the edges to nodes that were left out, by node, (n,); None for a whole graph.
+        self._outside = outside
 
     @classmethod
     def build(
@@ -167,11 +170,13 @@ class Propagator:
 
     def restricted(self, rows: NDArray[np.int64]) -> "Propagator":
         """Return P[rows, rows] for ascending rows. Nodes keep their degrees, also when more edges join."""
-        adjacency = sp.csr_array(self.edges.adjacency[rows][:, rows]).sorted_indices()
-        index = torch.from_numpy(rows).to(self.device)
+        whole = self.edges.adjacency[rows]
+        adjacency = sp.csr_array(whole[:, rows]).sorted_indices()
+        index, others = torch.from_numpy(rows).to(self.device), self.live.astype(np.float64)
+        others[rows] = 0.0
         return Propagator(
             self.kind, self.self_loops, adjacency, _with_loops(adjacency, self.device), self.live[rows],
-            self.neighbours[rows], (self._left[index], self._right[index]), self._count,
+            self.neighbours[rows], (self._left[index], self._right[index]), self._count, whole @ others,
         )  # fmt: skip
 
     def diagonal_of_power(self, power: int) -> Tensor:
@@ -239,15 +244,20 @@ class Propagator:
         changed: NDArray[np.int64],
     ) -> "Propagator":
         """Return P of another graph whose degrees differ only in the rows `changed`."""
+        index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
         degrees = adjacency[changed] @ live.astype(np.float64) if pattern.weighted else neighbours[changed]
+        outside = None if self._outside is None else np.append(self._outside, np.zeros(new))
+        if outside is not None and pattern.weighted:
+            degrees = degrees + outside[changed]
         scaled = _scales(self.kind, self.self_loops, degrees, live[changed])
         left, right = (torch.from_numpy(each).to(self.device) for each in scaled)
-        index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
         scales = (
             torch.cat([self._left, left.new_zeros(new)]).index_copy_(0, index, left),
             torch.cat([self._right, right.new_zeros(new)]).index_copy_(0, index, right),
         )
-        return Propagator(self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count)
+        return Propagator(
+            self.kind, self.self_loops, adjacency, pattern, live, neighbours, scales, self._count, outside
+        )
 
     def _product(self, P: Tensor, Y: Tensor) -> Tensor:
         product = P @ Y

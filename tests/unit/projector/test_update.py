@@ -325,15 +325,23 @@ def test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again(
         assert float((held.training_rows.H() - expected).abs().max()) <= 1e-12
 
 
-def test_predictions_of_a_node_that_is_not_there_are_those_with_it() -> None:
-    graph, _ = small()
+@pytest.mark.parametrize(
+    ("weighted", "weights"), [(False, None), (True, [[0.25, 30.0], [], [1.0]]), (False, [[0.25, 30.0], [], [1.0]])]
+)
+def test_predictions_of_a_node_that_is_not_there_are_those_with_it(
+    weighted: bool, weights: list[list[float]] | None
+) -> None:
+    graph, _ = small(weighted=weighted)
     rows, neighbours = np.random.default_rng(3).standard_normal((3, 6)), [[1, 2], [], [7]]
     for spec in (SPEC, replace(SPEC, label_hops=2, combine=Combine.CONCAT), replace(SPEC, diffusion=True)):
         model = fit(graph, spec)
         before = model.predict()
-        found = model.predict_new(rows, neighbours)
-        for row, around, chances in zip(rows, neighbours, found, strict=True):
-            larger, _ = model.update(add_nodes=[row], add_edges=[[40, node] for node in around], repair=False)
+        found = model.predict_new(rows, neighbours, edge_weight=weights)
+        for place, (row, around, chances) in enumerate(zip(rows, neighbours, found, strict=True)):
+            larger, _ = model.update(
+                add_nodes=[row], add_edges=[[40, node] for node in around],
+                add_edge_weight=weights and weights[place], repair=False,
+            )  # fmt: skip
             np.testing.assert_allclose(chances, larger.predict([40])[0], atol=1e-12)
             np.testing.assert_allclose(larger.forget(nodes=[40], repair=False)[0].predict()[:40], before, atol=1e-12)
         assert np.array_equal(model.predict(), before)
@@ -342,10 +350,15 @@ def test_predictions_of_a_node_that_is_not_there_are_those_with_it() -> None:
         model.predict_new(rows, [[1]])
     with pytest.raises(GraphError, match="no node 40"):
         model.predict_new(rows[:1], [[40]])
+    with pytest.raises(GraphError, match="lists of weights"):
+        model.predict_new(rows[:1], [[1]], edge_weight=[])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("propagation", list(PropagationKind))
-def test_predictions_of_a_node_that_is_not_there_read_the_nodes_around_it_alone(propagation: PropagationKind) -> None:
+def test_predictions_of_a_node_that_is_not_there_read_the_nodes_around_it_alone(
+    propagation: PropagationKind, weighted: bool
+) -> None:
     row, hops = np.random.default_rng(3).standard_normal((1, 6)), 3
     for spec in (
         replace(SPEC, hops=hops, propagation=propagation, self_loops=0.5),
@@ -353,7 +366,7 @@ def test_predictions_of_a_node_that_is_not_there_read_the_nodes_around_it_alone(
         replace(SPEC, hops=hops, diffusion=True),
     ):
         # Anew, because the model shares the features.
-        graph, _ = small(300)
+        graph, _ = small(300, weighted=weighted)
         model = fit(graph, spec)
         first = int(graph.adjacency.indices[graph.adjacency.indptr[5]])
         second = next(node for node in graph.adjacency.indices[: graph.adjacency.indptr[300]] if node not in (5, first))
