@@ -10,9 +10,17 @@ from benchmarks.baselines.catalogue import METHODS
 from benchmarks.paper.experiments import plan
 from benchmarks.paper.runner import Runner, UnitError, reproduce
 from benchmarks.paper.setting import ARXIV, CERTIFIED, SMALL, is_network
-from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, read
+from benchmarks.paper.units import DIED, MEASURED, OUT_OF_TIME, Unit, graph_of, read
+from projector.errors import GraphError
 
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
+
+
+def test_weights_of_edges_are_refused_because_the_methods_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    np.savez(path, edge_index=[[0, 1], [1, 0]], edge_weight=[2.0, 2.0], x=np.eye(2), y=np.arange(2))
+    with pytest.raises(GraphError, match="weights of edges"):
+        graph_of(Unit("injection", str(path), "retraining", 0))
 
 
 def test_of_injection_and_closeness_no_more_is_left_out_than_is_named() -> None:

@@ -190,6 +190,18 @@ def test_repeated_edges_are_counted_and_taken_once_on_request(lethe: CommandLine
     assert Store.open(tmp_path / "m").manifest.edges == 6
 
 
+def test_edges_in_one_direction_are_completed_on_request_with_their_weights(lethe: CommandLine, tmp_path: Path) -> None:
+    ring = np.array([[row, (row + 1) % 6] for row in range(6)]).T
+    np.savez(tmp_path / "ring.npz", edge_index=ring, edge_weight=np.arange(1, 7), x=np.eye(6, 3), y=np.arange(6) % 2)
+    refused = lethe("train", "--dataset", "ring.npz", "--out", "m")
+    assert refused.status == 1
+    assert "--undirected" in refused.stderr
+    assert lethe("train", "--dataset", "ring.npz", "--out", "m", "--undirected").status == 0
+    store = Store.open(tmp_path / "m")
+    assert store.weighted
+    assert store.load_graph().adjacency[ring[0], ring[1]].tolist() == [1, 2, 3, 4, 5, 6]
+
+
 def test_an_imported_model_is_where_serve_looks(lethe: CommandLine, trained: Path, tmp_path: Path) -> None:
     ran = lethe("model", "import", trained, "--home", "home")
     assert ran.status == 0
