@@ -340,7 +340,9 @@ def random_update(rng: np.random.Generator, living: Living, X: Matrix, *, most: 
     return {name: value for name, value in update.items() if len(value)}
 
 
-def sequence(seed: int, monitored: bool = False, weighted: bool = False, **settings: Any) -> tuple[Model, Living, Report | None]:
+def sequence(
+    seed: int, monitored: bool = False, weighted: bool = False, **settings: Any
+) -> tuple[Model, Living, Report | None]:
     """Return the model of a seed after 1 to 60 random updates, and its expected graph; `monitored` checks each."""
     case = random_case(seed, weighted, **settings)
     rng, repaired = case.rng, case.spec.loss is not LossKind.PLAIN_HINGE
