@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from projector.errors import GraphError
 from projector.graph.features import FeatureMatrix
 from projector.graph.from_data import from_arrays
+from projector.graph.graph import check_adjacency
 from projector.graph.raw_graph import NO_EDGES
 from projector.network.blocks import side_by_side
 from projector.network.losses import loss_of
@@ -40,13 +41,18 @@ class ExportedModel:
     name: str
     version: int
 
-    def predict(self, features: Any, edge_index: ArrayLike = NO_EDGES) -> NDArray[np.float64]:
+    def predict(
+        self, features: Any, edge_index: ArrayLike = NO_EDGES, *, edge_weight: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
         """Return class probabilities, or real-valued targets, of all nodes of a graph, (n, C).
 
-        `features` (n, d) are dense or scipy CSR, `edge_index` (2, E) or a scipy adjacency as in `from_arrays`. The
-        predictions equal those of the service if the graph has the same live nodes. Raises GraphError.
+        `features` (n, d) are dense or scipy CSR, `edge_index` (2, E), with `edge_weight` (E,) if the model's graph has
+        weights, or a scipy adjacency as in `from_arrays`. The predictions equal those of the service if the graph has
+        the same live nodes. Raises GraphError.
         """
-        graph = from_arrays(edge_index, features, np.zeros(np.shape(features)[0], dtype=np.int64))
+        nobody = np.zeros(np.shape(features)[0], dtype=np.int64)
+        graph = from_arrays(edge_index, features, nobody, edge_weight=edge_weight)
+        check_adjacency(graph)
         if graph.num_features != self.weights.shape[1]:
             raise GraphError(
                 f"The features have {graph.num_features} columns, and the weights are for {self.weights.shape[1]}.",

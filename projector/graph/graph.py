@@ -108,7 +108,7 @@ def one_hot(labels: NDArray[np.int64], training: NDArray[np.bool_], classes: int
 def validate(graph: Graph) -> None:
     """Raise GraphError with examples unless a model can be trained on `graph`."""
     _check_node_ids(graph)
-    _check_adjacency(graph)
+    check_adjacency(graph)
     _check_features(graph)
     _check_labels(graph)
     _check_split(graph)
@@ -122,7 +122,7 @@ def validate_live(graph: Graph, live: NDArray[np.bool_]) -> None:
     if not live.any():
         return
     _check_names(graph.node_ids.take(np.flatnonzero(live)))
-    _check_adjacency(graph)
+    check_adjacency(graph)
     _check_features(graph)
     _check_labels(graph)
     if graph.train_mask.any():
@@ -152,7 +152,8 @@ def _check_names(ids: NodeIds) -> None:
         )
 
 
-def _check_adjacency(graph: Graph) -> None:
+def check_adjacency(graph: Graph) -> None:
+    """Raise GraphError with examples unless the edges and their weights are those of an undirected graph."""
     adjacency, ids = graph.adjacency, graph.node_ids
     if not isinstance(adjacency, sp.csr_array) or adjacency.dtype != np.float64:
         raise GraphError(

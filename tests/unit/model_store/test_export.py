@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from model_store.export import export_weights
 from projector import ModelSpec, fit, load_exported
@@ -14,7 +15,7 @@ from projector.graph.graph import Graph
 from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind
 from projector.training.pretrained import WeightsError
 from service.domain.states import RepairPolicy
-from tests.support.models.small_graphs import dense
+from tests.support.models.small_graphs import dense, with_weights
 from tests.support.models.stored import SMALL, StoredModel, built, real_graph
 
 SPECS = [
@@ -41,6 +42,8 @@ def export(model: StoredModel, path: Path) -> Path:
 
 @pytest.mark.parametrize("spec", SPECS, ids=["softmax", "embeddings", "concat"])
 def test_an_exported_version_predicts_what_the_service_does(tmp_path: Path, graph: Graph, spec: ModelSpec) -> None:
+    if spec.combine is Combine.CONCAT:
+        graph = replace(graph, adjacency=with_weights(graph.adjacency), weighted=True)
     model = StoredModel(tmp_path / "model", built(graph, spec, cohorts=2), RepairPolicy.ALWAYS)
     assert model.store.manifest.column_scale is not None
     model.delete([3, 14])
@@ -52,6 +55,9 @@ def test_an_exported_version_predicts_what_the_service_does(tmp_path: Path, grap
     expected = committed.live_graph.probabilities(committed.state)[: graph.nodes][live]
     left = graph.adjacency[live][:, live]
     np.testing.assert_allclose(exported.predict(dense(graph.features)[live], left), expected, atol=1e-9)
+    pairs = sp.coo_array(left)
+    given = exported.predict(dense(graph.features)[live], np.stack(pairs.coords), edge_weight=pairs.data)
+    np.testing.assert_allclose(given, expected, atol=1e-9)
     with pytest.raises(GraphError, match="39 columns"):
         exported.predict(dense(graph.features)[:, 1:], graph.adjacency)
 
