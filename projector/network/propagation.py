@@ -319,7 +319,7 @@ def _with_loops(adjacency: sp.csr_array, device: torch.device) -> _Pattern:
 def _weighted(adjacency: sp.csr_array) -> bool:
     """Return whether an edge has another weight than 1; a deleted one has 0."""
     parts = (adjacency.data[first : first + _ENTRIES] for first in range(0, adjacency.nnz, _ENTRIES))
-    return any(bool((part != part.astype(np.bool_)).any()) for part in parts)
+    return any(bool(((part != 0) & (part != 1)).any()) for part in parts)
 
 
 def _counts(adjacency: sp.csr_array, live: NDArray[np.bool_]) -> NDArray[np.int64]:
