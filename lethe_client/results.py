@@ -406,6 +406,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     regression: dict[str, float | None] | None = None
     #: What deletions do not change, and `retrained` depends on.
     frozen_parts: list[str] = msgspec.field(default_factory=list)
+    #: Whether edges have weights.
+    weighted: bool = False
     training_nodes: int | None = None
     #: Of this version, on the validation and the test nodes that are left: accuracy, or R^2 of a regression.
     score_validation: float | None = None

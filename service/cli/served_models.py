@@ -121,7 +121,7 @@ def _figures(store: "Store", version: "Version | None") -> dict[str, Any]:
 
     state = store.read_version(store.current())
     noisy = state.publication is not None
-    return asdict(model_facts(store.manifest, store.nodes)) | {
+    return asdict(model_facts(store.manifest, store.nodes, weighted=store.weighted)) | {
         "version": store.current().version,
         "live_nodes": int(state.live.sum()),
         "edges": store.live_edges(store.current()),

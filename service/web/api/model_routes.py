@@ -69,6 +69,7 @@ class ModelAnswer(BaseModel):
                     "accuracy": {"train": 0.98, "val": 0.86, "test": 0.87},
                     "regression": None,
                     "frozen_parts": [],
+                    "weighted": False,
                     "training_nodes": 1201,
                     "score_validation": 0.86,
                     "score_test": 0.87,
@@ -110,6 +111,7 @@ class ModelAnswer(BaseModel):
         description=f"R^2 and mean squared error of them at import; null for classes. {_AUDIT}"
     )
     frozen_parts: list[str] = Field(description="What deletions do not change: `retrained` weights keep these parts.")
+    weighted: bool = Field(description="Whether edges have weights.")
     training_nodes: int | None = Field(description=f"Nodes that are trained on, without deleted ones. {_AUDIT}")
     score_validation: float | None = Field(
         description="Accuracy of this version on the validation nodes that are left, or R^2 of a regression; null "

@@ -147,7 +147,7 @@ def test_pubmed_with_weights_is_the_same_model_by_two_formats(tmp_path: Path) ->
     upper = sp.coo_array(sp.triu(plain.adjacency))
     weights = 10.0 ** np.random.default_rng(0).uniform(-1, 1, upper.nnz)
     edges, spec = np.stack(upper.coords), ModelSpec(combine=Combine.LAST)
-    rows = {"features": plain.features, "labels": plain.labels, "masks": (None,) * 3, "node_ids": None}
+    rows: dict[str, Any] = {"features": plain.features, "labels": plain.labels, "masks": (None,) * 3, "node_ids": None}
     # Both directions from the file, one from the matrix.
     both, twice = np.concatenate([edges, edges[::-1]], axis=1), np.tile(weights, 2)
     write_npz(tmp_path / "p.npz", RawGraph.of("p", edge_index=both, edge_weight=twice, **rows))
