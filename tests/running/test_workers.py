@@ -12,7 +12,7 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from lethe_client import Correction, NewNode
+from lethe_client import Correction, NewNode, OutsideNode
 from lethe_client.results import Accepted, Audit
 from model_store.build import build_model
 from projector.graph.graph import Graph
@@ -78,7 +78,7 @@ def compare(
     **settings: Any,
 ) -> None:
     """Check that deletions by several workers agree with those by one."""
-    found = []
+    found, outside = [], []
     for count in (1, workers):
         served = Served(
             start, model, folder / f"home-{count}", workers=count, repair_budget=600, **servers(), **settings
@@ -89,11 +89,15 @@ def compare(
             else:
                 until_together(lethe, count, of=count)
             found.append(served.deletes(nodes))
+            # A node outside the graph, which the first worker predicts alone.
+            with lethe.client() as client:
+                outside.append(client.predict_new([OutsideNode({0: 1.0}, ["3"])]).predictions[0].probabilities)
             assert lethe.stop().status == 0
         # A worker looking for the next session may find the unlearner stopped first; nothing is lost.
         lost = [line for line in lethe.log().splitlines() if "workers.lost" in line]
         assert all("The first worker has left." in line for line in lost), lost
     (of_one, weights_of_one), (of_several, weights) = found
+    assert outside[0] == pytest.approx(outside[1], abs=1e-6)
     repaired = settings["repair"] == "always"
     assert_same_figures(of_several, of_one, repaired=repaired)
     if repaired:
