@@ -65,13 +65,14 @@ def show(publisher: Publisher, version: int) -> None:
 
 def test_a_prediction_names_the_most_probable_class_and_its_version(reader: Reader) -> None:
     assert predicted(reader, "b") == Prediction("b", "green", {"red": 0.25, "green": 0.75}, 1)
-    assert (reader.rows(["ç d"]), knows(reader, "b")) == ((1, [2]), True)
+    head, facts, rows = reader.locate(["ç d"])
+    assert (head, facts.served.version, rows, knows(reader, "b")) == (Head(1, 1, 1), 1, [2], True)
 
 
 @pytest.mark.parametrize("node", ["z", "", "b\0", "ç", "a" * 5000, "\udcff"])
 def test_an_id_that_no_node_has_is_unknown(reader: Reader, node: str) -> None:
     assert predicted(reader, node) is None
-    assert reader.rows([node]) == (1, [])
+    assert reader.locate([node])[2] == [None]
     assert not knows(reader, node)
     assert not is_public(reader, node)
     assert have_edges(reader, [(node, "a"), (node, node)]) == [False, False]
