@@ -124,6 +124,7 @@ class AsyncLetheClient:
     predict = _returned(Calls.predict)
     predict_many = _returned(Calls.predict_many)
     predict_new = _returned(Calls.predict_new)
+    predictions = _streamed(Calls.predictions)
     model = _returned(Calls.model)
     receipt = _returned(Calls.receipt)
     log_checkpoint = _returned(Calls.log_checkpoint)

@@ -238,6 +238,13 @@ class Calls:
         """Return the predictions for several nodes, all by one model version."""
         return self._call(Predictions, "POST", "/predict", json={"nodes": list(nodes)})
 
+    def predictions(self, form: Literal["parquet", "arrow", "csv", "ndjson"] = "ndjson") -> Request:
+        """Return the predictions of all live nodes by one model version, as a file in parts.
+
+        Not retried. The server cuts a slow download once the model has changed, which raises ServerUnreachable.
+        """
+        return Request("GET", "/predictions", {"params": {"format": form}})
+
     def predict_new(self, nodes: Sequence[OutsideNode]) -> Steps[OutsidePredictions]:
         """Return the predictions for nodes outside the graph, each as if it alone joined without a label.
 

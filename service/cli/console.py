@@ -1,7 +1,9 @@
 """Output, error reports and exit statuses of commands; docs/operations.md lists the statuses."""
 
 import contextlib
+import errno
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,6 +83,22 @@ def written(out: Path | None) -> Iterator[IO[bytes]]:
         except BaseException:
             out.unlink()
             raise
+
+
+@contextmanager
+def written_whole(out: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that only its owner can access, and that gets its name once the block has ended without an error.
+
+    Raises FileExistsError before the block.
+    """
+    if out.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    with written(unfinished) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(out)
 
 
 def report(detail: str, remedy: str = "") -> None:

@@ -20,6 +20,7 @@ from service.cli import (
     grow,
     keys,
     models,
+    predict,
     recover,
     serve,
     served_models,
@@ -110,7 +111,7 @@ def build() -> typer.Typer:
     lethe.command("retry")(delete.retry)
     lethe.command("handle")(delete.handle)
     lethe.command("extend")(delete.extend)
-    lethe.command("predict")(models.predict)
+    lethe.command("predict")(predict.predict)
     lethe.command("migrate")(database.migrate_command)
     lethe.command("recover")(recover.command)
     lethe.command("doctor")(doctor.command)

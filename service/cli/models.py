@@ -1,24 +1,20 @@
-"""`lethe predict` and `lethe model import`: query the served model, or replace it."""
+"""`lethe model import`: replace the served model."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from lethe_client import LetheClient, NodePrediction, OutsideNode, OutsidePrediction
 from model_store.errors import NoModel
 from model_store.work import Work
 from projector.forgetting.status import RepairStatus
-from service.cli.console import ExitStatus, Json, interrupted, note, print_result, show_progress, table
+from service.cli.console import Json, interrupted, note, print_result, show_progress
 from service.cli.database import opened
-from service.cli.grow import GivenFeatures, read_objects
-from service.cli.requesting import in_parts
 from service.cli.serve import require_new_home
-from service.cli.server import Home, Key, Url, connect, read_facts, settings_of
+from service.cli.server import Home, read_facts, settings_of
 from service.errors import ConfigurationError
 from service.settings import Settings
 
@@ -28,78 +24,6 @@ if TYPE_CHECKING:
     from model_store.manifest import Manifest
     from model_store.store import Store
     from service.domain.versions import ModelImport, Version
-
-
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file for `predict --new`."""
-
-    features: GivenFeatures
-    neighbours: list[str] = []
-
-
-def predict(
-    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Ids of the nodes.")] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Nodes outside the graph: a file with one JSON object per line; - reads stdin."
-        ),
-    ] = None,
-    url: Url = None,
-    key: Key = None,
-    home: Home = Path("var"),
-    as_json: Json = False,
-) -> None:
-    """Predict the class of nodes with the current model.
-
-    Exits with 3 if one of them is unknown or deleted. Nodes outside the graph, of which Lethe stores nothing, need the
-    scope predictions:new.
-
-    Examples:
-
-    [bold]./lethe predict 12 57[/bold]
-
-    [bold]./lethe predict --new nodes.jsonl[/bold]   (one object per line, as below)
-
-    {"features": {"3": 1}, "neighbours": ["12"]}
-    """
-    if (new is None) == (not nodes):
-        raise typer.BadParameter("Give either ids of nodes or --new.", param_hint="NODE")
-    with connect(url, key, home) as client:
-        if new is not None:
-            _predict_new(client, read_objects(new, _Line), as_json)
-            return
-        answer = client.predict_many(nodes or ())
-    head, rows = ("node", "class", "probability"), [_cells(one.node, one) for one in answer.predictions]
-    if any(one.scores for one in answer.predictions):
-        head = ("node", "target", "score")
-    text = [table(f"Model version {answer.model_version}", head, rows)] if rows else []
-    print_result(answer, as_json, *text)
-    for node in answer.deleted:
-        note(f"{node}: deleted on request.")
-    for node in answer.unknown:
-        note(f"{node}: unknown node.")
-    if answer.deleted or answer.unknown:
-        raise typer.Exit(ExitStatus.NOT_FOUND)
-
-
-def _predict_new(client: LetheClient, lines: Sequence[_Line], as_json: bool) -> None:
-    """Print the predictions of nodes outside the graph by their line."""
-    nodes, first = [OutsideNode(line.features, line.neighbours) for line in lines], 1
-    if not nodes:
-        raise typer.BadParameter("The file has no lines.", param_hint="--new")
-    for answer in in_parts(nodes, client.predict_new, patience_s=0.0):
-        rows = [_cells(str(first + place), one) for place, one in enumerate(answer.predictions)]
-        head = ("line", "target", "score") if answer.predictions[0].scores else ("line", "class", "probability")
-        print_result(answer, as_json, table(f"Model version {answer.model_version}", head, rows))
-        first += len(rows)
-
-
-def _cells(name: str, one: NodePrediction | OutsidePrediction) -> tuple[str, str, str]:
-    """Return the cells for a node; a regression's targets share one cell."""
-    if one.scores:
-        return name, ", ".join(one.scores), ", ".join(f"{value:.4g}" for value in one.scores.values())
-    return name, one.label, str(round(one.probabilities[one.label], 4))
 
 
 _UNTOUCHED = "Nothing was changed. Run the same command again; it also removes the incomplete copy."

@@ -10,7 +10,7 @@ from typing import Any, Self
 class LetheStub:
     """Serves `answers[(method, path)]`, a pair of status and JSON document, and records requests.
 
-    A list of pairs is served in order, and its last pair repeats.
+    A list of pairs is served in order, and its last pair repeats. Bytes in place of a document are served as they are.
     """
 
     def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
@@ -34,7 +34,7 @@ class LetheStub:
                 if isinstance(found, list):
                     found = found.pop(0) if len(found) > 1 else found[0]
                 status, document = found
-                content = json.dumps(document).encode()
+                content = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()

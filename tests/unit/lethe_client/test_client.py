@@ -370,10 +370,12 @@ def test_a_search_goes_on_until_there_is_no_cursor() -> None:
 
 
 def test_an_export_comes_in_parts_and_a_refusal_is_told() -> None:
-    server = Server(httpx2.Response(200, content=b"a\nb\n"), problem(403))
+    server = Server(*(httpx2.Response(200, content=b"a\nb\n") for _ in range(2)), problem(403))
     with server.client() as client:
         assert b"".join(client.audit_export("csv", status="failed")) == b"a\nb\n"
-        assert str(server.asked[0].url.query, "ascii") == "format=csv&status=failed"
+        assert b"".join(client.predictions("arrow")) == b"a\nb\n"
+        queries = [str(request.url.query, "ascii") for request in server.asked]
+        assert queries == ["format=csv&status=failed", "format=arrow"]
         with pytest.raises(ProblemError) as refused:
             list(client.audit_export())
     assert refused.value.status == 403

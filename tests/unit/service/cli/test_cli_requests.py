@@ -198,7 +198,39 @@ def test_nodes_outside_the_graph_are_predicted_line_by_line_in_as_many_requests_
         ran = lethe("predict", "--new", str(file))
         assert (ran.status, said in ran.stderr) == (2, True), ran.stderr
     for arguments in ((), ("12", "--new", str(file))):
-        assert "either ids of nodes or --new" in lethe("predict", *arguments).stderr
+        assert "Give ids of nodes or --file, or --new" in lethe("predict", *arguments).stderr
+
+
+def test_a_list_of_nodes_to_predict_is_sent_in_as_many_parts_as_the_service_takes(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    ids, empty = tmp_path / "ids.txt", {"predictions": [], "unknown": [], "deleted": []}
+    ids.write_text("a\nb\n\nc\n")
+    too_many = 413, {"detail": "Too many.", "remedy": "Split.", "max_nodes": 2}
+    stub.answers["POST", "/predict"] = [too_many, *((200, {"model_version": version, **empty}) for version in (7, 8))]
+    ran = lethe("predict", "--file", str(ids), "--json")
+    assert [body["nodes"] for _, _, body in stub.asked] == [["a", "b", "c"], ["a", "b"], ["c"]]
+    assert [json.loads(line)["model_version"] for line in ran.stdout.splitlines()] == [7, 8]
+    assert ran.status == 0
+
+
+def test_all_predictions_go_to_a_new_private_file_in_the_format_of_its_ending(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for ending, form in ((".parquet", "parquet"), (".feather", "arrow"), (".arrow", "arrow"), (".CSV", "csv")):
+        out = folder / f"all{ending}"
+        stub.answers["GET", f"/predictions?format={form}"] = 200, b"the file"
+        assert lethe("predict", "--all", "--out", str(out)).status == 0
+        assert (out.read_bytes(), stat.S_IMODE(out.stat().st_mode)) == (b"the file", 0o600)
+    before = sorted(folder.iterdir())
+    assert lethe("predict", "--all", "--out", str(before[0])).status == 4
+    stub.answers["GET", "/predictions?format=ndjson"] = 400, {"detail": "Not this.", "remedy": "Stop."}
+    assert lethe("predict", "--all", "--out", str(folder / "all.ndjson")).status == 4
+    assert sorted(folder.iterdir()) == before
+    for wrong in (["--all"], ["--out", "a.csv"], ["--all", "--out", "a.csv", "12"], ["--all", "--out", "a.xlsx"], []):
+        assert lethe("predict", *wrong).status == 2
 
 
 def test_url_and_key_are_those_of_the_service_that_runs_in_the_home(
