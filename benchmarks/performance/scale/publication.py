@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--share", type=Path, default=Path("/dev/shm"))
     given = parser.parse_args()
     rng = np.random.default_rng(7)
-    model, first = _made_up(given.nodes, given.edges, given.classes, rng)
+    model, first = made_up(given.nodes, given.edges, given.classes, rng)
     deleted = np.sort(rng.choice(given.nodes, _DELETED, replace=False))
     live = first.live.copy()
     live[deleted] = False
@@ -53,13 +53,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory(dir=given.share) as share:
         publisher = Publisher(Path(home), Path(share))
         one, two = VersionRef(1, 1), VersionRef(2, 1)
-        found["load_ms"] = _timed(lambda: publisher.load(one, model, first, _facts(first), 1))
+        found["load_ms"] = _timed(lambda: publisher.load(one, model, first, facts_of(first), 1))
         found["files_mb"] = _megabytes(Layout.all_of(Path(home))[0].path)
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(target=_read, args=(theirs, home, given.nodes))
         process.start()
         ours.recv()
-        found["write_ms"] = _timed(lambda: publisher.write(two, second, _facts(second), of=one))
+        found["write_ms"] = _timed(lambda: publisher.write(two, second, facts_of(second), of=one))
         found["show_ms"] = _timed(lambda: publisher.show(two, 1))
         ours.send(None)
         found |= ours.recv()
@@ -69,7 +69,8 @@ def main() -> None:
     print(json.dumps(found, indent=1))
 
 
-def _made_up(nodes: int, edges: int, classes: int, rng: np.random.Generator) -> tuple[PublishedModel, Snapshot]:
+def made_up(nodes: int, edges: int, classes: int, rng: np.random.Generator) -> tuple[PublishedModel, Snapshot]:
+    """Return a model, and a snapshot of its first version, with random predictions and edges."""
     facts = ModelFacts(
         "made up", nodes, 1, tuple(f"class {k}" for k in range(classes)), 2, "last", "sym", "softmax", 1e-4, 1.0
     )
@@ -85,7 +86,8 @@ def _made_up(nodes: int, edges: int, classes: int, rng: np.random.Generator) -> 
     return PublishedModel(facts, None, ids, ~live), Snapshot(1, probabilities, live, Edges(adjacency, live))
 
 
-def _facts(snapshot: Snapshot) -> VersionFacts:
+def facts_of(snapshot: Snapshot) -> VersionFacts:
+    """Return the facts of a made-up version."""
     return VersionFacts(
         snapshot.version, int(snapshot.live.sum()), snapshot.edges.adjacency.nnz // 2, 1, 0.0, 0.0, "cpu"
     )
