@@ -6,7 +6,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -17,6 +17,7 @@ from limits import RateLimitItem, RateLimitItemPerMinute, WindowStats
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
+from numpy.typing import NDArray
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.requests import Request
@@ -206,14 +207,15 @@ class NodeAllowance:
         """Whether nodes are counted."""
         return self._most > 0
 
-    async def take(self, key_id: UUID, version: int, rows: Collection[int], outside: int = 0) -> None:
+    async def take(self, key_id: UUID, version: int, rows: Sequence[int] | NDArray[np.int64], outside: int = 0) -> None:
         """Charge a key for predictions of `rows` of a version, and of a number of nodes `outside` of the graph.
 
         Rows that it already used are free. Raises NodeLimitReached, and counts nothing, when they exceed the limit.
         Raises Unavailable without Redis, because separate counts per process would not enforce the limit.
         """
         name = f"lethe:told:{self._model}:{key_id}"
-        packed = np.unique(np.fromiter(rows, dtype="<u4", count=len(rows))).tobytes()
+        # More rows than the limit are refused, however many more.
+        packed = np.unique(np.asarray(rows, dtype="<u4"))[: self._most + 1].tobytes()
         try:
             told, counted = await self._take(
                 keys=[name, f"{name}:{version}", f"{name}:{version}:outside"],

@@ -183,17 +183,26 @@ class CheckedRows:
 
     def row(self, row: int) -> NDArray[np.float64]:
         """Return one row, (C,). Raises PublicationDamaged."""
-        start = row * self._width
-        for block in range(start // BLOCK, (start + self._width - 1) // BLOCK + 1):
-            if not self._checked[block]:
-                self._check(block)
+        self._require(row * self._width, (row + 1) * self._width)
         found: NDArray[np.float64] = self._rows[row]
+        return found
+
+    def rows(self, first: int, end: int) -> NDArray[np.float64]:
+        """Return successive rows, (end - first, C), at least one. Raises PublicationDamaged."""
+        self._require(first * self._width, end * self._width)
+        found: NDArray[np.float64] = self._rows[first:end]
         return found
 
     def require_undamaged(self) -> None:
         """Raise PublicationDamaged once damage was found; reads nothing."""
         if self._is_damaged:
             raise PublicationDamaged(self._path)
+
+    def _require(self, start: int, end: int) -> None:
+        """Check the blocks of these bytes that were not checked before."""
+        for block in range(start // BLOCK, (end - 1) // BLOCK + 1):
+            if not self._checked[block]:
+                self._check(block)
 
     def _check(self, block: int) -> None:
         found = zlib.crc32(self._bytes[block * BLOCK : (block + 1) * BLOCK])

@@ -117,14 +117,14 @@ class Reader:
     @property
     def facts(self) -> Facts:
         """Facts about model and version. Raises Unavailable."""
-        return self._answer(lambda view: view.facts)
+        return self.answer(lambda view: view.facts)
 
     def locate(self, nodes: Sequence[str]) -> tuple[Head, Facts, list[int | None]]:
         """Return the head, facts about it, and the row of each of `nodes`, None for one that is not live.
 
         Raises Unavailable.
         """
-        return self._answer(lambda view: (view.head, view.facts, [view.find(node) for node in nodes]))
+        return self.answer(lambda view: (view.head, view.facts, [view.find(node) for node in nodes]))
 
     def predict_many(
         self, nodes: Sequence[str], decimals: int | None = None
@@ -134,7 +134,26 @@ class Reader:
         All predictions come from the returned version. Their probabilities are rounded to `decimals`; labels are those
         of the exact ones. Raises Unavailable, and PublicationDamaged once damage is found in a version.
         """
-        return self._answer(_predictions, nodes, decimals)
+        return self.answer(_predictions, nodes, decimals)
+
+    def answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
+        """Return the answer to a question from the head; asked anew while the head changes.
+
+        Raises Unavailable, and what `question` raises.
+        """
+        view = self._view or self._current()
+        while True:
+            failure = None
+            try:
+                answer = question(view, *asked, **named)
+            except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
+                failure = error
+            before, view = view, self._current()
+            if view is not before:
+                continue
+            if failure is not None:
+                raise failure
+            return answer
 
     def look_up(self, nodes: Collection[str], edges: Sequence[tuple[str, str]] = ()) -> Found | None:
         """Look up `nodes` and `edges` in the head or, if it cannot be read, in the version read last.
@@ -158,26 +177,11 @@ class Reader:
             raise Unavailable(*_LOADING)
         return found[0]
 
-    def _answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
-        view = self._view or self._current()
-        while True:
-            failure = None
-            try:
-                answer = question(view, *asked, **named)
-            except Exception as error:  # noqa: BLE001 - overwritten files may hold anything
-                failure = error
-            before, view = view, self._current()
-            if view is not before:
-                continue
-            if failure is not None:
-                raise failure
-            return answer
-
     def _answer_from_last(
         self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs
     ) -> T | None:
         try:
-            return self._answer(question, *asked, **named)
+            return self.answer(question, *asked, **named)
         except (Unavailable, OSError):
             if self._is_disowned:
                 raise

@@ -21,6 +21,7 @@ from service.db import roles, schema
 from service.observability.exposition import Exposition
 from service.observability.logging import AccessLog
 from service.observability.metrics import IntakeMetrics, new_registry
+from service.predictions.downloads import Downloads
 from service.predictions.reader import Reader
 from service.predictions.served_model import Admission, model_description
 from service.processes.key_folder import SLOTS, open_keyring
@@ -217,6 +218,7 @@ async def _answering(
             limits=limits,
             allowance=NodeAllowance(redis, model, settings.max_predicted_nodes),
             reader=reader,
+            downloads=Downloads(reader, settings.home / "run"),
             model_info=partial(model_description, engine, model, lambda: reader.facts),
             deletions=Deletions(
                 model=model,

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.db.transactions import CommitUnanswered
 from service.errors import BodyTooLarge, LetheError
 from service.observability.logging import Answer
-from service.web.problems import BODY_REMEDY, internal_error, of_error, require_plain_head, route_template
+from service.web.problems import BODY_REMEDY, for_route, internal_error, of_error, require_plain_head, route_template
 
 #: Default headers of every response. Responses may contain personal data, so nobody may store them.
 SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
@@ -71,7 +71,7 @@ class OuterMiddleware:
 
         try:
             if refusal := self._refusal(scope):
-                await of_error(refusal)(scope, receive, send_guarded)
+                await for_route(scope["path"], of_error(refusal))(scope, receive, send_guarded)
             else:
                 await self._app(scope, self._limited(receive), send_guarded)
         except asyncio.CancelledError:
@@ -84,7 +84,7 @@ class OuterMiddleware:
             self._log.error("http.unexpected_error", route=route_template(scope), request=request_id, exc_info=error)
             if status != CLIENT_GONE:
                 raise BrokenAnswer(request_id) from None
-            await internal_error()(scope, receive, send_guarded)
+            await for_route(scope["path"], internal_error())(scope, receive, send_guarded)
         finally:
             seconds = time.perf_counter() - started
             self._observe(Answer(request_id, asked, route_template(scope), status, seconds))

@@ -147,6 +147,16 @@ def problem(
     )
 
 
+def for_route(path: str, answer: Response) -> Response:
+    """Return a problem document, for a route of the Open Inference Protocol with that protocol's member `error`."""
+    if path != "/v2" and not path.startswith("/v2/"):
+        return answer
+    document = orjson.loads(answer.body)
+    document["error"] = f"{document['detail']} {document['remedy']}"
+    headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+    return Response(orjson.dumps(document, option=orjson.OPT_SORT_KEYS), answer.status_code, headers)
+
+
 def internal_error() -> Response:
     """Return the response to an unforeseen error; it reveals nothing internal."""
     return problem(500, *FRAMEWORK_ERRORS[500])
@@ -194,19 +204,19 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, LetheError)
         if error.status == 500:
             log.error("http.error", error=type(error).__name__, route=route_template(request.scope))
-        return of_error(error)
+        return for_route(request.url.path, of_error(error))
 
     async def validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return of_validation(error.errors(), request.headers.get("content-type"))
+        return for_route(request.url.path, of_validation(error.errors(), request.headers.get("content-type")))
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if isinstance(error.__cause__, LetheError):
             # Raised while the framework read the body.
-            return of_error(error.__cause__)
+            return for_route(request.url.path, of_error(error.__cause__))
         if error.status_code == BodyTooLarge.status:
-            return of_error(BodyTooLarge(error.detail, BODY_REMEDY))
+            return for_route(request.url.path, of_error(BodyTooLarge(error.detail, BODY_REMEDY)))
         headers = error.headers
         if error.status_code == 405:
             headers = {"Allow": ", ".join(_methods_of(request))}
@@ -214,7 +224,8 @@ def install(app: FastAPI) -> None:
             error.status_code,
             ("http-error", "Request refused", "The request was refused.", "/docs describes this route."),
         )
-        return problem(error.status_code, slug, title, detail, remedy, headers=headers)
+        answer = problem(error.status_code, slug, title, detail, remedy, headers=headers)
+        return for_route(request.url.path, answer)
 
     async def unserialisable(request: Request, error: Exception) -> Response:
         log.error("http.answer_does_not_fit_schema", route=route_template(request.scope))

@@ -33,6 +33,9 @@ UNREAD_S = 60.0
 #: Bytes still read of a body whose response was sent early, so that its sender sees the response.
 MAX_IGNORED_BYTES = 2 * 1024 * 1024
 
+#: Extension of a request's scope: a function that cuts the connection without sending what is buffered.
+ABORT = "lethe.abort"
+
 #: Bytes parsed at a time; limits how many pipelined requests wait at once.
 _PIECE = 1024
 #: The same within a body of known length; no request follows before its end.
@@ -220,6 +223,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle
+        cast(dict[str, Any], cycle.scope)["extensions"] = {ABORT: self.transport.abort}
         if cycle.scope["http_version"] == "1.0":
             app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)

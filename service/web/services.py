@@ -12,6 +12,7 @@ from service.db.engine import Engine
 from service.domain.lease_report import Check
 from service.observability.exposition import Exposition
 from service.observability.metrics import IntakeMetrics
+from service.predictions.downloads import Downloads
 from service.predictions.reader import Reader
 from service.predictions.served_model import ModelInfo
 from service.requests.deletable import Deletions
@@ -32,6 +33,7 @@ class Services:
     limits: RateLimits
     allowance: NodeAllowance
     reader: Reader
+    downloads: Downloads
     model_info: Callable[[], Awaitable[ModelInfo]]
     deletions: Deletions
     drills: Drills

@@ -21,6 +21,8 @@ from tests.support.service.publications import load, published_model
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 SOME_REQUEST = "5e1c0a66-1111-4222-8333-444455556666"
+#: Values of path parameters beside `node`.
+FILLED = {"request_id": SOME_REQUEST, "index": 0, "model": "tiny", "version": 1}
 
 
 def flat(routes: Iterable[BaseRoute]) -> Iterator[StrictRoute]:
@@ -49,7 +51,7 @@ async def test_allow_names_all_methods_of_a_path_and_any_other_is_405(client: ht
     document = (await client.get("/openapi.json")).json()
     assert len(document["paths"]) > 15
     for template, operations in document["paths"].items():
-        path = template.format(node="12", request_id=SOME_REQUEST, index=0)
+        path = template.format(node="12", **FILLED)
         documented = {method.upper() for method in operations}
         taken = documented | ({"HEAD"} if "GET" in documented else set())
         for method in {*METHODS, "OPTIONS", "TRACE", "HEAD"} - taken:
@@ -62,7 +64,7 @@ async def test_every_route_refuses_by_name_what_it_would_ignore(api: Api, client
     routes = [one for one in flat(api.app.routes) if "/static/" not in one.path and "/assets/" not in one.path]
     assert len(routes) > 45
     for route in routes:
-        path = route.path.replace(":path}", "}").format(node="12", request_id=SOME_REQUEST, index=0, name="x")
+        path = route.path.replace(":path}", "}").format(node="12", **FILLED, name="x")
         for method in route.methods or ():
             for query in ("node_id=20", "&".join(["format=json"] * 2), "&".join(["cursor=x"] * 2)):
                 answer = await client.request(method, f"{path}?{query}")
@@ -75,7 +77,7 @@ async def test_head_is_taken_wherever_get_is_and_is_no_part_of_the_description(c
     for template, operations in document["paths"].items():
         assert "head" not in operations
         if "get" in operations:
-            path = template.format(node="12", request_id=SOME_REQUEST, index=0)
+            path = template.format(node="12", **FILLED)
             got, head = await client.get(path), await client.head(path)
             assert (head.status_code, head.content) == (got.status_code, b""), path
 
@@ -154,7 +156,7 @@ async def test_one_of_several_scopes_is_described_as_such_and_is_enough(api: Api
     assert described["post", "/deletions/{request_id}/retry"] == [{"ApiKey": ["deletions:write", "audit:read"]}]
     assert described["get", "/log/checkpoint"] == [{"ApiKey": ["deletions:read"]}, {"ApiKey": ["audit:read"]}]
     for (method, path), alternatives in described.items():
-        target = path.format(node="12", request_id=SOME_REQUEST, index=0)
+        target = path.format(node="12", **FILLED)
         for alternative in alternatives:
             needed = [Scope(scope) for scope in alternative["ApiKey"]]
             enough = await api.client(*(needed or [Scope.PREDICTIONS_READ]))

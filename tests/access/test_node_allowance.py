@@ -44,6 +44,17 @@ async def test_a_key_is_told_of_so_many_nodes_of_each_version(api: Api) -> None:
     refused(await client.get("/predict/0"), 403, "node-limit-reached")
 
 
+async def test_a_download_counts_each_of_its_nodes(api: Api) -> None:
+    client = await api.client(Scope.PREDICTIONS_READ)
+    refused(await client.get("/predictions"), 403, "node-limit-reached")
+    for _ in range(2):
+        page = await client.get(f"/predictions?format=csv&limit={MOST}")
+        assert [line.split(",")[0] for line in page.text.splitlines()[1:]] == list(NODES[:MOST])
+    refused(await client.get(f"/predict/{NODES[MOST]}"), 403, "node-limit-reached")
+    after = page.headers["lethe-next-cursor"]
+    refused(await client.get(f"/predictions?limit=1&cursor={after}"), 403, "node-limit-reached")
+
+
 async def test_what_is_told_is_of_the_version_that_was_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     client, taken = await api.client(Scope.PREDICTIONS_READ), list[int]()
     take = NodeAllowance.take

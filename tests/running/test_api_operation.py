@@ -15,6 +15,7 @@ from tests.support.service.api_harness import Api, serving
 from tests.support.service.bodies import node_body, refused
 
 LOG_CHECK = {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}}
+INFERENCE = {"inputs": [{"name": "node", "datatype": "BYTES", "shape": [1], "data": ["1"]}]}
 #: Every route that needs a key: method, path, body, and the scopes of which one suffices.
 GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("POST", "/deletions", node_body("1"), (Scope.DELETIONS_WRITE,)),
@@ -29,9 +30,18 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict-new", {"nodes": [{"features": {}}]}, (Scope.PREDICTIONS_NEW,)),
+    ("GET", "/predictions", None, (Scope.PREDICTIONS_READ,)),
+    ("GET", "/v2", None, (Scope.PREDICTIONS_READ,)),
+    ("GET", "/v2/models/tiny", None, (Scope.PREDICTIONS_READ,)),
+    ("POST", "/v2/models/tiny/infer", INFERENCE, (Scope.PREDICTIONS_READ,)),
     ("GET", "/model", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/log/checks", LOG_CHECK, (Scope.DELETIONS_READ, Scope.AUDIT_READ)),
 ]
+#: Routes that need no key, at least on this machine.
+OPEN = (
+    *("/healthz", "/readyz", "/readyz/predictions", "/metrics", "/v2/health/live", "/v2/health/ready"),
+    "/v2/models/{model}/ready",
+)
 #: Routes that need two scopes, each with both.
 DECIDING: list[tuple[str, str]] = [
     ("POST", "/deletions/{request_id}/handle"),
@@ -78,7 +88,7 @@ async def test_nothing_is_read_of_a_body_before_the_key_that_sends_it_is_known(a
     taking = [(method, path, enough) for method, path, body, enough in GUARDED if body is not None]
     taking += [(method, path, (Scope.DELETIONS_WRITE, Scope.AUDIT_READ)) for method, path in DECIDING]
     assert {(method, path) for method, path, _ in taking} == {
-        (method, path)
+        (method, path.replace("{model}", "tiny"))
         for path, methods in api.app.openapi()["paths"].items()
         for method in (name.upper() for name in methods)
         if "requestBody" in methods[method.lower()]
@@ -203,7 +213,7 @@ async def test_every_route_is_described_with_examples_and_its_problems(api: Api)
                 assert has_example(response["content"]["application/json"], schemas), f"{place} {status}"
         if "requestBody" in operation:
             assert has_example(operation["requestBody"]["content"]["application/json"], schemas), place
-        open_route = path in ("/healthz", "/readyz", "/readyz/predictions", "/metrics")
+        open_route = path in OPEN
         assert ("security" in operation) is not open_route, place
         assert operation["summary"], place
         assert operation["description"], place

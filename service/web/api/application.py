@@ -11,12 +11,14 @@ from service.version import VERSION
 from service.web import problems
 from service.web.api import (
     audit_routes,
+    bulk_routes,
     deletion_routes,
     docs,
     drill_routes,
     event_routes,
     graph_routes,
     health_routes,
+    inference_routes,
     log_routes,
     model_routes,
     new_node_routes,
@@ -32,6 +34,7 @@ Every request except health checks needs an API key: `Authorization: Bearer leth
 """
 _TAGS = [
     {"name": "predictions", "description": "Predictions of the live nodes, and of nodes outside the graph."},
+    {"name": "inference", "description": "The same predictions by the Open Inference Protocol (V2)."},
     {"name": "deletions", "description": "Request deletions and follow them."},
     {"name": "graph", "description": "Add nodes and edges, and correct nodes."},
     {"name": "drills", "description": "Delete canaries and measure that the weights forgot them."},
@@ -70,6 +73,10 @@ def build(
     for router in (
         prediction_routes.router,
         new_node_routes.router,
+        bulk_routes.router,
+        inference_routes.infer_router,
+        inference_routes.router,
+        inference_routes.open_router,
         deletion_routes.router,
         graph_routes.router,
         drill_routes.router,

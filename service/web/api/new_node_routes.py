@@ -23,7 +23,7 @@ from service.requests.deletable import NoEdges
 from service.requests.graph_schemas import FEATURES, Features, features_of
 from service.requests.joinable import DeletedNodes, UnfitFeatures, has_columns
 from service.web.api.auth import KeyedRoute, requires
-from service.web.api.prediction_routes import decimals_for
+from service.web.api.predicting import decimals_for
 from service.web.routes import problems, reply_record
 from service.web.services import Services, services_of
 
@@ -127,7 +127,7 @@ async def predict_new(request: Request, body: OutsideNodes, caller: Caller) -> R
     rows = [features_of(node.features) for node in body.nodes]
     neighbours = [node.neighbours for node in body.nodes]
     version, model, outputs = await _predicted(services, caller, rows, neighbours)
-    decimals = decimals_for(caller, services)
+    decimals = decimals_for(services, caller)
     predictions = [_shown(model, output, decimals) for output in outputs]
     return reply_record({"model_version": version, "predictions": predictions})
 

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.domain.fields import Known, NodeIds
-from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import BodyTooLarge, NodeDeleted, NotFound
 from service.predictions.reader import Prediction, Scores, offload
-from service.web.api.auth import BearerKey, KeyedRoute, requires
+from service.web.api.auth import BearerKey, KeyedRoute
+from service.web.api.predicting import Caller, predictions_for
 from service.web.routes import StrictRoute, problems, reply_record
-from service.web.services import Services, services_of
+from service.web.services import services_of
 
 
 class PredictRequest(Known):
@@ -83,8 +83,6 @@ class PredictionsAnswer(BaseModel):
     deleted: list[str] = Field(description="Deleted ids; always empty without deletions:read.")
 
 
-Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_READ)]
-
 _authenticate = BearerKey((Scope.PREDICTIONS_READ,), all)
 
 
@@ -131,7 +129,7 @@ async def predict(
     deletions:read, and 404 for others.
     """
     services = services_of(request)
-    _, predictions, _ = await _predictions(services, caller, [node])
+    _, predictions, _ = await predictions_for(services, caller, [node])
     if predictions:
         return reply_record(predictions[0])
     if Scope.DELETIONS_READ in caller.scopes and await services.deletions.tombstones.deleted_nodes([node]):
@@ -162,37 +160,11 @@ async def predict_many(request: Request, body: PredictRequest, caller: Caller) -
             "Split them into several requests.",
             max_nodes=limit,
         )
-    version, predictions, missing = await _predictions(services, caller, body.nodes)
+    version, predictions, missing = await predictions_for(services, caller, body.nodes)
     deleted: set[str] = set()
     if missing and Scope.DELETIONS_READ in caller.scopes:
         deleted = {*await services.deletions.tombstones.deleted_nodes(missing)}
     return await offload(len(body.nodes), lambda: _listed(version, predictions, missing, deleted))
-
-
-async def _predictions(
-    services: Services, caller: ApiKey, nodes: Sequence[str]
-) -> tuple[int, list[Prediction | Scores], list[str]]:
-    """Return a version, its predictions as the caller may see them, and the ids that are not live nodes."""
-    reader, count, decimals = services.reader, len(nodes), decimals_for(caller, services)
-
-    def told() -> tuple[int, list[Prediction | Scores], list[str]]:
-        return reader.predict_many(nodes, decimals)
-
-    if not services.allowance.is_limited:
-        return await offload(count, told)
-    while True:
-        _, facts, rows = await offload(count, lambda: reader.locate(nodes))
-        counted = facts.served.version
-        await services.allowance.take(caller.id, counted, [row for row in rows if row is not None])
-        # Predict after that wait, so that no response comes from a version replaced meanwhile.
-        found = await offload(count, told)
-        if found[0] == counted:
-            return found
-
-
-def decimals_for(caller: ApiKey, services: Services) -> int | None:
-    """Return the number of decimals that a key's predictions are rounded to; None for all digits."""
-    return None if Scope.PREDICTIONS_EXACT in caller.scopes else services.settings.prediction_decimals
 
 
 def _of_node(one: Prediction | Scores) -> dict[str, object]:

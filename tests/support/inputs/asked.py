@@ -92,7 +92,14 @@ async def asked(database_url: str, home: Path) -> AsyncIterator[Asked]:
                 await LogSigner(api.engine, log_keys, UnlearningMetrics(CollectorRegistry())).sign_pending()
                 assert (await sign_in(client, key)).status_code == 303
                 cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
-            filled = {"request_id": str(UUID(accepted["id"])), "index": "0", "node": "1", "name": "page.js"}
+            filled = {
+                "request_id": str(UUID(accepted["id"])),
+                "index": "0",
+                "node": "1",
+                "name": "page.js",
+                "model": "tiny",
+                "version": "1",
+            }
             yield Asked(api, port, key, cookie, filled)
         finally:
             server.should_exit = True

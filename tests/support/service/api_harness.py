@@ -47,6 +47,7 @@ from service.log.signing_keys import LogKeys
 from service.observability.exposition import Exposition
 from service.observability.logging import AccessLog, configure_logging
 from service.observability.metrics import IntakeMetrics, UnlearningMetrics
+from service.predictions.downloads import Downloads
 from service.predictions.facts import Facts, ModelFacts, VersionFacts
 from service.predictions.reader import Reader
 from service.predictions.served_model import ModelInfo
@@ -270,6 +271,7 @@ async def serving(
                 limits=limits,
                 allowance=NodeAllowance(redis, model, configured.max_predicted_nodes),
                 reader=reader,
+                downloads=Downloads(reader, home / "run"),
                 model_info=_info,
                 deletions=Deletions(
                     model, engine, reader, tombstones, keyring, intake, limits, metrics, most, _repairs(configured)

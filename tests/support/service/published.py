@@ -99,6 +99,12 @@ def numbers_in(text: str) -> set[float]:
 #: Every address with GET, and the paths to request for it.
 WALKED = {
     "/model": ["/model"],
+    "/v2": ["/v2"],
+    "/v2/health/live": ["/v2/health/live"],
+    "/v2/health/ready": ["/v2/health/ready"],
+    "/v2/models/{model}": ["/v2/models/small"],
+    "/v2/models/{model}/ready": [],
+    "/predictions": [],
     "/deletions": ["/deletions", "/deletions?limit=200"],
     "/deletions/{request_id}": ["{self}"],
     "/additions/{request_id}": ["/additions/{id}"],
