@@ -75,7 +75,7 @@ def packages(root: Path) -> Finding:
 
 
 def _requirements_of_the_checkout(root: Path) -> Sequence[str]:
-    files = (root / name for name in ("requirements.txt", "requirements-downloads.txt"))
+    files = (root / name for name in ("requirements.txt", "requirements-downloads.txt", "requirements-tables.txt"))
     return [line for file in files for line in file.read_text().splitlines()]
 
 

@@ -108,9 +108,10 @@ def clone(tmp_path: Path, made: Path) -> Clone:
     shutil.copy(LAUNCHER, root / "lethe")
     (root / "requirements.txt").write_text("one==1\n")
     (root / "requirements-downloads.txt").write_text("three==3\n")
+    (root / "requirements-tables.txt").write_text("four==4\n")
     (root / "requirements-dev.txt").write_text("two==2\n")
-    for lock in ("requirements.lock", "requirements-downloads.lock", "requirements-dev.lock"):
-        (root / lock).write_text("# nothing\n")
+    for name in ("requirements", "requirements-downloads", "requirements-tables", "requirements-dev"):
+        (root / f"{name}.lock").write_text("# nothing\n")
     (root / "service" / "cli" / "__main__.py").write_text(TELL)
     (tmp_path / "stubs" / "pip.py").write_text(PIP)
     (tmp_path / "stubs" / "pytest.py").write_text(TELL)
@@ -151,19 +152,19 @@ def test_requirements_are_installed_once_and_again_when_they_change(clone: Clone
     first = clone.run("serve")
     assert "a few minutes" in first.stderr
     assert clone.run("serve").stderr == ""
-    assert clone.installs == ["requirements-downloads.txt"]
+    assert clone.installs == ["requirements-tables.txt"]
 
     (clone.root / "requirements.txt").write_text("one==2\n")
     clone.run("serve")
 
-    assert clone.installs == ["requirements-downloads.txt"] * 2
+    assert clone.installs == ["requirements-tables.txt"] * 2
 
 
 @pytest.mark.parametrize(
     ("command", "locks"),
     [
-        ("serve", "requirements.lock requirements-downloads.lock"),
-        ("test", "requirements.lock requirements-downloads.lock requirements-dev.lock"),
+        ("serve", "requirements.lock requirements-downloads.lock requirements-tables.lock"),
+        ("test", "requirements.lock requirements-downloads.lock requirements-tables.lock requirements-dev.lock"),
     ],
 )
 def test_what_has_hashes_is_installed_by_them_first(command: str, locks: str, clone: Clone) -> None:
@@ -260,13 +261,13 @@ def test_a_failed_installation_is_told_and_tried_again(clone: Clone) -> None:
     failed = clone.run("serve")
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert "installing requirements.txt requirements-downloads.txt failed" in failed.stderr
+    assert "installing requirements.txt requirements-downloads.txt requirements-tables.txt failed" in failed.stderr
     assert "ERROR: no network" in failed.stderr
 
     (clone.notes / "fail").unlink()
     clone.told("serve")
 
-    assert clone.installs == ["requirements-downloads.txt"] * 2
+    assert clone.installs == ["requirements-tables.txt"] * 2
 
 
 def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
@@ -279,7 +280,7 @@ def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
 
     clone.told("serve")
 
-    assert clone.installs == ["requirements-downloads.txt"] * 2
+    assert clone.installs == ["requirements-tables.txt"] * 2
 
 
 def test_two_at_once_install_once(clone: Clone) -> None:
@@ -295,7 +296,7 @@ def test_two_at_once_install_once(clone: Clone) -> None:
     for process in (first, second):
         process.communicate(timeout=60)
         assert process.returncode == 0
-    assert clone.installs == ["requirements-downloads.txt"]
+    assert clone.installs == ["requirements-tables.txt"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
@@ -306,7 +307,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone: Clone) -> None:
 
     clone.told("serve")
 
-    assert clone.installs == ["requirements-downloads.txt"] * 2
+    assert clone.installs == ["requirements-tables.txt"] * 2
 
 
 @pytest.mark.parametrize("stub", [None, "#!/bin/sh\nexit 1\n"], ids=["none", "too old"])

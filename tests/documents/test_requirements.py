@@ -13,8 +13,8 @@ from tests.support.preloaded import ROOT
 
 #: The module that names come from, or the modules.
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w[\w.]*)[ \t]+import|import[ \t]+([^\n#]+))", re.MULTILINE)
-#: An extra that only downloads datasets.
-DOWNLOADS = "torch-geometric"
+#: Packages of extras: one downloads datasets, the other reads and writes tables.
+DOWNLOADS, TABLES = "torch-geometric", "pyarrow"
 SERVICE = ("projector", "model_store", "service", "lethe_client")
 #: Packages without an import here, and what loads them.
 LOADED = {
@@ -62,16 +62,17 @@ def with_needs(*names: str) -> set[str]:
 
 
 def test_what_is_pinned_is_what_is_used_or_needed() -> None:
-    served = with_needs(*(imported(*SERVICE) - {DOWNLOADS}), *LOADED)
+    served = with_needs(*(imported(*SERVICE) - {DOWNLOADS, TABLES}), *LOADED)
     assert pinned("requirements.txt") - served == set()
     # setuptools comes with the virtual environment; torch itself pins the packages of its CUDA build.
     assert {name for name in served - pinned("requirements.txt") if not name.startswith(("nvidia-", "triton"))} <= {
         "setuptools"
     }
     assert pinned("requirements-downloads.txt") == with_needs(DOWNLOADS) - pinned("requirements.txt")
+    assert pinned("requirements-tables.txt") == with_needs(TABLES) - pinned("requirements.txt")
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-downloads", "requirements-dev"])
+@pytest.mark.parametrize("name", ["requirements", "requirements-downloads", "requirements-tables", "requirements-dev"])
 def test_all_that_is_pinned_has_its_hashes_but_torch(name: str) -> None:
     """CONTRIBUTING.md has the command that writes them."""
     pins = re.findall(r"^[\w.-]+==\S+", (ROOT / f"{name}.txt").read_text(), re.MULTILINE)
@@ -91,8 +92,10 @@ def test_all_that_is_pinned_has_its_hashes_but_torch(name: str) -> None:
 @pytest.mark.parametrize(("part", "package"), [("projector", "projector"), ("client", "lethe_client")])
 def test_a_wheel_of_its_own_requires_what_its_package_imports(part: str, package: str) -> None:
     project = tomllib.loads((ROOT / "wheels" / part / "pyproject.toml").read_text())["project"]
-    required = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    extras = project.get("optional-dependencies", {}).values()
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    required = {canonicalize_name(Requirement(line).name) for line in lines}
     assert required == imported(package) - {project["name"]}
-    for line in project["dependencies"]:
+    for line in lines:
         need = Requirement(line)
         assert need.specifier.contains(distribution(need.name).version.partition("+")[0])

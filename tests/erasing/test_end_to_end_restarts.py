@@ -38,7 +38,7 @@ def cloned(folder: Path) -> Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    served = ("requirements.txt", "requirements-downloads.txt")
+    served = ("requirements.txt", "requirements-downloads.txt", "requirements-tables.txt")
     (folder / ".venv" / "installed").write_text("".join((folder / name).read_text() for name in served))
     return folder
 

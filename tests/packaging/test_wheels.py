@@ -72,7 +72,8 @@ class Wheel:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Wheel]:
     """The wheels of a copy of this checkout, with a dataset beside the code and files that must not be shipped."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    for name in ("LICENSE", "README.md", "pyproject.toml", "requirements.txt", "requirements-downloads.txt"):
+    requirements = (f"requirements{part}.txt" for part in ("", "-downloads", "-tables"))
+    for name in ("LICENSE", "README.md", "pyproject.toml", *requirements):
         shutil.copy(ROOT / name, source)
     for name in ("wheels", "projector", "model_store", "service", "lethe_client", "migrations"):
         # A link to the licence stays one.
@@ -129,7 +130,8 @@ def test_the_application_requires_what_a_checkout_installs_and_none_of_the_other
     def pins(name: str) -> list[str]:
         return [line for line in (ROOT / name).read_text().splitlines() if re.match(r"\w", line)]
 
-    extra = [f'{pin}; extra == "downloads"' for pin in pins("requirements-downloads.txt")]
+    extras = ("downloads", "tables")
+    extra = [f'{pin}; extra == "{name}"' for name in extras for pin in pins(f"requirements-{name}.txt")]
     assert wheels["lethe-service"].requires == pins("requirements.txt") + extra
 
 

@@ -29,7 +29,7 @@ def checkout(folder: Path) -> Path:
     linked = ("benchmarks", "lethe_client", "migrations", "model_store", "projector", "service", "tests")
     for name in linked:
         (folder / name).symlink_to(ROOT / name)
-    served = ("requirements.txt", "requirements-downloads.txt")
+    served = ("requirements.txt", "requirements-downloads.txt", "requirements-tables.txt")
     for name in ("lethe", "pyproject.toml", *served, "requirements-dev.txt"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("__pycache__"))

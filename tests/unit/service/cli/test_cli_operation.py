@@ -321,7 +321,8 @@ PINS = ("torch==2.13.0", "httpx2==0.0.1", "no-such-package==1.0")
 def test_packages_that_differ_from_their_pins_are_named(tmp_path: Path) -> None:
     (tmp_path / "lethe").touch()
     (tmp_path / "requirements.txt").write_text("\n".join(("# a comment", *PINS[:2])))
-    (tmp_path / "requirements-downloads.txt").write_text(PINS[2])
+    (tmp_path / "requirements-downloads.txt").touch()
+    (tmp_path / "requirements-tables.txt").write_text(PINS[2])
     found = findings.packages(tmp_path)
     assert found.ok is False
     assert "httpx2" in found.found
