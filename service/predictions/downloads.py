@@ -1,4 +1,4 @@
-"""Downloads: predictions of one version, copied, so that a slow caller receives all of them while the model goes on.
+"""Downloads: predictions of one version, copied, so that a slow caller receives all of them while the model changes.
 
 A copy is a file without a name, encrypted under a key that only this process has, in memory. However this process ends,
 the disk is left with bytes that nobody can decrypt, so no erasure has to wait for a caller or find the file.
@@ -28,7 +28,7 @@ from service.predictions.reader import Reader
 _MOST = 2
 #: How often to copy anew because another version became the head meanwhile.
 _ATTEMPTS = 5
-#: Seconds for which a download may go on once another version is the head.
+#: Seconds that a download has left once another version is the head.
 _GRACE_S = 60.0
 #: Bytes of probabilities in a part, and most nodes in it.
 _PART_BYTES = 8 << 20
@@ -154,7 +154,7 @@ class Downloads:
     """Copies for one process."""
 
     def __init__(self, reader: Reader, folder: Path, *, grace_s: float = _GRACE_S) -> None:
-        """`folder` is private, on a local disk. A download may go on for `grace_s` once its version is outdated."""
+        """`folder` is private, on a local disk. A download has `grace_s` left once its version is outdated."""
         self._reader = reader
         self._folder = folder
         self._running = 0

@@ -137,7 +137,7 @@ class Reader:
         return self.answer(_predictions, nodes, decimals)
 
     def answer(self, question: Callable[Concatenate[View, P], T], *asked: P.args, **named: P.kwargs) -> T:
-        """Return the answer to a question from the head; asked anew while the head changes.
+        """Return the answer to a question from the head, and repeat it while the head changes.
 
         Raises Unavailable, and what `question` raises.
         """

@@ -32,7 +32,7 @@ TENSOR = {
     "additionalProperties": False,
 }
 #: The response objects of the protocol (kserve/open-inference-protocol, inference_rest.md), by path.
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "/v2": {"name": {"type": "string"}, "version": {"type": "string"}, "extensions": {"type": "array"}},
     "/v2/models/tiny": {
         "name": {"type": "string"},

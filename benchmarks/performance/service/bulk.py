@@ -82,7 +82,7 @@ def anonymous(process: psutil.Process) -> float:
 
 def _spent(process: psutil.Process) -> float:
     times = process.cpu_times()
-    return times.user + times.system
+    return float(times.user) + float(times.system)
 
 
 def download(http: httpx2.Client, form: FileFormat, out: Path) -> int:

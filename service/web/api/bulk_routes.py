@@ -69,8 +69,8 @@ _FILE: dict[int | str, dict[str, Any]] = {
 async def get_predictions(request: Request, wanted: Annotated[Bulk, Query()], caller: Caller) -> Response:
     """Predictions of all live nodes by one model version, as a file; with `limit`, a page of them.
 
-    Each is as by `GET /predict/{node}` and counts as one. If another version comes meanwhile, the download may go on
-    for a minute; then the connection is cut.
+    Each is as by `GET /predict/{node}` and counts as one. If another version comes meanwhile, the download has
+    another minute; then the connection is cut.
     """
     services = services_of(request)
     wanted.format.require()

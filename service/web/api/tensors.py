@@ -139,7 +139,7 @@ def _nodes(given: _Input, rest: bytes) -> list[str]:
         if any(isinstance(one, list) for one in values):
             values = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in values]
         if rest:
-            raise InvalidInference("The body goes on after the JSON.", "State `binary_data_size` of the input.")
+            raise InvalidInference("Bytes follow the JSON in the body.", "State `binary_data_size` of the input.")
     elif given.data is not msgspec.UNSET or size != len(rest):
         raise InvalidInference(
             "`binary_data_size` is not the number of bytes after the JSON, or `data` is given as well.",
