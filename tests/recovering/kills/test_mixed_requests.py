@@ -22,11 +22,11 @@ _SMALL = "synthetic:n=200,d=24,classes=3,seed=5"
     ("dataset", "effort"),
     everyday(
         [
-            (_SMALL, Effort(requests=60, kills=3, clients=3, seed=SEED)),
+            (_SMALL, Effort(requests=40, kills=2, clients=2, seed=SEED)),
             ("cora", Effort(seed=SEED)),
             ("pubmed", Effort(seed=SEED)),
         ],
-        (_SMALL, Effort(requests=60, kills=3, clients=3, seed=SEED)),
+        (_SMALL, Effort(requests=40, kills=2, clients=2, seed=SEED)),
     ),
     ids=lambda given: given if isinstance(given, str) else "",
 )

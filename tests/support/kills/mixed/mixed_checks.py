@@ -73,12 +73,14 @@ class Ending:
         self._check_weights(fit)
         before = self._predicted(expected, fit)
         assert self._lethe.stop().status == 0
-        files = stored(self._lethe.model)
+        files, tombstones = stored(self._lethe.model), Store.open(self._lethe.model).tombstones().hashes
         self._check_disk(expected)
         self._lethe.launch_until_ready()
         assert self._predicted(expected, fit) == before
         assert self._lethe.stop().status == 0
         assert stored(self._lethe.model) == files
+        # A start leaves out those of who joined again.
+        assert Store.open(self._lethe.model).tombstones().hashes <= tombstones
         self._check_log_of_processes()
         return self._counts(expected)
 
@@ -200,11 +202,11 @@ class Ending:
 
 
 def stored(model: Path) -> dict[str, bytes]:
-    """Return the files of a model, without what is kept to start faster."""
+    """Return the files of a model, without tombstones and what is kept to start faster."""
     return {
         str(path.relative_to(model)): path.read_bytes()
         for path in model.rglob("*")
-        if path.is_file() and "gram" not in path.name
+        if path.is_file() and "gram" not in path.name and not path.name.startswith("tombstones-")
     }
 
 
