@@ -144,8 +144,7 @@ class Drills:
         If the idempotency key has started a drill before, that drill is returned.
 
         Raises:
-            KindNotAllowed: the key may not request deletions of nodes.
-            NoCanaries, CohortsUsedUp: there is nothing to delete.
+            KindNotAllowed, NoCanaries, CohortsUsedUp: the key may not delete nodes, or there is nothing to delete.
             DrillOpen: a drill is running.
             Conflict: the idempotency key was used for something else.
             QueueFull, Unavailable: it cannot be accepted now; nothing is started.

@@ -153,9 +153,9 @@ class Claims:
     async def wait(self, seconds: float, stop: asyncio.Event) -> None:
         """Claim entries from the stream, waiting at most `seconds` and until `stop` is set.
 
-        Keeps entries whose requests are still queued. All others are duplicates and leave the stream. Also takes earlier
-        requests that were not delivered yet: several relays, and losses of the stream, deliver in any order, and no
-        request may overtake another. A request received during a batch has waited since its receipt.
+        Keeps entries whose requests are still queued. All others are duplicates and leave the stream. Also takes
+        earlier requests that were not delivered yet: several relays, and losses of the stream, deliver in any order,
+        and no request may overtake another. A request received during a batch has waited since its receipt.
         """
         in_hand = {each.entry.entry_id for each in self._held if each.entry is not None}
         entries = [entry for entry in await self._claim(seconds, stop) if entry.entry_id not in in_hand]
