@@ -14,7 +14,7 @@ import torch
 from projector.errors import WorkersLost
 from projector.forgetting.certificate import certify
 from projector.forgetting.coefficients import span_coefficients
-from projector.network.spec import Combine, LossKind, ModelSpec
+from projector.network.spec import ClassWeight, Combine, LossKind, ModelSpec
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers, together
 from projector.solvers.preconditioners import block_steps, factor_steps
@@ -26,7 +26,7 @@ from tests.support.models.small_graphs import GRAPHS, single_node
 CONCAT = ModelSpec(combine=Combine.CONCAT, hops=3, self_loops=0.5, label_hops=2)
 SPECS = {
     "softmax": ModelSpec(),
-    "ovr": replace(CONCAT, loss=LossKind.OVR),
+    "ovr": replace(CONCAT, loss=LossKind.OVR, class_weight=ClassWeight.BALANCED),
     "hinge": replace(CONCAT, loss=LossKind.HINGE, regularization=1e-3),
     "squared": replace(CONCAT, loss=LossKind.SQUARED, regularization=1e-3),
     "diffusion": ModelSpec(diffusion=True, loss=LossKind.OVR),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from projector import Model, ModelSpec, fit
 from projector.forgetting.training_rows import TrainingRows
 from projector.graph.graph import Graph
-from projector.network.spec import Combine, LossKind
+from projector.network.spec import ClassWeight, Combine, LossKind
 from projector.parallel.distributed import Distributed
 from projector.parallel.workers import ALONE, Workers
 from tests.support.everyday import everyday
@@ -22,7 +22,7 @@ from tests.support.models.small_graphs import graph_of, with_weights
 SPECS = {
     "softmax": ModelSpec(combine=Combine.CONCAT),
     "ovr": ModelSpec(loss=LossKind.OVR, combine=Combine.CONCAT, label_hops=2),
-    "squared": ModelSpec(loss=LossKind.SQUARED, hops=1, regularization=1e-3),
+    "squared": ModelSpec(loss=LossKind.SQUARED, hops=1, regularization=1e-3, class_weight=ClassWeight.BALANCED),
     "squared, fewer rows than columns": ModelSpec(
         loss=LossKind.SQUARED, combine=Combine.CONCAT, hops=5, regularization=1e-3
     ),
