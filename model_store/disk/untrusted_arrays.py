@@ -1,6 +1,7 @@
 """Read untrusted `.npz` and `.npy` files, checking their declarations against the file first."""
 
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable
@@ -20,6 +21,8 @@ _COPIES = 2
 _REMEDY = "Write it again with numpy.savez_compressed, without object arrays."
 #: With other methods, zipfile may unpack a piece to any size before checking the declared one.
 _BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: numpy reads the header of an array as a Python literal.
+_HEADER = (SyntaxError, tokenize.TokenError)
 #: Terminal escape codes, such as for bold text.
 _TERMINAL = re.compile("\x1b\\[[0-9;]*m")
 _SMALLER = "Save sparse features in CSR form, or the arrays with numpy.savez, which does not compress."
@@ -60,6 +63,7 @@ def read_npz(
             return arrays
     except (
         OSError, ValueError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+        *_HEADER,
     ) as error:  # fmt: skip
         raise ArraysUnreadable(
             f"{path} cannot be read as an .npz of plain arrays: {first_line(error)}.", _REMEDY
@@ -84,7 +88,7 @@ def read_npy(path: Path) -> NDArray[Any]:
             _require_declared(file, size)
             file.seek(0)
             return npy.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, TypeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, *_HEADER) as error:
         raise ArraysUnreadable(
             f"{path} cannot be read as an .npy of a plain array: {first_line(error)}.",
             "Write it again with numpy.save, without objects.",

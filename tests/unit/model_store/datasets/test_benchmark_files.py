@@ -174,6 +174,14 @@ def test_the_layout_of_platonov_et_al_has_ten_splits(tmp_path: Path, small: Grap
         load_dataset(platonov(tmp_path / "p.npz", small, val_masks=np.zeros((9, small.nodes), bool)), data_dirs=[])
 
 
+def test_a_damaged_header_of_an_array_is_refused(tmp_path: Path, small: Graph) -> None:
+    source = platonov(tmp_path / "p.npz", small)
+    damaged = Path(source).read_bytes().replace(b"'shape': (40,), }", b"'shape': (40,, (}", 1)
+    Path(source).write_bytes(damaged)
+    with pytest.raises(GraphError, match="cannot be read"):
+        load_dataset(source, data_dirs=[])
+
+
 def ogb(folder: Path, graph: Graph) -> str:
     lines: dict[str, Any] = {
         "raw/edge": np.stack(graph.adjacency.nonzero()).T,
