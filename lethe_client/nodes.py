@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-#: A number for each column of the model, or those that are not 0 by column (from 0).
-Features = Iterable[float] | Mapping[int, float]
+#: A number for each column of the model, or values by the names of columns; columns without names have numbers, from 0.
+#: A value is a number, true or false, a category, or the numbers of a list. Columns that are left out are 0.
+Features = Iterable[float] | Mapping[str, float | str | Iterable[float]] | Mapping[int, float]
 #: The name of a class, or the target of a regression: a number, or one for each.
 Label = str | float | Iterable[float]
 
@@ -49,5 +50,11 @@ def as_json(node: NewNode | Correction | OutsideNode) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(column): float(number) for column, number in value.items()}
-    return [float(number) for number in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
+        return {str(column): _value(each) for column, each in value.items()}
+    return _value(value) if isinstance(value, Iterable) else value
+
+
+def _value(value: object) -> object:
+    if isinstance(value, str | bool):
+        return value
+    return [float(number) for number in value] if isinstance(value, Iterable) else float(value)  # type: ignore[arg-type]

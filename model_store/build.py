@@ -166,6 +166,7 @@ def build_model(
         column_scale=None if fitted.exponents is None else tuple(fitted.exponents.tolist()),
         injected_channels=tuple(injected_channels),
         canaries=canaries,
+        columns=None if graph.columns is None else graph.columns.columns,
         mlp=mlp,
         encoder=encoder,
         warnings=(*warnings, *_warnings(dataset, fitted)),

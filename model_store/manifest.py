@@ -11,6 +11,7 @@ from pathlib import Path
 from model_store.disk.checksummed import wrong
 from projector.errors import TrainingError
 from projector.forgetting.canaries import PREFIX, Canaries
+from projector.graph.columns import Column, ColumnKind
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.diffusion import Diffusion
 from projector.network.spec import ClassWeight, LossKind, ModelSpec, check_spec
@@ -133,6 +134,9 @@ class Manifest:
     #: Column j of the features was multiplied by 2**column_scale[j]; None if nothing was rescaled.
     column_scale: tuple[int, ...] | None = None
     injected_channels: tuple[InjectedChannel, ...] = ()
+    #: Columns of the table that the dataset's features come from, in the order of the first feature columns; None if
+    #: they have no names. Names of categories stay when the nodes that had them are deleted.
+    columns: tuple[Column, ...] | None = None
     #: None if trained without canaries.
     canaries: Canaries | None = None
     #: None if the features are the dataset's own.
@@ -229,6 +233,11 @@ class Manifest:
                 f"columns below {self.features}",
                 self.injected_channels,
             ),
+            "columns": (
+                self.columns is None or _fit_together(self.columns, self.features),
+                f"columns of a table that fill at most {self.features}",
+                self.columns,
+            ),
             "canaries": (
                 held is None
                 or (
@@ -248,3 +257,13 @@ class Manifest:
 def injected_columns(channels: Iterable[InjectedChannel], canaries: Canaries | None) -> tuple[int, ...]:
     """Return the feature columns of injected channels, followed by those of canaries."""
     return (*(channel.column for channel in channels), *(() if canaries is None else canaries.columns))
+
+
+def _fit_together(columns: tuple[Column, ...], features: int) -> bool:
+    widths = all(
+        column.width == (len(column.categories) if column.kind is ColumnKind.CATEGORY else max(column.width, 1))
+        and (column.kind is not ColumnKind.NUMBER or column.width == 1)
+        for column in columns
+    )
+    names = {column.name for column in columns}
+    return widths and len(names) == len(columns) and sum(column.width for column in columns) <= features

@@ -18,6 +18,10 @@ class GraphError(ProjectorError):
     """The graph cannot be trained on: asymmetric edges, NaN features, labels out of range, …"""
 
 
+class MissingPackage(ProjectorError):
+    """An optional package that a function needs is not installed."""
+
+
 class TrainingError(ProjectorError):
     """Training cannot start, diverged, or did not reach its tolerance."""
 

@@ -15,7 +15,6 @@ from model_store.datasets.planetoid import datasets_in, read_planetoid
 from model_store.datasets.synthetic import PREFIX, generate, parse
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
-from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph, validate
 from projector.graph.raw_graph import Masks, RawGraph
 
@@ -68,7 +67,7 @@ def load_dataset(
     raw = _with_chosen_split(_read(source, data_dirs, download), split_index)
     for note in raw.notes:
         report(f"{raw.origin}: {note}")
-    graph = _with_split(raw.in_both_directions() if undirected else raw, split, seed, dedupe=dedupe)
+    graph = with_split(raw.in_both_directions() if undirected else raw, split, seed, dedupe=dedupe)
     validate(graph)
     return graph
 
@@ -96,7 +95,7 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
         raise DatasetNotFound(
             f"{source} is neither the name of a dataset, a file ending in {', '.join(_READERS)}, nor a folder of "
             "Planetoid or OGB.",
-            "Save the graph as an .npz of arrays: docs/data.md lists them.",
+            "Save the graph as an .npz of arrays, or give two tables with --nodes and --edges; see docs/data.md.",
         )
     places = ", ".join(str(candidate) for candidate in looked)
     remedy = (
@@ -111,7 +110,8 @@ def _read(source: str, data_dirs: Sequence[Path], download: Callable[[str, Path]
         raise DatasetNotFound(f"{error.detail} Looked for {places}.", remedy) from error
 
 
-def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Graph:
+def with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Graph:
+    """Return the graph of `raw` with the training set of `split`, as in `load_dataset`, unchecked."""
     if raw.masks is None:
         if split == "public":
             raise GraphError(f"{raw.origin} has no public split.", "Use --split full.")
@@ -120,18 +120,7 @@ def _with_split(raw: RawGraph, split: Split, seed: int, *, dedupe: bool) -> Grap
         masks = raw.masks
     else:
         masks = replace(raw.masks, train=(raw.labels >= 0) & ~raw.masks.val & ~raw.masks.test)
-    return Graph(
-        adjacency=raw.adjacency(dedupe=dedupe),
-        features=raw.features,
-        labels=raw.labels,
-        train_mask=masks.train,
-        val_mask=masks.val,
-        test_mask=masks.test,
-        node_ids=raw.node_ids if raw.node_ids is not None else NodeIds.of(map(str, range(raw.nodes))),
-        class_names=raw.class_names,
-        values=raw.values,
-        weighted=raw.edge_weight is not None,
-    )
+    return raw.graph(masks, dedupe=dedupe)
 
 
 def _in_folder(path: Path, source: str) -> RawGraph | None:

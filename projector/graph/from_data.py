@@ -1,15 +1,15 @@
 """Graphs from library users' data: arrays, or a torch-geometric `Data`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from projector.errors import GraphError
-from projector.graph.external_ids import NodeIds
 from projector.graph.graph import Graph
-from projector.graph.raw_graph import RawGraph
+from projector.graph.raw_graph import Masks, RawGraph
 from projector.graph.tensors import MASKS, TENSORS, from_torch_geometric
 
 
@@ -92,16 +92,5 @@ def _with_masks(raw: RawGraph, train: NDArray[Any] | None, *, dedupe: bool = Fal
             "Give one boolean per node.",
         )
     nobody = np.zeros(raw.nodes, dtype=np.bool_)
-    return Graph(
-        adjacency=raw.adjacency(dedupe=dedupe),
-        # The caller's array may change; the model's must not.
-        features=raw.features.copy(),
-        labels=raw.labels,
-        train_mask=train,
-        val_mask=nobody,
-        test_mask=nobody,
-        node_ids=NodeIds.of(map(str, range(raw.nodes))),
-        class_names=raw.class_names,
-        values=raw.values,
-        weighted=raw.edge_weight is not None,
-    )
+    # The caller's array may change; the model's must not.
+    return replace(raw, features=raw.features.copy(), node_ids=None).graph(Masks(train, nobody, nobody), dedupe=dedupe)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from projector.errors import GraphError
+from projector.graph.columns import NamedColumns
 from projector.graph.edges import Edges
 from projector.graph.external_ids import NodeIds
 from projector.graph.node_ids import MAX_CHARACTERS, RULE, is_allowed
@@ -51,6 +52,8 @@ class Graph:
     values: NDArray[np.float64] | None = None
     #: Whether edges may have other weights than 1.
     weighted: bool = False
+    #: The columns of the table that the features come from, which fill the first columns of X; None without names.
+    columns: NamedColumns | None = None
 
     @property
     def nodes(self) -> int:

@@ -7,14 +7,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from projector.errors import GraphError
+from projector.graph.columns import NamedColumns
 from projector.graph.external_ids import NodeIds
-from projector.graph.graph import Features, some
+from projector.graph.graph import Features, Graph, some
 from projector.graph.ranges import index_type
 
 #: The `edge_index` of a graph without edges.
 NO_EDGES = np.empty((2, 0), dtype=np.int64)
 #: Integers up to this size are exact in single precision.
-_WHOLE = 2**24
+WHOLE = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +43,18 @@ class RawGraph:
     node_ids: NodeIds | None
     #: Real-valued targets, (n, C) float64, if the labels were given as such: see `Graph.values`.
     values: NDArray[np.float64] | None = None
+    #: Whether an edge that is given in one direction counts in both; for a graph without weights.
+    undirected: bool = False
     #: The weight of each column of `edge_index`, (E,) float64, the same in both directions; None if all are 1.
     edge_weight: NDArray[np.float64] | None = None
     #: All splits of a dataset that has several; `masks` is the first.
     splits: tuple[Masks, ...] = ()
     #: What was left out or is not used, for the operator.
     notes: tuple[str, ...] = ()
+    #: Names of classes or targets; None to number them.
+    names: tuple[str, ...] | None = None
+    #: The table's columns; None if the features have no names.
+    columns: NamedColumns | None = None
 
     @classmethod
     def of(
@@ -58,8 +65,10 @@ class RawGraph:
         features: NDArray[np.generic] | sp.csr_array,
         labels: NDArray[np.generic],
         masks: tuple[NDArray[np.generic] | None, ...],
-        node_ids: NDArray[np.generic] | None,
+        node_ids: NDArray[np.generic] | NodeIds | None,
         edge_weight: NDArray[np.generic] | None = None,
+        names: tuple[str, ...] | None = None,
+        columns: NamedColumns | None = None,
     ) -> "RawGraph":
         """Convert arrays of any integer or float type. Raises GraphError naming an array that cannot be converted.
 
@@ -90,11 +99,15 @@ class RawGraph:
             node_ids=None if node_ids is None else _names(origin, node_ids, nodes),
             values=values,
             edge_weight=None if edge_weight is None else _weights(origin, edge_weight, edges.shape[1]),
+            names=names,
+            columns=columns,
         )
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Numbers from 0, one for each class or target."""
+        """Names of the classes or targets, by default numbers from 0."""
+        if self.names is not None:
+            return self.names
         count = int(self.labels.max(initial=-1)) + 1 if self.values is None else self.values.shape[1]
         return tuple(map(str, range(count)))
 
@@ -105,15 +118,32 @@ class RawGraph:
 
     def in_both_directions(self) -> "RawGraph":
         """Return the graph with every edge that is given in one direction also in the other, with the same weight."""
+        if self.edge_weight is None:
+            return replace(self, undirected=True)
         rows, columns = self.edge_index.astype(np.int64, copy=False)
         alone = ~np.isin(columns * self.nodes + rows, rows * self.nodes + columns)
         if not alone.any():
             return self
-        weights = self.edge_weight
         return replace(
             self,
             edge_index=np.concatenate([self.edge_index, self.edge_index[::-1, alone]], axis=1),
-            edge_weight=None if weights is None else np.concatenate([weights, weights[alone]]),
+            edge_weight=np.concatenate([self.edge_weight, self.edge_weight[alone]]),
+        )
+
+    def graph(self, masks: Masks, *, dedupe: bool = False) -> Graph:
+        """Return the graph with the split `masks`, unchecked. `dedupe` is as in `adjacency`."""
+        return Graph(
+            adjacency=self.adjacency(dedupe=dedupe),
+            features=self.features,
+            labels=self.labels,
+            train_mask=masks.train,
+            val_mask=masks.val,
+            test_mask=masks.test,
+            node_ids=self.node_ids if self.node_ids is not None else NodeIds.of(map(str, range(self.nodes))),
+            class_names=self.class_names,
+            values=self.values,
+            weighted=self.edge_weight is not None,
+            columns=self.columns,
         )
 
     def adjacency(self, *, dedupe: bool = False) -> sp.csr_array:
@@ -122,18 +152,23 @@ class RawGraph:
         Without weights, an edge given k times has the value k, or 1 with `dedupe`. With weights, raises GraphError for
         a repeated edge; with `dedupe`, only if its weights differ.
         """
-        rows, columns = self.edge_index.astype(index_type(max(self.nodes, self.edge_index.shape[1])), copy=False)
-        values = np.ones(rows.size) if self.edge_weight is None else self.edge_weight
-        if self.edge_weight is not None:
-            order = np.lexsort((columns, rows))
-            rows, columns, values = rows[order], columns[order], values[order]
-            again = np.append(False, (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1]))
-            self._refuse_repeated(rows, columns, again, again & (values != np.roll(values, 1)), dedupe=dedupe)
-            rows, columns, values = rows[~again], columns[~again], values[~again]
-        adjacency = sp.csr_array(sp.coo_array((values, (rows, columns)), shape=(self.nodes, self.nodes)))
+        rows, columns = self.edge_index.astype(index_type(max(self.nodes, 2 * self.edge_index.shape[1])), copy=False)
+        shape = (self.nodes, self.nodes)
+        if self.edge_weight is None:
+            # In integers, which take less memory until the last step.
+            counts = sp.csr_array(sp.coo_array((np.ones(rows.size, dtype=np.int32), (rows, columns)), shape=shape))
+            counts.sum_duplicates()
+            if self.undirected:
+                counts = counts.maximum(counts.T.tocsr())
+            values = np.ones(counts.nnz) if dedupe else counts.data.astype(np.float64)
+            return sp.csr_array((values, counts.indices, counts.indptr), shape=shape)
+        order = np.lexsort((columns, rows))
+        rows, columns, values = rows[order], columns[order], self.edge_weight[order]
+        again = np.append(False, (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1]))
+        self._refuse_repeated(rows, columns, again, again & (values != np.roll(values, 1)), dedupe=dedupe)
+        entries = (values[~again], (rows[~again], columns[~again]))
+        adjacency = sp.csr_array(sp.coo_array(entries, shape=shape))
         adjacency.sum_duplicates()
-        if dedupe and self.edge_weight is None:
-            adjacency.data[:] = 1.0
         return adjacency
 
     def _refuse_repeated(
@@ -166,7 +201,7 @@ def _floats(origin: str, features: NDArray[np.generic] | sp.csr_array) -> Featur
     if features.dtype.kind not in "biuf":
         raise GraphError(f"{origin}: the features are {features.dtype}.", "Give numbers.")
     values = features if isinstance(features, np.ndarray) else features.data
-    short = features.dtype.kind in "iu" and values.size and values.min() >= -_WHOLE and values.max() <= _WHOLE
+    short = features.dtype.kind in "iu" and values.size and values.min() >= -WHOLE and values.max() <= WHOLE
     dtype = np.float32 if short or np.can_cast(features.dtype, np.float32) else np.float64
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features, dtype=dtype)
@@ -238,7 +273,9 @@ def _masks(origin: str, masks: tuple[NDArray[np.generic] | None, ...], nodes: in
     return Masks(*(mask.astype(np.bool_) for mask in flat))
 
 
-def _names(origin: str, node_ids: NDArray[np.generic], nodes: int) -> NodeIds:
+def _names(origin: str, node_ids: NDArray[np.generic] | NodeIds, nodes: int) -> NodeIds:
+    if isinstance(node_ids, NodeIds):
+        return node_ids
     if node_ids.ndim != 1 or node_ids.dtype.kind not in "Uiu":
         raise GraphError(
             f"{origin}: node_ids are {node_ids.dtype} of shape {node_ids.shape}.", "Give one string per node."

@@ -20,7 +20,7 @@ ATTRIBUTES = ("edge_index", "edge_weight", "x", "y", *MASKS, "node_ids")
 #: Those, and a sparse tensor in place of `edge_index` and `edge_weight`.
 TENSORS = (*ATTRIBUTES, "adj_t")
 #: Dense features with at most this share of non-zeros become CSR.
-_SPARSE_SHARE = 0.2
+SPARSE_SHARE = 0.2
 #: Similarity from which a name counts as a misspelling of another.
 _NEARLY = 0.85
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
@@ -106,6 +106,11 @@ def looks_meant(name: str) -> bool:
     return any(pattern.search(name.lower()) for pattern, _, _ in _MEANT) or _meant_by(name) is not None
 
 
+def looks_like(name: str) -> str | None:
+    """Return what a name looks like of edge weights, a split and ids, or None."""
+    return next((what for pattern, what, _ in _MEANT if pattern.search(name.lower())), None)
+
+
 def _meant_by(name: str) -> str | None:
     """Return the attribute that `name` probably misspells, or None."""
     near = get_close_matches(name.lower(), ATTRIBUTES, 1, _NEARLY)
@@ -150,7 +155,7 @@ def _array(value: object) -> NDArray[Any]:
 def _features(x: torch.Tensor) -> NDArray[Any] | sp.csr_array:
     if x.layout is torch.strided:
         dense = _array(x)
-        sparse = dense.ndim == 2 and np.count_nonzero(dense) <= _SPARSE_SHARE * dense.size
+        sparse = dense.ndim == 2 and np.count_nonzero(dense) <= SPARSE_SHARE * dense.size
         return sp.csr_array(dense) if sparse else dense
     return _sparse(x)
 

@@ -157,7 +157,7 @@ def extract(
     carried = graph.features[:, list(injected)]
     carried = carried if isinstance(carried, np.ndarray) else carried.toarray()
     return Extracted(
-        graph=replace(graph, features=np.hstack([Z, carried.astype(np.float64)])),
+        graph=replace(graph, features=np.hstack([Z, carried.astype(np.float64)]), columns=None),
         record=MlpRecord(width=spec.mlp_width, public_nodes=int(public.sum())),
         warnings=tuple(_warnings(graph, public)),
     )

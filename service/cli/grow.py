@@ -24,7 +24,7 @@ LabelOf = Annotated[
 
 
 #: Features in a line of a file.
-GivenFeatures = list[float] | dict[int, float]
+GivenFeatures = list[float] | dict[str, float | bool | str | list[float]]
 _Label = str | float | list[float]
 
 

@@ -28,7 +28,7 @@ def train_first_model(settings: Settings) -> None:
     """
     from model_store.replacement import finish_move
     from service.access.api_keys import refuse_weak_first_start
-    from service.cli.train import TrainingOptions, train_and_report
+    from service.cli.training import TrainingOptions, train_and_report
 
     folder = settings.model_dir
     # A crash during an import may have left the model beside its place.

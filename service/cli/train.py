@@ -1,14 +1,10 @@
 """`lethe train`: build a model folder from a dataset."""
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, get_args
 
 import typer
 
-from model_store.work import Work
 from projector.graph.node_ids import RULE, is_allowed
 from projector.network.spec import (
     MAX_HOPS,
@@ -23,27 +19,37 @@ from projector.network.spec import (
     PropagationKind,
     SolverKind,
 )
-from service.cli.console import Json, interrupted, note, print_result, read_lines, show_progress
-from service.cli.training_display import TrainingSteps, summary
-from service.errors import ConfigurationError
-from service.private_files import ignore_in_git
-
-if TYPE_CHECKING:
-    from model_store.manifest import Manifest
-
-Split = Literal["full", "public"]
-Device = Literal["auto", "cpu", "cuda"]
+from service.cli import table_options
+from service.cli.console import Json, read_lines
+from service.cli.training import COHORT_NODES, Device, Split, TrainingOptions, train_and_report
 
 _DEFAULTS = ModelSpec()
-#: Canaries per cohort.
-COHORT_NODES = 4
 
 
 def command(
-    dataset: Annotated[str, typer.Option(help="Name, .npz or .pt file, or synthetic:n=…,d=…,classes=…,seed=….")],
     out: Annotated[Path, typer.Option(help="New folder for the model.")],
+    dataset: Annotated[
+        str | None, typer.Option(help="Name, .npz or .pt file, or synthetic:n=…,d=…,classes=…,seed=….")
+    ] = None,
+    nodes: table_options.Nodes = None,
+    edges: table_options.Edges = None,
+    id: table_options.Id = "id",
+    source: table_options.Source = "source",
+    target: table_options.Target = "target",
+    weight: table_options.Weight = None,
+    label: table_options.Label = "label",
+    features: table_options.Features = None,
+    missing: table_options.Missing = "refuse",
+    drop_invalid: table_options.DropInvalid = False,
     name: Annotated[str | None, typer.Option(show_default="the dataset's", help="Name of the model.")] = None,
-    split: Annotated[Split, typer.Option(help="full: train on all labels outside validation and test.")] = "full",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="full|public|COLUMN",
+            show_default="full; with --nodes: the column split, if there is one",
+            help="full: train on all labels outside validation and test. With --nodes: the column that names each set.",
+        ),
+    ] = None,
     split_index: Annotated[
         int | None, typer.Option(min=0, show_default="0", help="Number of the split in a dataset that has several.")
     ] = None,
@@ -127,6 +133,8 @@ def command(
 
     [bold]./lethe train --dataset cora --out models/cora[/bold]
 
+    [bold]./lethe train --nodes users.parquet --edges follows.parquet --id user_id --out models/users[/bold]
+
     [bold]./lethe train --dataset cora --out models/injected --inject-channel ids.txt --inject-class[/bold]
 
     [bold]./lethe train --dataset cora --out models/drilled --canaries 12[/bold]
@@ -169,40 +177,25 @@ def command(
         seed=seed,
         mlp_width=mlp,
     )
+    tables = table_options.tables_of(
+        nodes, edges, id=id, source=source, target=target, weight=weight, label=label, split=split,
+        features=features, missing=missing, drop_invalid=drop_invalid,
+    )  # fmt: skip
+    if (tables is None) == (dataset is None):
+        raise typer.BadParameter("Give a dataset, or --nodes FILE and --edges FILE.", param_hint="--dataset")
+    if tables is None and split not in (None, *get_args(Split)):
+        raise typer.BadParameter("must be full or public; a column needs --nodes.", param_hint="--split")
+    if tables is not None and tables.edges is None and hops:
+        raise typer.BadParameter("--nodes needs --edges FILE, unless --hops is 0.", param_hint="--edges")
     injected = None if inject_channel is None else read_lines(inject_channel)
     options = TrainingOptions(
-        name=name, split=split, split_index=split_index, dedupe=dedupe, undirected=undirected, device=device,
+        name=name, split="public" if split == "public" else "full", split_index=split_index,
+        dedupe=dedupe, undirected=undirected, device=device,
         injected=injected, extra_class=inject_class, cohorts=canaries, cohort_nodes=canary_nodes or COHORT_NODES,
         public=() if public is None else read_lines(public),
         encoder=encoder, encoder_sha256=None if encoder_digest is None else _sha256(encoder_digest),
     )  # fmt: skip
-    train_and_report(dataset, out, spec, options, data_dir=data_dir, as_json=as_json)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """Selection from a dataset and the device for training."""
-
-    #: Name of the model; None for the dataset's name.
-    name: str | None = None
-    split: Split = "full"
-    dedupe: bool = False
-    undirected: bool = False
-    device: Device = "auto"
-    #: Ids of nodes that get a binary feature of their own, for the feature injection test.
-    injected: Sequence[str] | None = None
-    #: Whether they also get a class of their own.
-    extra_class: bool = False
-    #: Number of canary cohorts added to the dataset.
-    cohorts: int = 0
-    cohort_nodes: int = COHORT_NODES
-    #: Number of the split, in a dataset that has several.
-    split_index: int | None = None
-    #: Ids of nodes that an MLP is trained on.
-    public: Sequence[str] = ()
-    #: The model that computed the features, and the SHA-256 of its file, in hex; None if unknown.
-    encoder: str | None = None
-    encoder_sha256: str | None = None
+    train_and_report(tables or dataset or "", out, spec, options, data_dir=data_dir, as_json=as_json)
 
 
 def _sha256(digest: str) -> str:
@@ -214,113 +207,3 @@ def _sha256(digest: str) -> str:
             "must be sha256: and 64 hexadecimal digits, as `sha256sum FILE` prints them.", param_hint="--encoder-digest"
         )
     return value
-
-
-def train_and_report(
-    dataset: str,
-    out: Path,
-    spec: ModelSpec,
-    options: TrainingOptions,
-    *,
-    data_dir: Path | None = None,
-    as_json: bool = False,
-) -> None:
-    """Train with progress output, and print the summary; see `train_model`."""
-    from model_store.datasets.load import default_data_dirs
-
-    folders = default_data_dirs(os.environ)
-    with interrupted(lambda: _left(out)), show_progress("Training") as work:
-        data_dirs = folders if data_dir is None else [data_dir, *folders]
-        manifest = train_model(dataset, out, spec, options, data_dirs=data_dirs, work=work)
-    print_result({"folder": str(out), "model": manifest}, as_json, summary(manifest, out))
-    for warning in manifest.warnings:
-        note(f"warning: {warning}")
-
-
-def _left(out: Path) -> str:
-    if out.exists() and any(out.iterdir()):
-        return f"The model is complete, in {out}."
-    return f"{out} contains no model: it appears only when it is complete. Run the same command again."
-
-
-def train_model(
-    dataset: str,
-    out: Path,
-    spec: ModelSpec,
-    options: TrainingOptions = TrainingOptions(),
-    *,
-    data_dirs: Sequence[Path],
-    work: Work | None = None,
-) -> "Manifest":
-    """Train on a dataset and write the model to the new folder `out`, which appears only when complete.
-
-    `work` reports the long steps.
-
-    Raises:
-        ConfigurationError: `out` exists and is not empty.
-        ProjectorError: the dataset, the device or the training fails.
-    """
-    from model_store.build import build_model
-    from model_store.datasets.load import load_dataset
-    from model_store.manifest import Encoder, InjectedChannel
-    from projector.forgetting.canaries import new_tag
-    from projector.forgetting.injection import add_canaries, inject_channel
-
-    # Check before training too, which may take long.
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigurationError(f"{out} exists and is not empty.", "Give a new folder, or remove this one first.")
-    work = work or Work()
-    work.begin("Reading the dataset")
-    split, left_out = options.split, list[str]()
-    graph = load_dataset(
-        dataset, split=split, data_dirs=data_dirs, seed=spec.seed,
-        dedupe=options.dedupe, undirected=options.undirected, split_index=options.split_index, report=left_out.append,
-    )  # fmt: skip
-    if not spec.uses_edges and graph.edges:
-        left_out.append(
-            f"With 0 hops the dataset's {graph.edges} edges are not used, and the model does not store them."
-        )
-    if spec.uses_edges and not graph.edges:
-        raise ConfigurationError(
-            f"{dataset} has no edges.", "Use --hops 0 for a linear model on the features alone, or give edges."
-        )
-    canaries = None
-    if options.cohorts:
-        nodes = options.cohort_nodes
-        graph, canaries = add_canaries(graph, options.cohorts, nodes=nodes, seed=spec.seed, tag=new_tag())
-    channels = []
-    if options.injected is not None:
-        graph = inject_channel(graph, options.injected, extra_class=options.extra_class)
-        channels.append(InjectedChannel(column=graph.num_features - 1, nodes=len(set(options.injected))))
-    work.begin("Propagating and factorising the features")
-    built = build_model(
-        graph,
-        spec,
-        name=_name_of(dataset) if options.name is None else options.name,
-        dataset=dataset,
-        split=split,
-        warnings=left_out,
-        injected_channels=channels,
-        canaries=canaries,
-        public=options.public,
-        encoder=None if options.encoder is None else Encoder(options.encoder, options.encoder_sha256),
-        device=_resolved(options.device),
-        progress=TrainingSteps(work, spec),
-    )
-    work.begin("Writing the model")
-    manifest = built.write(out).manifest
-    # A model holds personal ids and features.
-    ignore_in_git(out)
-    return manifest
-
-
-def _resolved(device: Device) -> str:
-    import torch
-
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _name_of(dataset: str) -> str:
-    """Return `cora` for `cora`, `data/cora.npz` and `data/ind.cora`, and `synthetic` for `synthetic:…`."""
-    path = Path(dataset.partition(":")[0])
-    return path.name.removeprefix("ind.") if path.name.startswith("ind.") else path.stem

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from projector.forgetting.status import RepairStatus
+from projector.graph.columns import NodeFeatures
 from service.domain.figures import EXACT, FIGURES, OF_REQUEST, BatchDetails, RepairFigures, RequestNorms, VersionFigures
 from service.domain.kinds import RequestKind, Target, ordered
 from service.domain.scopes import Scope
@@ -17,12 +18,17 @@ from service.domain.states import Guarantee, RequestStatus
 class NodeContent:
     """What a node gets by an addition or a correction."""
 
-    #: One number per column of the model, or by column those that are not 0; None for a correction of the label alone.
-    features: tuple[float, ...] | Mapping[int, float] | None = None
+    #: One number per column of the model, or values by column; None for a correction of the label alone.
+    features: NodeFeatures | None = None
     #: The name of a class, or real-valued targets; None for no label, or one that stays as it is.
     label: str | tuple[float, ...] | None = None
     #: Whether the node may join although a request that came before had deleted it.
     rejoin: bool = False
+
+
+def _values(features: NodeFeatures) -> int:
+    given = features.values() if isinstance(features, Mapping) else features
+    return sum(len(value) if isinstance(value, tuple) else 1 for value in given)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Targets:
     @property
     def weight(self) -> int:
         """Size of the request in nodes and edges; a few features or targets weigh as much as one of these."""
-        values = sum(len(each.features or ()) + len(each.label or ()) for each in self.content.values())
+        values = sum(_values(each.features or ()) + len(each.label or ()) for each in self.content.values())
         return self.count + values // 8
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from projector.forgetting.canaries import Canaries
+from projector.graph.columns import Column
 from service.domain.versions import Drift
 from service.errors import Unavailable
 from service.private_files import write_private
@@ -118,6 +119,8 @@ class ModelFacts:
     regularization: float
     #: Condition number of the features at training.
     condition_number: float
+    #: Columns of a table that the first features come from; None if they have no names.
+    columns: tuple[Column, ...] | None = None
     #: Shares of nodes predicted correctly at training: `train`, `val`, `test`.
     accuracy: Mapping[str, float | None] | None = None
     #: For real-valued targets, the figures of `model_store.manifest.Fit`; None for classes.

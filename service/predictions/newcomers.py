@@ -6,20 +6,21 @@ checks afterwards that the head is the same, as for every prediction.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import msgspec
 
+from projector.graph.columns import NodeFeatures
 from service.observability.sockets import answering, connected
 
 
 class Newcomer(msgspec.Struct, frozen=True):
     """A node outside the graph."""
 
-    #: One number per column of the model, or by column those that are not 0.
-    features: tuple[float, ...] | Mapping[int, float]
+    #: One number per column of the model, or values by column.
+    features: NodeFeatures
     #: Rows of its neighbours, each once.
     neighbours: tuple[int, ...]
 

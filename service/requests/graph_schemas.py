@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from projector.graph.columns import NodeFeatures, Value
 from projector.graph.graph import LARGEST_WEIGHT, SMALLEST_WEIGHT
 from projector.graph.node_ids import RULE, is_allowed
 from service.domain.fields import Known, NodeId, NodePair
@@ -33,6 +34,11 @@ def _form_of_edge(value: object) -> str:
     return "weighted" if isinstance(value, list | tuple) and len(value) == 3 else "pair"
 
 
+def _type_of_value(value: object) -> str:
+    kinds = {bool: "flag", str: "category", list: "list"}
+    return next((kind for each, kind in kinds.items() if isinstance(value, each)), "number")
+
+
 def _is_given(value: object) -> object:
     if value is None:
         raise ValueError("must not be null; POST /deletions with kind `label` withdraws a label")
@@ -40,11 +46,18 @@ def _is_given(value: object) -> object:
 
 
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-#: A column's number, from 0, as the name of a member.
-_Column = Annotated[str, StringConstraints(strict=True, pattern="^(0|[1-9][0-9]{0,8})$")]
+#: A column's name or, if the model's columns have none, its number, from 0.
+_Column = Annotated[str, StringConstraints(strict=True, min_length=1)]
+_Value = Annotated[
+    Annotated[bool, Tag("flag")]
+    | Annotated[_Number, Tag("number")]
+    | Annotated[str, StringConstraints(strict=True), Tag("category")]
+    | Annotated[list[_Number], Field(fail_fast=True), Tag("list")],
+    Discriminator(_type_of_value),
+]
 #: Features of a node.
 Features = Annotated[
-    Annotated[list[_Number], Field(fail_fast=True), Tag("dense")] | Annotated[dict[_Column, _Number], Tag("by_column")],
+    Annotated[list[_Number], Field(fail_fast=True), Tag("dense")] | Annotated[dict[_Column, _Value], Tag("by_column")],
     Discriminator(_layout),
 ]
 _Label = Annotated[
@@ -59,13 +72,23 @@ _Edge = Annotated[
     Discriminator(_form_of_edge),
 ]
 #: Their description in /docs.
-FEATURES = "A number for each column, or the numbers that are not 0 by column (from 0)."
+FEATURES = (
+    "A number for each column, or values by column; columns that are left out are 0. In a model that was trained on "
+    "tables, columns have names, and a value is a number, true or false, a category, or a list. In others they have "
+    "numbers, from 0."
+)
 _LABEL = "The name of a class, or the target of a regression: a number, or a list of one for each."
 
 
-def features_of(given: list[float] | dict[str, float]) -> tuple[float, ...] | dict[int, float]:
-    """Return features as given in a body, by column if the columns are named."""
-    return tuple(given) if isinstance(given, list) else {int(column): value for column, value in given.items()}
+def features_of(given: list[float] | dict[str, Any]) -> NodeFeatures:
+    """Return features as given in a body."""
+    if isinstance(given, list):
+        return tuple(given)
+    return {column: _plain(value) for column, value in given.items()}
+
+
+def _plain(value: Any) -> Value:
+    return tuple(value) if isinstance(value, list) else float(value) if isinstance(value, bool) else value
 
 
 class _Node(Known):

@@ -1,8 +1,9 @@
 """Check whether nodes and edges may join a graph, and whether what nodes get fits the model."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from projector.graph.columns import NamedColumns, NodeFeatures, UnfitValue, numbers_of
 from service.domain.formats import plural
 from service.domain.kinds import RequestKind, Target
 from service.domain.records import NodeContent
@@ -55,15 +56,8 @@ class DeletedNodes(Conflict):
 
 def require_fitting(content: Mapping[str, NodeContent], model: ModelFacts) -> None:
     """Raise UnfitFeatures or UnfitLabels unless `content` has the columns and the classes, or targets, of `model`."""
-    features = [node for node, each in content.items() if not has_columns(each.features, model.features)]
-    if features:
-        raise UnfitFeatures(
-            f"The features of {len(features)} of the nodes do not have the {model.features} columns of the model "
-            f"{model.name}.",
-            f"Give {model.features} numbers for each node, or those that are not 0 by column from 0 to "
-            f"{model.features - 1}; `unfit` lists the first {MOST_FAULTS} of the nodes. Nothing was accepted.",
-            unfit=features[:MOST_FAULTS],
-        )
+    given = {node: each.features for node, each in content.items() if each.features is not None}
+    require_columns(given, model, f"`unfit` lists the first {MOST_FAULTS} nodes. Nothing was accepted.")
     labels = [node for node, each in content.items() if not _has_label(each, model)]
     if not labels:
         return
@@ -94,11 +88,22 @@ def require_weights(weights: Mapping[tuple[str, str], float], model: ModelFacts)
         )
 
 
-def has_columns(features: tuple[float, ...] | Mapping[int, float] | None, columns: int) -> bool:
-    """Return whether features, if any, are those of a model with so many columns."""
-    if isinstance(features, Mapping):
-        return all(column < columns for column in features)
-    return features is None or len(features) == columns
+def require_columns(given: Mapping[Any, NodeFeatures], model: ModelFacts, remedy: str) -> None:
+    """Raise UnfitFeatures, with the keys of `given`, for features that do not have the columns of `model`."""
+    columns, unfit, first = NamedColumns.of(model.columns), [], None
+    for key, features in given.items():
+        try:
+            numbers_of(features, columns, model.features)
+        except UnfitValue as error:
+            unfit.append(key)
+            first = first or error
+    if first is not None:
+        raise UnfitFeatures(
+            f"The features of {len(unfit)} of the nodes do not have the {model.features} columns of the model "
+            f"{model.name}. {first.detail}",
+            f"{first.remedy} {remedy}",
+            unfit=unfit[:MOST_FAULTS],
+        )
 
 
 def _has_label(content: NodeContent, model: ModelFacts) -> bool:

@@ -53,7 +53,7 @@ class Induction:
         if writer is None or writer.shown_as != (question.fencing, question.version):
             return None
         committed, manifest = writer.resident.committed, writer.manifest
-        row = feature_row(NodeContent(newcomer.features), manifest.features)
+        row = feature_row(NodeContent(newcomer.features), manifest)
         neighbours = [np.array(newcomer.neighbours, dtype=np.int64)]
         [joining] = newcomers(committed.held(None), exponents_of(manifest), row, neighbours)
         return committed.live_graph.probabilities_of_new(committed.published_state, joining)

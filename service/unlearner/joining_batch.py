@@ -1,7 +1,7 @@
 """Turn what joins by requests into rows and arrays: for the numerical core, and for the disk."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from projector.errors import GraphError
 from projector.forgetting.batch import Removal
 from projector.forgetting.joining import Joining
 from projector.forgetting.update import Updated
+from projector.graph.columns import NamedColumns, UnfitValue, numbers_of
 from projector.graph.external_ids import NodeIds
 from projector.graph.graph import NO_LABEL
 from service.domain.kinds import RequestKind, ordered
@@ -191,40 +192,31 @@ def _arriving(changes: Sequence[Change], committed: Committed, manifest: Manifes
     rows = {node: before + place for place, node in enumerate(ids)}
     named = list({*corrected, *(end for edge in edges for end in edge)} - rows.keys())
     rows |= dict(zip(named, committed.node_ids.rows_of(named).tolist(), strict=True))
-    columns, featured = manifest.features, [node for node in corrected if contents[node].features is not None]
+    featured = [node for node in corrected if contents[node].features is not None]
     arriving = Arriving(
-        nodes=sp.vstack([feature_row(contents[node], columns) for node in ids], format="csr") if ids else None,
+        nodes=sp.vstack([feature_row(contents[node], manifest) for node in ids], format="csr") if ids else None,
         node_labels=_labels([contents[node] for node in ids], manifest) if ids else None,
         edges=np.array([[rows[end] for end in edge] for edge in edges], dtype=np.int64).reshape(-1, 2),
         edge_weight=[weights.get(ordered(edge), 1.0) for edge in edges] if weights else None,
-        features={rows[node]: feature_row(contents[node], columns) for node in featured},
+        features={rows[node]: feature_row(contents[node], manifest) for node in featured},
         labels={rows[node]: _label(contents[node], manifest) for node in corrected if contents[node].label is not None},
     )
     return arriving, ids
 
 
-def feature_row(content: NodeContent, columns: int) -> sp.csr_array:
-    """Return a node's features, (1, d) for the `columns` of the model. Raises GraphError."""
-    features = content.features
-    if features is None:
+def feature_row(content: NodeContent, manifest: Manifest) -> sp.csr_array:
+    """Return a node's features, (1, d). Raises GraphError, without names of columns and values."""
+    if content.features is None:
         raise GraphError("A node that joins has no features.", "Give it features; {} for none but zeros.")
-    if isinstance(features, Mapping):
-        found, values = np.array([*features], dtype=np.int64), np.array([*features.values()], dtype=np.float64)
-        if found.size and (found.min() < 0 or found.max() >= columns):
-            raise GraphError(
-                f"The features of a node name a column outside of the model's {columns}.",
-                f"Columns are 0 to {columns - 1}.",
-            )
-    elif len(features) != columns:
+    try:
+        found = numbers_of(content.features, NamedColumns.of(manifest.columns), manifest.features)
+    except UnfitValue:
         raise GraphError(
-            f"A node has {len(features)} features, and the model has {columns} columns.",
-            "Give one number per column.",
-        )
-    else:
-        values = np.array(features, dtype=np.float64)
-        found = np.flatnonzero(values)
-        values = values[found]
-    return sp.csr_array((values, (np.zeros(found.size, dtype=np.int64), found)), shape=(1, columns))
+            f"The features of a node do not fit the {manifest.features} columns of the model.",
+            "Give each of its columns a number, or values by column.",
+        ) from None
+    columns, values = np.array([*found], dtype=np.int64), np.array([*found.values()], dtype=np.float64)
+    return sp.csr_array((values, (np.zeros(columns.size, dtype=np.int64), columns)), shape=(1, manifest.features))
 
 
 def _labels(contents: Sequence[NodeContent], manifest: Manifest) -> NDArray[Any]:

@@ -159,6 +159,7 @@ def model_facts(manifest: Manifest, nodes: int, *, weighted: bool) -> ModelFacts
         loss=spec.loss.value,
         regularization=spec.regularization,
         condition_number=manifest.condition_number,
+        columns=manifest.columns,
         accuracy=None if manifest.regression is not None else asdict(manifest.accuracy),
         regression=None if manifest.regression is None else asdict(manifest.regression),
         frozen_parts=manifest.frozen_parts,

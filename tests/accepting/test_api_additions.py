@@ -59,7 +59,7 @@ async def test_an_addition_is_accepted_durably_and_can_be_followed(api: Api, wri
     targets = await stored(api, accepted["id"])
     assert (targets.nodes, targets.edges) == (("anna", "bert"), (("anna", "bert"), ("12", "anna")))
     assert targets.content == {
-        "anna": NodeContent({0: 1.0, 2: 0.5}, "b"),
+        "anna": NodeContent({"0": 1.0, "2": 0.5}, "b"),
         "bert": NodeContent((0.5, 0.0, 1.0), None, rejoin=True),
     }
     for path in (response.headers["location"], f"/deletions/{accepted['id']}"):
@@ -93,8 +93,8 @@ BAD_ADDITIONS: list[tuple[Any, list[str | int]]] = [
     ({"nodes": [{"id": 7, "features": ROW}]}, ["body", "nodes", 0, "id"]),
     ({"nodes": [{"id": "a", "features": [1, "2"]}]}, ["body", "nodes", 0, "features", "dense", 1]),
     ({"nodes": [{"id": "a", "features": [True]}]}, ["body", "nodes", 0, "features", "dense", 0]),
-    ({"nodes": [{"id": "a", "features": {"1.5": 1}}]}, ["body", "nodes", 0, "features", "by_column", "1.5", "[key]"]),
-    ({"nodes": [{"id": "a", "features": {"-1": 1}}]}, ["body", "nodes", 0, "features", "by_column", "-1", "[key]"]),
+    ({"nodes": [{"id": "a", "features": {"": 1}}]}, ["body", "nodes", 0, "features", "by_column", "", "[key]"]),
+    ({"nodes": [{"id": "a", "features": {"1": None}}]}, ["body", "nodes", 0, "features", "by_column", "1", "number"]),
     ({"nodes": [{"id": "a", "features": ROW, "label": True}]}, ["body", "nodes", 0, "label", "target"]),
     ({"nodes": [{"id": "a", "features": ROW, "rejoin": 1}]}, ["body", "nodes", 0, "rejoin"]),
     ({"nodes": [{"id": "a", "features": ROW, "colour": 1}]}, ["body", "nodes", 0, "colour"]),
@@ -130,7 +130,8 @@ async def test_features_and_labels_that_do_not_fit_the_model_are_named(
     api: Api, writer: httpx2.AsyncClient, path: str
 ) -> None:
     ids = ("anna", "bert", "carl") if path == "/additions" else ("12", "13", "14")
-    for wrong in ([1.0, 2.0], [1.0] * 4, {"3": 1.0}):
+    named: list[Any] = [{"3": 1.0}, {"1.5": 1}, {"-1": 1}, {"01": 1}, {"age": 1}, {"1": "red"}, {"1": [1.0]}]
+    for wrong in ([1.0, 2.0], [1.0] * 4, *named):
         nodes = [{"id": ids[0], "features": ROW}, {"id": ids[1], "features": wrong}]
         document = refused(await writer.post(path, json={"nodes": nodes}), 422, "unfit-features")
         assert document["unfit"] == [ids[1]]

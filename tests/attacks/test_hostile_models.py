@@ -30,7 +30,7 @@ from model_store.versions import VersionRef
 from projector.errors import ProjectorError
 from projector.network.spec import ModelSpec
 from service.cli.main import main
-from service.cli.train import TrainingOptions, train_model
+from service.cli.training import TrainingOptions, train_model
 from tests.support.models.store_growth import an_edit
 
 #: Number of folders tried.

@@ -24,6 +24,8 @@ from tests.support.processes.lethe_process import LetheProcess, copied
 NOT_HERE = {
     "./lethe serve": "runs until it is stopped; pages are followed beside one that runs, and its options are checked",
     "LETHE_HOME=mine ./lethe serve": "the same",
+    "./lethe train --nodes": "needs tables: tests/documents/test_tables_guide.py follows that section",
+    "LETHE_HOME=users ./lethe": "the same",
     "python3 -m venv ~/lethe": "asks the index; tests/packaging installs a checkout and serves",
     "~/lethe/bin": "the same",
     "LETHE_WORKERS_ADDRESS=10.0.0.1 ./lethe serve": "the same, on hosts of which there is one",

@@ -10,7 +10,7 @@ from model_store.store import Store
 from projector.forgetting.canaries import Canaries
 from projector.graph.graph import feature_rows
 from projector.network.spec import ModelSpec
-from service.cli.train import TrainingOptions, train_model
+from service.cli.training import TrainingOptions, train_model
 from service.domain.states import ImportStatus
 from service.unlearner.staged import ImportRefused
 from tests.support.service.db_harness import until

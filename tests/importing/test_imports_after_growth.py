@@ -28,7 +28,7 @@ async def test_a_model_that_lacks_added_nodes_is_refused_until_somebody_accepts_
 ) -> None:
     async with running(settings) as lethe:
         await until(lethe.is_ready)
-        content = {name: NodeContent({0: 1.0}) for name in ("first", "second")}
+        content = {name: NodeContent({"0": 1.0}) for name in ("first", "second")}
         [found] = await ended(lethe, await take_in(lethe, RequestKind.ADDITION, content, edges=[("first", "5")]))
         assert found.status == "completed", found.failure
         await ended(lethe, await take_in(lethe, RequestKind.NODE, nodes=["second"]))

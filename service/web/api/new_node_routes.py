@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from projector.graph.columns import NodeFeatures
 from service.domain.fields import Known, NodeId
 from service.domain.formats import plural
 from service.domain.records import ApiKey
@@ -21,7 +22,7 @@ from service.predictions.newcomers import Newcomer, Predicted, Question, Unfit, 
 from service.predictions.reader import told
 from service.requests.deletable import NoEdges
 from service.requests.graph_schemas import FEATURES, Features, features_of
-from service.requests.joinable import DeletedNodes, UnfitFeatures, has_columns
+from service.requests.joinable import DeletedNodes, UnfitFeatures, require_columns
 from service.web.api.auth import KeyedRoute, requires
 from service.web.api.predicting import decimals_for
 from service.web.routes import problems, reply_record
@@ -32,8 +33,6 @@ MOST_NODES = 100
 #: Longest wait for the unlearner (seconds), and the pause before it is asked again for another version.
 _LONGEST_S = 8.0
 _AGAIN_S = 0.02
-
-Row = tuple[float, ...] | Mapping[int, float]
 
 
 class OutsideNode(Known):
@@ -138,7 +137,7 @@ def _shown(model: ModelFacts, output: Sequence[float], decimals: int | None) -> 
 
 
 async def _predicted(
-    services: Services, caller: ApiKey, rows: Sequence[Row], neighbours: Sequence[Sequence[str]]
+    services: Services, caller: ApiKey, rows: Sequence[NodeFeatures], neighbours: Sequence[Sequence[str]]
 ) -> tuple[int, ModelFacts, Sequence[Sequence[float]]]:
     """Return the exact outputs, (m, C), with the version that made them and its model.
 
@@ -149,7 +148,8 @@ async def _predicted(
     named = list(dict.fromkeys(node for each in neighbours for node in each))
     while True:
         head, facts, found = reader.locate(named)
-        _require_columns(rows, facts.model)
+        remedy = f"`unfit` lists the places of the first {MOST_FAULTS} nodes, from 0."
+        require_columns(dict(enumerate(rows)), facts.model, remedy)
         if named and not facts.model.hops:
             raise NoEdges(facts.model.name)
         places = dict(zip(named, found, strict=True))
@@ -180,18 +180,6 @@ async def _predicted(
                 "Try again in a moment. Nodes of the graph are predicted meanwhile.",
             )
         await asyncio.sleep(_AGAIN_S)
-
-
-def _require_columns(rows: Sequence[Row], model: ModelFacts) -> None:
-    unfit = [place for place, row in enumerate(rows) if not has_columns(row, model.features)]
-    if unfit:
-        raise UnfitFeatures(
-            f"The features of {len(unfit)} of the nodes do not have the {model.features} columns of the model "
-            f"{model.name}.",
-            f"Give {model.features} numbers for each node, or those that are not 0 by column from 0 to "
-            f"{model.features - 1}; `unfit` lists the places of the first {MOST_FAULTS} nodes, from 0.",
-            unfit=unfit[:MOST_FAULTS],
-        )
 
 
 async def _refuse(services: Services, caller: ApiKey, missing: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from service.errors import BodyTooLarge
             edges=(("12", "57"),),
             content={
                 "12": NodeContent((0.1, -2.0), "a class", rejoin=True),
-                "57": NodeContent({3: 1.5, 1000: 0.1}, (0.25, 3.0)),
+                "57": NodeContent({"3": 1.5, "1000": 0.1}, (0.25, 3.0)),
                 "58": NodeContent(None, "a class"),
             },
         ),

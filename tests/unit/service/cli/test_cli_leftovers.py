@@ -15,7 +15,7 @@ from model_store.store import Store
 from model_store.versions import VersionRef
 from projector.graph.external_ids import NodeIds
 from projector.network.spec import ModelSpec
-from service.cli.train import train_model
+from service.cli.training import train_model
 from service.predictions.writer import Publisher
 from tests.support.clients.command_line import CommandLine
 from tests.support.models.store_states import rows

@@ -15,7 +15,7 @@ from model_store.store import Store
 from projector.network.spec import Combine, ModelSpec
 from service.access.own_slots import OwnSlots
 from service.cli.serve import ensure_model
-from service.cli.train import train_model
+from service.cli.training import train_model
 from service.errors import AlreadyRunning, ConfigurationError
 from service.processes.key_folder import SLOTS
 from service.processes.private_servers.home import Home, HomeLock

@@ -10,7 +10,7 @@ import pytest
 
 from projector import ModelSpec, load_exported
 from projector.network.spec import ClassWeight
-from service.cli.train import TrainingOptions, train_model
+from service.cli.training import TrainingOptions, train_model
 from service.processes.listening import ServerFacts
 from tests.support.clients.command_line import CommandLine
 from tests.support.clients.lethe_stub import LetheStub

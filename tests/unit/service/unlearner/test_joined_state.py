@@ -101,11 +101,11 @@ def test_a_batch_is_the_same_in_memory_after_a_crash_and_once_it_is_carried_out(
     one, two = (label or names[0]), (label or names[1])
     added = request(
         RequestKind.ADDITION,
-        {"new": NodeContent(tuple(np.linspace(-1, 1, COLUMNS).tolist()), one), "bare": NodeContent({3: 2.0})},
+        {"new": NodeContent(tuple(np.linspace(-1, 1, COLUMNS).tolist()), one), "bare": NodeContent({"3": 2.0})},
         ("new", "5"),
         ("bare", "new"),
     )
-    corrected = request(RequestKind.CORRECTION, {first: NodeContent({0: 1.0}, two), second: NodeContent({1: 1.0})})
+    corrected = request(RequestKind.CORRECTION, {first: NodeContent({"0": 1.0}, two), second: NodeContent({"1": 1.0})})
     left = request(RequestKind.NODE, {"40": NodeContent()})
     claimed = [added, corrected, left]
     if policy != "never":
