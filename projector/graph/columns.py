@@ -126,9 +126,7 @@ def numbers_of(features: NodeFeatures, columns: NamedColumns | None, width: int)
     """
     if not isinstance(features, Mapping):
         if len(features) != width:
-            raise UnfitValue(
-                f"{len(features)} features are given, and the model has {width} columns.", "Give one number per column."
-            )
+            raise UnfitValue(f"{len(features)} numbers are given for {width} columns.", "Give one number per column.")
         return {column: value for column, value in enumerate(features) if value != 0}
     if columns is not None:
         return columns.numbers(features)
