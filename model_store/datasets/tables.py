@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_store.datasets.load import with_split
+from model_store.datasets.table_names import ARROW, CSV, PARQUET, SUFFIXES, suffix_of
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError
 from projector.graph.arrow import Source, pyarrow, readable
@@ -15,9 +16,6 @@ from projector.graph.tables import TableOptions, TableReport, read_tables
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PARQUET, _ARROW, _STREAM = (".parquet", ".pq"), (".feather", ".arrow", ".ipc"), (".arrows",)
-_CSV, _PACKED = (".csv", ".tsv"), (".gz", ".bz2", ".zst")
-SUFFIXES = (*_PARQUET, *_ARROW, *_STREAM, *_CSV)
 #: Rows of a Parquet file, and bytes of a text, that are read at a time.
 _ROWS, _BLOCK = 1 << 20, 1 << 26
 
@@ -60,11 +58,6 @@ def load_tables(
     return graph, replace(read.report, merged=read.raw.edge_index.shape[1] - int(graph.adjacency.nnz) // directions)
 
 
-def is_table(path: Path) -> bool:
-    """Return whether the name of a file is that of a table."""
-    return _suffix(path) in SUFFIXES
-
-
 def open_table(
     path: Path, *, text: Collection[str] = (), numbers: Collection[str] = (), in_parts: bool = False
 ) -> Source:
@@ -76,22 +69,15 @@ def open_table(
     if not path.is_file():
         raise DatasetNotFound(f"The file {path} does not exist.", "Check the path.")
     pyarrow()
-    suffix = _suffix(path)
+    suffix = suffix_of(path)
     with readable(str(path)):
-        if suffix in _PARQUET:
+        if suffix in PARQUET:
             return _Parquet(path)
-        if suffix in (*_ARROW, *_STREAM):
+        if suffix in ARROW:
             return _Arrow(path)
-        if suffix in _CSV:
+        if suffix in CSV:
             return _Csv(path, text, numbers, in_parts=in_parts)
     raise GraphError(f"{path} does not end in {', '.join(SUFFIXES)}.", "Name the file after its format.")
-
-
-def _suffix(path: Path) -> str:
-    """Return the suffix of a table, `.csv` for `users.csv.gz`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = len(suffixes) > 1 and suffixes[-1] in _PACKED and suffixes[-2] in _CSV
-    return suffixes[-2] if packed else suffixes[-1] if suffixes else ""
 
 
 class _Parquet:
@@ -155,7 +141,7 @@ class _Csv:
         return {
             "read_options": csv.ReadOptions(block_size=_BLOCK),
             "parse_options": csv.ParseOptions(
-                delimiter="\t" if _suffix(self._path) == ".tsv" else ",",
+                delimiter="\t" if suffix_of(self._path) == ".tsv" else ",",
                 newlines_in_values=not self._in_parts,
             ),
             "convert_options": csv.ConvertOptions(

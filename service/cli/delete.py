@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from lethe_client import AcceptedDrill, Drill
+from model_store.datasets.table_names import is_table
+from service.cli import table_options
 from service.cli.console import (
     ExitStatus,
     Json,
@@ -21,6 +23,7 @@ from service.cli.console import (
 )
 from service.cli.requesting import Manner, Reference, SaltsFile, Timeout, Wait, send
 from service.cli.server import Home, Key, Url, connect
+from service.cli.table_rows import ids_in
 from service.domain.figures import FIGURES
 from service.domain.formats import number
 from service.domain.kinds import Names, RequestKind
@@ -31,7 +34,16 @@ def command(
         list[str] | None,
         typer.Argument(metavar="[NODE|A,B]...", help="Ids of the nodes, or edges as pairs of ids."),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="File with one id or edge per line; - reads stdin.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with one id or edge per line; - reads stdin. Or a table with a column of ids, or two with the "
+            "ends of edges: .parquet, .feather or .csv."
+        ),
+    ] = None,
+    id: table_options.Id = "id",
+    source: table_options.Source = "source",
+    target: table_options.Target = "target",
     kind: Annotated[
         Literal["node", "edge", "features", "label"],
         typer.Option(help="What to forget: nodes, only their features, edges, or only the labels of nodes."),
@@ -61,12 +73,24 @@ def command(
 
     [bold]./lethe delete --kind edge 1,2 4,8[/bold]   (the edges between 1 and 2, and between 4 and 8)
 
-    In a file, the ends of an edge may be separated by a tab or a space, for ids that contain a comma.
+    [bold]./lethe delete --file leavers.parquet --id user_id[/bold]
+
+    In a list, the ends of an edge may be separated by a tab or a space, for ids that contain a comma.
     """
-    named = list(dict.fromkeys([*(names or []), *(read_lines(file) if file else [])]))
-    if not named:
+    of_edges = RequestKind(kind).rules.names is Names.EDGES
+    pairs: list[tuple[str, str]] = []
+    listed = list(names or [])
+    if file is not None and is_table(file):
+        if of_edges:
+            pairs = [(first, second) for first, second in ids_in(file, source, target)]
+        else:
+            listed += [node for (node,) in ids_in(file, id)]
+    elif file is not None:
+        listed += read_lines(file)
+    named = list(dict.fromkeys(listed))
+    if not named and not pairs:
         raise typer.BadParameter("Give the ids to forget, or --file.", param_hint="NODE...")
-    edges = list(dict.fromkeys(map(_pair, named))) if RequestKind(kind).rules.names is Names.EDGES else []
+    edges = list(dict.fromkeys([*map(_pair, named), *pairs])) if of_edges else []
     manner = Manner(salts, wait, timeout, as_json)
     with connect(url, key, home) as client:
         ask = partial(client.request_deletion, kind=kind, reference=reference)

@@ -8,18 +8,31 @@ import msgspec
 import typer
 
 from lethe_client import Accepted, Correction, NewNode
+from model_store.datasets.table_names import is_table
+from service.cli import table_options
 from service.cli.console import Json, read_lines
 from service.cli.requesting import Manner, Reference, SaltsFile, Timeout, Wait, send
 from service.cli.server import Home, Key, Url, connect
+from service.cli.table_options import columns_of
+from service.cli.table_rows import edges_in, nodes_in
 from service.log.canonical import RepeatedMember, parse_json
 
 Node = Annotated[str | None, typer.Argument(metavar="[NODE]", help="Id of the node.")]
 Row = Annotated[
     str | None,
-    typer.Option("--features", help="JSON: a list of one number per column, or an object with those that are not 0."),
+    typer.Option(
+        "--features",
+        help="JSON: a list of one number per column, or an object with values by column. With a table as --file: its "
+        "columns that are features, with commas; by default all others.",
+    ),
 ]
 LabelOf = Annotated[
-    str | None, typer.Option("--label", help="Its class; for a regression, its targets as a JSON list.")
+    str | None,
+    typer.Option(
+        "--label",
+        help="Its class; for a regression, its targets as a JSON list. With a table as --file: the column with the "
+        "labels; by default `label`, if there is one.",
+    ),
 ]
 
 
@@ -68,8 +81,18 @@ def add(
         bool, typer.Option("--rejoin", help="Add it although an earlier request deleted it: the person came back.")
     ] = False,
     file: Annotated[
-        Path | None, typer.Option(help="File with one JSON object per line, a node or edges; - reads stdin.")
+        Path | None,
+        typer.Option(
+            help="File with one JSON object per line, a node or edges; - reads stdin. Or a table of nodes: .parquet, "
+            ".feather or .csv."
+        ),
     ] = None,
+    edges: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Table of edges to add.")] = None,
+    id: table_options.Id = "id",
+    source: table_options.Source = "source",
+    target: table_options.Target = "target",
+    weight: table_options.Weight = None,
+    missing: table_options.Missing = "refuse",
     reference: Reference = None,
     salts: SaltsFile = None,
     wait: Wait = False,
@@ -94,12 +117,21 @@ def add(
     {"edges": [["12", "57"]]}
 
     {"edges": [["12", "57", 2.5]]}   (with a weight; at a node's own line, ["57", 2.5])
+
+    [bold]./lethe add --file new.parquet --id user_id --label segment --edges follows.parquet[/bold]
     """
-    lines = [] if file is None else read_objects(file, _Line)
-    if node is not None:
-        lines.append(_Line(node, _features(features), _label(label), rejoin, list(edge or [])))
-    elif features is not None or label is not None or edge or rejoin:
-        raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
+    if file is not None and is_table(file):
+        _require_no_node(node, edge)
+        rows = nodes_in(file, id=id, label=label, features=columns_of(features), missing=missing)
+        lines = [_Line(**row, rejoin=rejoin) for row in rows]
+    else:
+        lines = [] if file is None else read_objects(file, _Line)
+        if node is not None:
+            lines.append(_Line(node, _features(features), _label(label), rejoin, list(edge or [])))
+        elif features is not None or label is not None or edge or rejoin:
+            raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
+    if edges is not None:
+        lines.append(_Line(edges=edges_in(edges, source, target, weight)))
     items = _in_order(lines)
     if not items:
         raise typer.BadParameter("Give a node, or --file.", param_hint="NODE")
@@ -116,7 +148,12 @@ def correct(
     node: Node = None,
     features: Row = None,
     label: LabelOf = None,
-    file: Annotated[Path | None, typer.Option(help="File with one JSON object per line; - reads stdin.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="File with one JSON object per line; - reads stdin. Or a table: .parquet, .feather or .csv."),
+    ] = None,
+    id: table_options.Id = "id",
+    missing: table_options.Missing = "refuse",
     reference: Reference = None,
     salts: SaltsFile = None,
     wait: Wait = False,
@@ -137,12 +174,19 @@ def correct(
     [bold]./lethe correct --file corrected.jsonl[/bold]   (one object per line, as below)
 
     {"id": "12", "features": {"3": 1}, "label": "2"}
+
+    [bold]./lethe correct --file corrected.parquet --id user_id --label segment[/bold]
     """
-    lines = [] if file is None else read_objects(file, _CorrectedLine)
-    if node is not None:
-        lines.append(_CorrectedLine(node, _features(features), _label(label)))
-    elif features is not None or label is not None:
-        raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
+    if file is not None and is_table(file):
+        _require_no_node(node, None)
+        rows = nodes_in(file, id=id, label=label, features=columns_of(features), missing=missing)
+        lines = [_CorrectedLine(**row) for row in rows]
+    else:
+        lines = [] if file is None else read_objects(file, _CorrectedLine)
+        if node is not None:
+            lines.append(_CorrectedLine(node, _features(features), _label(label)))
+        elif features is not None or label is not None:
+            raise typer.BadParameter("Give the id of the node.", param_hint="NODE")
     if not lines:
         raise typer.BadParameter("Give a node, or --file.", param_hint="NODE")
     if empty := [each.id for each in lines if each.features is None and each.label is None]:
@@ -152,6 +196,11 @@ def correct(
         send(
             client, items, lambda part: client.correct(part, reference=reference), Manner(salts, wait, timeout, as_json)
         )
+
+
+def _require_no_node(node: str | None, edge: Sequence[str] | None) -> None:
+    if node is not None or edge:
+        raise typer.BadParameter("Give either a node or a table of nodes.", param_hint="NODE")
 
 
 def _in_order(lines: Sequence[_Line]) -> list[_Growth]:

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -22,9 +23,19 @@ SHOWN = [
 @pytest.mark.slow
 def test_the_section_about_tables_does_what_it_shows(tmp_path: Path, lethe_start: Start) -> None:
     folder = checkout(tmp_path / "lethe")
-    nodes, edges = users()
-    parquet.write_table(nodes, folder / "users.parquet")
-    parquet.write_table(edges, folder / "follows.parquet")
+    (nodes, edges), (new, _) = users(), users(3, seed=1)
+    new = new.drop(["split"]).set_column(0, "user_id", [["new-0", "new-1", "new-2"]])
+    follows = {"follower": ["new-0", "u-7"], "followed": ["u-7", "new-2"]}
+    written = {
+        "users": nodes,
+        "follows": edges,
+        "joined": new,
+        "joined-follows": pa.table(follows),
+        "corrected": nodes.slice(5, 4),
+        "leavers": nodes.select(["user_id"]).slice(20, 3),
+    }
+    for name, table in written.items():
+        parquet.write_table(table, folder / f"{name}.parquet")
     newcomer = Newcomer(folder, {"LETHE_DEVICE": "cpu"}, {})
     lethe = LetheProcess(lethe_start, folder / "users", admin_key="", repair="always", repair_budget=60)
     printed = []
@@ -35,9 +46,11 @@ def test_the_section_about_tables_does_what_it_shows(tmp_path: Path, lethe_start
                 continue
             status, output = newcomer.typed(command.text)
             printed.append(output)
-            assert status == (3 if "predict" in command.text and len(printed) > 4 else 0), f"{command}\n{output}"
+            assert status == 0, f"{command}\n{output}"
+        for node in ("u-1", "u-21"):
+            assert newcomer.typed(f"LETHE_HOME=users ./lethe predict {node}")[0] == 3
+        assert newcomer.typed("LETHE_HOME=users ./lethe predict new-0 u-5")[0] == 0
     finally:
         newcomer.leave()
         lethe.close()
     assert "Read 120 nodes" in printed[0]
-    assert "completed" in "".join(printed)

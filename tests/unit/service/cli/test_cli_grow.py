@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from service.cli import requesting
 from tests.support.clients.command_line import CommandLine
@@ -162,3 +164,80 @@ def test_a_full_queue_is_waited_for_as_long_as_was_said(lethe: CommandLine, stub
     assert lethe("delete", "1").status == 0
     stub.answers["POST", "/deletions"] = full
     assert lethe("delete", "1", "--timeout", "0").status == 4
+
+
+def test_tables_of_nodes_and_edges_are_added_with_columns_by_name(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/additions"] = accepted()
+    nodes = {
+        "user_id": [7, 8],
+        "age": [31.5, None],
+        "country": pa.array(["DE", "FR"]).dictionary_encode(),
+        "premium": [True, False],
+        "embedding": pa.array([[0.5, 1.0], [2.0, 3.0]], pa.list_(pa.float32(), 2)),
+        "segment": ["loyal", None],
+    }
+    parquet.write_table(pa.table(nodes), tmp_path / "new.parquet")
+    (tmp_path / "follows.csv").write_text("source,target\n7,12\n8,7\n")
+    file = ["--file", tmp_path / "new.parquet", "--id", "user_id", "--label", "segment"]
+    refused = lethe("add", *file)
+    assert (refused.status, bodies(stub)) == (1, [])
+    assert "values are missing: 1 in 'age'" in refused.stderr
+    assert lethe("add", *file, "--missing", "zero", "--edges", tmp_path / "follows.csv").status == 0
+    assert bodies(stub) == [
+        {
+            "nodes": [
+                {
+                    "id": "7",
+                    "features": {"age": 31.5, "country": "DE", "premium": 1.0, "embedding": [0.5, 1.0]},
+                    "label": "loyal",
+                },
+                {"id": "8", "features": {"country": "FR", "premium": 0.0, "embedding": [2.0, 3.0]}},
+            ],
+            "edges": [["12", "7"], ["7", "8"]],
+        }
+    ]
+
+
+def test_a_table_corrects_the_columns_that_are_named_and_a_table_names_who_leaves(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path
+) -> None:
+    stub.answers["POST", "/corrections"] = accepted(kind="correction")
+    stub.answers["POST", "/deletions"] = accepted(kind="node")
+    file = tmp_path / "users.csv"
+    file.write_text("id,age,label\n007,30,3\n8,31,\n")
+    assert lethe("correct", "--file", file, "--features", "age").status == 0
+    assert lethe("delete", "--file", file).status == 0
+    assert lethe("delete", "--kind", "edge", "--file", file, "--source", "id", "--target", "age").status == 0
+    assert bodies(stub) == [
+        {
+            "nodes": [
+                {"id": "007", "features": {"age": 30.0}, "label": "3"},
+                {"id": "8", "features": {"age": 31.0}},
+            ]
+        },
+        {"kind": "node", "nodes": ["007", "8"]},
+        {"kind": "edge", "edges": [["007", "30"], ["8", "31"]]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "told"),
+    [
+        ("id,age\n,1\n", [], "ids are missing"),
+        ("user,age\n7,1\n", [], "no column 'id'"),
+        ("id,age\n7,1\n", ["--features", "height"], "no column 'height'"),
+        ("id,account_id\n7,1\n", [], "look like ids"),
+        ("id,age\n7,1\n7,2\n", [], "given twice"),
+        ("id,age\n7,1\n", ["anna"], "either a node or a table"),
+    ],
+)
+def test_a_table_that_cannot_be_sent_is_refused(
+    lethe: CommandLine, stub: LetheStub, tmp_path: Path, table: str, options: list[str], told: str
+) -> None:
+    (tmp_path / "new.csv").write_text(table)
+    ran = lethe("add", *options, "--file", tmp_path / "new.csv")
+    assert ran.status != 0
+    assert told in " ".join(ran.stderr.replace("│", " ").split())
+    assert bodies(stub) == []
