@@ -107,10 +107,13 @@ class _Arrow:
         self.schema: pa.Schema = self._reader.schema
 
     def batches(self, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
-        reader = self._reader
+        reader, batches = self._reader, self._reader
         if hasattr(reader, "num_record_batches"):
-            return (reader.get_batch(place).select(columns) for place in range(reader.num_record_batches))
-        return (batch.select(columns) for batch in reader)
+            batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
+        for batch in batches:
+            # Nothing else checks the offsets of a file, and a damaged one would end the process.
+            batch.validate(full=True)
+            yield batch.select(columns)
 
 
 class _Csv:

@@ -91,7 +91,8 @@ def read(origin: str, source: Source, columns: Sequence[str]) -> "pa.Table":
 
 def check_names(origin: str, source: Source) -> list[str]:
     """Return the names of a table's columns. Raises GraphError if some are repeated or empty."""
-    names = list(source.schema.names)
+    with readable(origin):
+        names = list(source.schema.names)
     repeated = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
     if repeated or not all(names):
         raise GraphError(
