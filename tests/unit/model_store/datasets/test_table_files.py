@@ -129,6 +129,12 @@ def test_edges_that_cannot_be_used_are_dropped_and_counted_on_request(tmp_path: 
     assert "Columns of the edges not read: 'since'." in report.dropped
 
 
+def test_weights_are_those_of_the_column_that_is_named(tmp_path: Path) -> None:
+    graph, _ = csv(tmp_path, edges="source,target,strength\n8,9,2.5\n10,9,1\n", weight="strength", missing="zero")
+    assert graph.weighted
+    assert graph.adjacency.toarray()[1:4, 1:4].tolist() == [[0, 2.5, 0], [2.5, 0, 1], [0, 1, 0]]
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "missing values": ({}, "1 in 'age'"),
     "no such id column": ({"id": "user"}, "no column 'user'"),
