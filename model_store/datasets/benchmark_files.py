@@ -27,6 +27,10 @@ _PARTS = ("data", "indices", "indptr", "shape")
 _ADJACENCY, _ATTRIBUTES = (tuple(f"{name}_{part}" for part in _PARTS) for name in ("adj", "attr"))
 _PLATONOV = ("node_features", "node_labels", "edges")
 _SPLITS = ("train_masks", "val_masks", "test_masks")
+_CONVERT = (
+    "Only plain arrays are read. If you trust the file, use `f = numpy.load(path, allow_pickle=True)`, then "
+    "`numpy.savez('plain.npz', edge_index=…, x=…, y=…)` with arrays from it."
+)
 
 
 def read_any_npz(path: Path) -> RawGraph:
@@ -59,7 +63,7 @@ def _shchur(path: Path, names: frozenset[str]) -> RawGraph:
         missing = "labels" if "labels" not in names else "features"
         raise GraphError(
             f"{path} has the layout of gnn-benchmark without {missing} in one row per node.",
-            _two_lines("import numpy as np; f = np.load(path, allow_pickle=True)", "edge_index=…, x=…, y=…"),
+            _CONVERT,
         )
     wanted = (*_ADJACENCY, *(("attr_matrix",) if dense else _ATTRIBUTES), "labels")
     arrays = _arrays(path, wanted)
@@ -135,9 +139,7 @@ def _arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     try:
         return untrusted_arrays.read_npz(path, wanted)
     except ArraysUnreadable as error:
-        raise GraphError(
-            error.detail, _two_lines("import numpy as np; f = np.load(path, allow_pickle=True)", "**plain_arrays")
-        ) from error
+        raise GraphError(error.detail, _CONVERT) from error
 
 
 def _csr(path: Path, arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> sp.csr_array:
@@ -148,7 +150,3 @@ def _csr(path: Path, arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...])
         raise GraphError(
             f"{path}: {names[0].split('_')[0]}_* do not fit together: {first_line(error)}.", "Download the file again."
         ) from error
-
-
-def _two_lines(read: str, arrays: str) -> str:
-    return f"Only plain arrays are read. If you trust the file, use `{read}`, then `np.savez('plain.npz', {arrays})`."

@@ -79,7 +79,7 @@ class Graph:
 
     def without_any_edges(self) -> "Graph":
         """Return the graph of the nodes alone."""
-        return replace(self, adjacency=sp.csr_array((self.nodes, self.nodes), dtype=np.float64))
+        return replace(self, adjacency=sp.csr_array((self.nodes, self.nodes), dtype=np.float64), weighted=False)
 
     @property
     def num_features(self) -> int:

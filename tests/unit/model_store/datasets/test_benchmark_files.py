@@ -145,7 +145,7 @@ def test_pickled_names_are_not_read_and_that_is_reported(tmp_path: Path, small: 
 def test_what_is_missing_is_refused_with_lines_that_convert_it(tmp_path: Path, small: Graph, wrong: Any) -> None:
     with pytest.raises(GraphError) as refused:
         load_dataset(shchur(tmp_path / "s.npz", small, **wrong), data_dirs=[])
-    assert "np.savez('plain.npz'" in refused.value.remedy
+    assert "numpy.savez('plain.npz'" in refused.value.remedy
 
 
 def platonov(path: Path, graph: Graph, **others: Any) -> str:
