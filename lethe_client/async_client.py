@@ -113,6 +113,8 @@ class AsyncLetheClient:
     retry = _returned(Calls.retry)
     handle = _returned(Calls.handle)
     extend = _returned(Calls.extend)
+    hold = _returned(Calls.hold)
+    release = _returned(Calls.release)
     deletions = _listed(Calls.deletions)
     search_nodes = _returned(Calls.search_nodes)
     search = _listed(Calls.search)

@@ -148,6 +148,15 @@ class Calls:
         path = f"/deletions/{_segment(request_id)}/extend"
         return self._call(Deletion, "POST", path, json={"due_at": _time(due_at), "reason": reason}, repeat=False)
 
+    def hold(self, request_id: str, reason: str) -> Steps[Deletion]:
+        """Put a queued request on hold, with what is queued for the same nodes. The log keeps the reason forever."""
+        path = f"/deletions/{_segment(request_id)}/hold"
+        return self._call(Deletion, "POST", path, json={"reason": reason}, repeat=False)
+
+    def release(self, request_id: str) -> Steps[Deletion]:
+        """Release a request from its hold; its deadline moves by the time for which it was held."""
+        return self._call(Deletion, "POST", f"/deletions/{_segment(request_id)}/release", repeat=False)
+
     def deletions(
         self,
         /,
@@ -160,7 +169,7 @@ class Calls:
     ) -> Pages[Deletion]:
         """List all matching requests, newest first, page by page.
 
-        `filters` are the listing's other parameters: `guarantee`, `repair`, `injected_norm_after_min`, ….
+        `filters` are the listing's other parameters: `guarantee`, `held`, `injected_norm_after_min`, ….
         """
         given = {"status": status, "kind": kind, "since": _time(since), "until": _time(until), **filters}
 

@@ -111,6 +111,8 @@ class LetheClient:
     retry = _returned(Calls.retry)
     handle = _returned(Calls.handle)
     extend = _returned(Calls.extend)
+    hold = _returned(Calls.hold)
+    release = _returned(Calls.release)
     deletions = _listed(Calls.deletions)
     search_nodes = _returned(Calls.search_nodes)
     search = _listed(Calls.search)

@@ -131,8 +131,12 @@ class Deletion(msgspec.Struct, frozen=True):
     cancelled_at: datetime | None = None
     #: Deadline.
     due_at: datetime | None = None
-    #: Whether it ended after the deadline or is open past it; None before the deadline and if cancelled.
+    #: Whether it ended after the deadline or is open past it; None before the deadline, and if held or cancelled.
     late: bool | None = None
+    #: Since when it is on hold; None if it is not.
+    held_at: datetime | None = None
+    #: The held request that it waits for, because both name the same; only with audit:read.
+    waits_for: str | None = None
     #: When a failed request was handled, and by which later request, if that deleted the same.
     handled_at: datetime | None = None
     handled_by: str | None = None
@@ -258,6 +262,8 @@ class AuditSummary(msgspec.Struct, frozen=True):
     refused: int = 0
     #: Failed requests that are not handled; they are open.
     open_failed: int = 0
+    #: Requests on hold; they are open, and neither late nor due soon.
+    open_held: int = 0
     #: Days until the deadline of a request received now.
     deadline_days: float | None = None
     months: list[Month] = []

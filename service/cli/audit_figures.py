@@ -94,6 +94,8 @@ def _facts(deletion: Deletion) -> list[tuple[str, str | None]]:
         ("cancelled", _time(deletion.cancelled_at)),
         ("due", _time(deletion.due_at)),
         ("late", None if deletion.late is None else "yes" if deletion.late else "no"),
+        ("on hold since", _time(deletion.held_at)),
+        ("waits for", deletion.waits_for),
         ("handled", _time(deletion.handled_at)),
         ("handled by", deletion.handled_by),
         ("handles", ", ".join(deletion.handles) or None),
@@ -145,7 +147,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 #: Current values, whatever the days.
-_NOW = ("open_past_deadline", "open_near_deadline", "open_failed", "model_version", "rank", "live_nodes")
+_NOW = ("open_past_deadline", "open_near_deadline", "open_failed", "open_held", "model_version", "rank", "live_nodes")
 _DAY = ["%Y-%m-%d"]
 Since = Annotated[
     datetime | None, typer.Option(formats=_DAY, help="First day of receipt (UTC).", show_default="from the beginning")
@@ -197,6 +199,7 @@ def requests(
     kind: Annotated[RequestKind | None, typer.Option(help="Only requests of this kind.")] = None,
     guarantee: Annotated[Guarantee | None, typer.Option(help="Only requests with this guarantee.")] = None,
     repair: Annotated[RepairStatus | None, typer.Option(help="Only requests with this state of repair.")] = None,
+    held: Annotated[bool, typer.Option("--held", help="Only requests on hold.")] = False,
     at: Annotated[
         list[str] | None,
         typer.Option(
@@ -219,6 +222,7 @@ def requests(
     """
     named = {"status": status, "kind": kind, "guarantee": guarantee, "repair": repair}
     filters: dict[str, str | float] = {name: value.value for name, value in named.items() if value is not None}
+    filters |= {"held": "true"} if held else {}
     filters |= dict(map(_threshold, at or []))
     chosen = Format.NDJSON if as_json else form
     left = "No file was kept, since an incomplete audit looks like a complete one. Run the same command again."

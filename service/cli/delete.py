@@ -1,4 +1,4 @@
-"""`lethe delete`, `handle`, `extend`, `retry` and `drill`: send deletion requests and decide on failed or open ones."""
+"""`lethe delete`, `handle`, `extend`, `hold`, `release`, `retry` and `drill`: send deletion requests, decide on open ones."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -148,6 +148,43 @@ def extend(
     with connect(url, key, home) as client:
         extended = client.extend(request_id, end, reason)
     print_result(extended, as_json, f"{extended.id} due {extended.due_at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def hold(
+    request_id: Annotated[str, typer.Argument(help="Id of a queued request of any kind.")],
+    reason: Reason,
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Put a queued request on hold, with everything that is queued for the same nodes.
+
+    It is not late while it is held. Requires the scopes deletions:write and audit:read.
+
+    Example: [bold]./lethe hold 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --reason "Needed in a lawsuit."[/bold]
+    """
+    with connect(url, key, home) as client:
+        held = client.hold(request_id, reason)
+    print_result(held, as_json, f"{held.id} on hold")
+
+
+def release(
+    request_id: Annotated[str, typer.Argument(help="Id of a request on hold.")],
+    url: Url = None,
+    key: Key = None,
+    home: Home = Path("var"),
+    as_json: Json = False,
+) -> None:
+    """Release a request from its hold, with what waits behind it. Its deadline moves by the time of the hold.
+
+    Requires the scopes deletions:write and audit:read.
+
+    Example: [bold]./lethe release 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11[/bold]
+    """
+    with connect(url, key, home) as client:
+        released = client.release(request_id)
+    print_result(released, as_json, f"{released.id} released, due {released.due_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def retry(

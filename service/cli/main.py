@@ -111,6 +111,8 @@ def build() -> typer.Typer:
     lethe.command("retry")(delete.retry)
     lethe.command("handle")(delete.handle)
     lethe.command("extend")(delete.extend)
+    lethe.command("hold")(delete.hold)
+    lethe.command("release")(delete.release)
     lethe.command("predict")(predict.predict)
     lethe.command("migrate")(database.migrate_command)
     lethe.command("recover")(recover.command)

@@ -110,7 +110,7 @@ UNLEARNER: Mapping[str, Rights] = {
     "refused_requests": _READ,
     "requests": Rights(
         change="status swept_at taken_at batch_id applied_at completed_at failed_at guarantee repair explanation "
-        "failure ciphertext key_file key_place already_deleted_by handled_at handled_by",
+        "failure ciphertext key_file key_place already_deleted_by handled_at handled_by waits_for",
     ),
     # Void once what was deleted has joined again; in force once more when it is deleted anew.
     "tombstones": Rights(add=_ALL, change="request_id recovery_id rejoined_by"),
@@ -129,6 +129,8 @@ FUNCTIONS = {
             "request_retry",
             "request_handle",
             "request_extend",
+            "request_hold",
+            "request_release",
         }
     ),
     UNLEARNER_ROLE: frozenset({"audit_fold"}),

@@ -37,7 +37,8 @@ def all_of(ids: Iterable[Any]) -> ColumnElement[Any]:
 
 
 _LATE = case(
-    (and_(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now()), true()), else_=RequestRow.ended_late
+    (and_(RequestRow.ended_at.is_(None), RequestRow.held_at.is_(None), RequestRow.due_at < func.now()), true()),
+    else_=RequestRow.ended_late,
 ).label("late")
 #: The columns that `deletion_request` reads.
 REQUEST_COLUMNS = tuple(
@@ -63,8 +64,8 @@ def deletion_request(row: Row[*tuple[Any, ...]]) -> DeletionRequest:
 
 
 def queued_request(row: Row[*tuple[Any, ...]]) -> QueuedRequest:
-    """Convert a row of `QUEUED_COLUMNS` to a record."""
-    values = dict(row._mapping)
+    """Convert a row of `QUEUED_COLUMNS` (and possibly more) to a record."""
+    values = {column.name: row._mapping[column] for column in QUEUED_COLUMNS}
     values["kind"] = RequestKind(row.kind)
     values["status"] = RequestStatus(row.status)
     return QueuedRequest(**values)

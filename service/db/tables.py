@@ -160,6 +160,10 @@ class RequestRow(Base):
     reference_commitment: Mapped[bytes | None]
     #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
     voucher: Mapped[bytes | None]
+    #: Since when it is on hold. Triggers end holds and waits with the request.
+    held_at: Mapped[datetime | None]
+    #: The held request behind which it waits; see `service.requests.holds`.
+    waits_for: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
 
 
 class DecisionRow(Base):
@@ -169,10 +173,11 @@ class DecisionRow(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
-    #: `handled` or `extended`.
+    #: `handled`, `extended`, `held` or `released`.
     type: Mapped[str]
-    reason: Mapped[str]
-    #: The new deadline; null unless it is extended.
+    #: Null if it is released.
+    reason: Mapped[str | None]
+    #: The new deadline; null unless it is extended or released.
     due_at: Mapped[datetime | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -389,6 +389,7 @@ TOTALS: Mapping[str, str] = {
     "open_past_deadline": "Past the deadline",
     "open_near_deadline": "Due soon",
     "open_failed": "Failed, not handled",
+    "open_held": "On hold",
     "on_time": "On time",
     "late": "Late",
     "seconds_to_applied": "Time to removal from predictions",

@@ -118,7 +118,7 @@ class DeletionRequest:
     handled_by: UUID | None = None
     #: When it was completed, cancelled or handled; open until then.
     ended_at: datetime | None = None
-    #: Whether it ended after its deadline or is open past it; None while time remains, or if cancelled.
+    #: Whether it ended after its deadline or is open past it; None while time remains or it is held, or if cancelled.
     late: bool | None = None
     #: What was done, in one or two plain sentences.
     explanation: str | None = None
@@ -126,6 +126,10 @@ class DeletionRequest:
     failure: str | None = None
     #: The earlier request that had already deleted every target.
     already_deleted_by: UUID | None = None
+    #: Since when it is on hold; None if it is not.
+    held_at: datetime | None = None
+    #: The held request behind which it waits.
+    waits_for: UUID | None = None
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ class EventType(StrEnum):
     HANDLED = "handled"
     #: A request's deadline was extended, for a stated reason.
     EXTENDED = "extended"
+    #: A queued request was put on hold, for a stated reason.
+    HELD = "held"
+    #: The hold ended, and the request goes on.
+    RELEASED = "released"
 
 
 class Milestone(StrEnum):
@@ -70,6 +74,9 @@ class Milestone(StrEnum):
     FAILED = "failed"
     #: The deadline passed while the request was open.
     LATE = "late"
+    #: Put on hold, and released again.
+    HELD = "held"
+    RELEASED = "released"
 
 
 class Cause(StrEnum):

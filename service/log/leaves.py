@@ -172,24 +172,20 @@ class HandledByDeletion:
 
 @dataclass(frozen=True)
 class Decided:
-    """Content of `handled` or `extended` by an operator's decision: reason, time and API key."""
+    """Content of `handled`, `extended`, `held` or `released` by an operator's decision: reason, time and API key."""
 
-    reason: str
+    #: None for `released`.
+    reason: str | None
     api_key_id: UUID
     decided_at: datetime
-    #: The new deadline; None for `handled`.
+    #: The new deadline, of `extended` and `released`.
     due_at: datetime | None = None
 
     def document(self) -> Payload:
         """The decision."""
-        said = {
-            "reason": self.reason,
-            "api_key": str(self.api_key_id),
-            "decided_at": timestamp(self.decided_at),
-        }
-        if self.due_at is None:
-            return said
-        return {**said, "due_at": timestamp(self.due_at)}
+        said = {} if self.reason is None else {"reason": self.reason}
+        said |= {"api_key": str(self.api_key_id), "decided_at": timestamp(self.decided_at)}
+        return said if self.due_at is None else {**said, "due_at": timestamp(self.due_at)}
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,20 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
         "figures": {name: figures[name] for name in RECEIPT if figures.get(name) is not None},
         "since": [{"time": leaf["time"], "what": in_words(leaf["type"], leaf["details"])} for leaf in since],
         **(_failed(leaves, last) if done is EventType.FAILED else {}),
+        **({"held": holds} if (holds := _holds(leaves)) else {}),
     }
+
+
+def _holds(leaves: Sequence[Document]) -> list[Document]:
+    """Return from when to when a request was on hold, and why."""
+    holds: list[Document] = []
+    for leaf in leaves:
+        decided = leaf["details"]
+        if leaf["type"] == EventType.HELD:
+            holds.append({"from": decided["decided_at"], "until": None, "reason": decided["reason"]})
+        elif leaf["type"] == EventType.RELEASED:
+            holds[-1]["until"] = decided["decided_at"]
+    return holds
 
 
 def _failed(leaves: Sequence[Document], last: Document) -> Document:

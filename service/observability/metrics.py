@@ -120,6 +120,7 @@ class UnlearningMetrics:
             "lethe_open_deletions_near_deadline", "Open requests in the last fifth of their time."
         )
         self.open_failed = gauge("lethe_open_deletions_failed", "Failed, unhandled requests.")
+        self.open_held = gauge("lethe_open_deletions_held", "Requests on hold.")
         self.oldest_open = gauge("lethe_oldest_open_deletion_seconds", "Age of the oldest open request; 0 without one.")
         self.disk_free = gauge("lethe_disk_free_bytes", "Free space on the disk of LETHE_HOME.")
         self.memory_free = gauge(

@@ -238,7 +238,7 @@ def _details(row: Row[*tuple[Any, ...]]) -> BatchDetails:
 
 
 class RequestsWithdrawn(Conflict):
-    """Requests of a batch were cancelled, or taken by another batch, while it was computed."""
+    """Requests of a batch were cancelled, held, or taken by another batch, while it was computed."""
 
     def __init__(self, ids: Collection[UUID]) -> None:
         super().__init__(
@@ -271,6 +271,7 @@ class BatchRepository(Repository):
             update(RequestRow)
             .where(RequestRow.id == any_of(norms), RequestRow.model == version.model)
             .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(RequestRow.held_at.is_(None), RequestRow.waits_for.is_(None))
             .values(batch_id=version.id)
         )
         found = set((await self._conn.execute(joined.returning(RequestRow.id))).scalars())

@@ -46,6 +46,7 @@ async def keep_gauges(
                 metrics.past_deadline.set(counts.past_deadline)
                 metrics.near_deadline.set(counts.near_deadline)
                 metrics.open_failed.set(counts.failed)
+                metrics.open_held.set(counts.held)
                 metrics.oldest_open.set(counts.oldest_seconds)
                 metrics.queued_nodes.set(await RequestRepository(connection).queued_nodes(model))
                 metrics.pending_repairs.set(await PendingRepairs(connection).count_pending(model))

@@ -37,6 +37,7 @@ def audit_filters(filters: RecordFilters, caller: ApiKey) -> AuditFilters:
         repair=filters.repair,
         open=filters.open,
         late=filters.late,
+        held=filters.held,
         since=filters.since,
         until=filters.until,
         thresholds=filters.thresholds(),

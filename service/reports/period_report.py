@@ -139,7 +139,7 @@ async def _late(
         select(func.count())
         .select_from(RequestRow)
         .where(RequestRow.model == model, RequestRow.received_at >= since, RequestRow.received_at < until)
-        .where(RequestRow.ended_at.is_(None), RequestRow.due_at < func.now())
+        .where(RequestRow.ended_at.is_(None), RequestRow.held_at.is_(None), RequestRow.due_at < func.now())
         .where(_NO_DRILL)
     )
     rows = await conn.execute(

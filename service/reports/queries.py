@@ -27,7 +27,8 @@ class OpenCounts:
     past_deadline: int
     near_deadline: int
     failed: int
-    #: Age of the oldest; 0 without one.
+    held: int
+    #: Age of the oldest that is not held; 0 without one.
     oldest_seconds: float
 
 
@@ -96,6 +97,8 @@ class AuditFilters:
     open: bool | None = None
     #: Whether it ended late or is open past its deadline; False: it ended on time.
     late: bool | None = None
+    #: Whether it is on hold.
+    held: bool | None = None
     #: Whether it is a drill.
     drills: bool | None = None
     #: Due before this time.
@@ -127,7 +130,7 @@ class AuditEntry:
 _REQUEST = (
     *("id", "model", "status", "kind", "count", "reference", "received_at", "applied_at", "completed_at", "failed_at"),
     *("cancelled_at", "due_at", "ended_at", "late", "handled_at", "handled_by", "guarantee", "repair", "explanation"),
-    *("failure", "already_deleted_by"),
+    *("failure", "already_deleted_by", "held_at"),
 )
 #: Batch figures first.
 _FIGURES = sorted(

@@ -109,6 +109,8 @@ _HAPPENED = {
     EventType.FAILED: "Failed",
     EventType.HANDLED: "Handled",
     EventType.EXTENDED: "Deadline extended",
+    EventType.HELD: "Put on hold",
+    EventType.RELEASED: "Released from the hold",
 }
 
 

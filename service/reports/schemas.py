@@ -77,10 +77,11 @@ class Summary:
     ]
     refused: Annotated[int, Field(description="Requests refused for what they named; not counted above.")]
     open: Annotated[int, Field(description="Requests that have not ended: queued, applied, or failed and unhandled.")]
-    oldest_open: OpenRequest | None
+    oldest_open: Annotated[OpenRequest | None, Field(description="The oldest open request that is not on hold.")]
     open_past_deadline: Annotated[int, Field(description="Open requests past their deadline.")]
     open_near_deadline: Annotated[int, Field(description="Open requests in the last fifth of their time.")]
     open_failed: Annotated[int, Field(description="Failed, unhandled requests.")]
+    open_held: Annotated[int, Field(description="Requests on hold; neither late nor due soon.")]
     deadline_days: Annotated[float, Field(description="Days within which a request that is received now is due.")]
     months: Annotated[Sequence[Month], Field(description="Months of the window that had such requests, oldest first.")]
     seconds_to_applied: Percentiles
@@ -121,6 +122,7 @@ class Summary:
                     "open_past_deadline": 0,
                     "open_near_deadline": 0,
                     "open_failed": 0,
+                    "open_held": 0,
                     "deadline_days": 30,
                     "months": [{"month": "2026-11-01", "on_time": 117, "late": 0, "on_time_share": 1.0}],
                     "seconds_to_applied": _PERCENTILES,
@@ -210,6 +212,7 @@ class RecordFilters(Window):
     late: bool | None = Field(
         None, description="Whether it ended after its deadline or is still open past it; false: it ended in time."
     )
+    held: bool | None = Field(None, description="Whether it is on hold.")
     since: Moment | None = Field(
         None, description="Received at or after this time (RFC 3339, with its offset from UTC)."
     )

@@ -40,6 +40,7 @@ class RequestSearchRow(Base):
     due_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     ended_late: Mapped[bool | None]
+    held_at: Mapped[datetime | None]
     injected_norm_before: Mapped[float | None]
     injected_norm_after: Mapped[float | None]
     distance_bound_before_relative: Mapped[float | None]
@@ -163,8 +164,11 @@ def _kept(filters: AuditFilters) -> Iterator[ColumnElement[bool]]:
     if filters.open is not None:
         yield rows.ended_at.is_(None) if filters.open else rows.ended_at.is_not(None)
     if filters.late is not None:
-        is_late = or_(rows.ended_late.is_(True), and_(rows.ended_at.is_(None), rows.due_at < func.now()))
+        is_past = and_(rows.ended_at.is_(None), rows.held_at.is_(None), rows.due_at < func.now())
+        is_late = or_(rows.ended_late.is_(True), is_past)
         yield is_late if filters.late else rows.ended_late.is_(False)
+    if filters.held is not None:
+        yield rows.held_at.is_not(None) if filters.held else rows.held_at.is_(None)
     if filters.drills is not None:
         is_drill = rows.request_id.in_(select(DrillRow.request_id))
         yield is_drill if filters.drills else ~is_drill

@@ -56,12 +56,14 @@ _DEADLINE = text("SELECT deadline_days FROM service_settings")
 _OPEN = text("""
     SELECT coalesce(sum(open), 0)::bigint, coalesce(sum(open_past_deadline), 0)::bigint,
            coalesce(sum(open_near_deadline), 0)::bigint, coalesce(sum(open_failed), 0)::bigint,
+           coalesce(sum(open_held), 0)::bigint,
            coalesce(extract(epoch FROM now() - min(oldest_open_received_at)), 0)::double precision
     FROM audit_open WHERE model = :model
 """)
 _OLDEST = text("""
     SELECT id, received_at FROM requests r
-    WHERE model = :model AND ended_at IS NULL AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
+    WHERE model = :model AND ended_at IS NULL AND held_at IS NULL
+        AND NOT EXISTS (SELECT FROM drills d WHERE d.request_id = r.id)
     ORDER BY received_at LIMIT 1
 """)
 _MONTHS = text("""
@@ -178,6 +180,7 @@ async def summary(
         open_past_deadline=still_open.past_deadline,
         open_near_deadline=still_open.near_deadline,
         open_failed=still_open.failed,
+        open_held=still_open.held,
         deadline_days=(await conn.execute(_DEADLINE)).scalar_one(),
         months=[Month(*row) for row in await conn.execute(_MONTHS, days)],
         seconds_to_applied=times.get("applied", nothing),

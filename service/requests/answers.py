@@ -27,6 +27,8 @@ _TIMES: dict[str, Any] = {
     "handled_at": None,
     "handled_by": None,
     "handles": [],
+    "held_at": None,
+    "waits_for": None,
 }
 
 ACCEPTED: dict[str, Any] = {
@@ -207,8 +209,8 @@ class DeletionAnswer(BaseModel):
     received_at: datetime
     due_at: datetime = Field(description="Deadline, including extensions.")
     late: bool | None = Field(
-        description="Whether it ended after `due_at` or is still open past it; null before the deadline and for "
-        "cancelled requests."
+        description="Whether it ended after `due_at` or is still open past it; null before the deadline, and for held "
+        "and cancelled requests."
     )
     applied_at: datetime | None
     completed_at: datetime | None
@@ -217,6 +219,10 @@ class DeletionAnswer(BaseModel):
     handled_at: datetime | None = Field(description="When the failed request was handled; open until then.")
     handled_by: UUID | None = Field(description="The later request that handled it by deleting the same ids.")
     handles: list[UUID] = Field(description="Failed requests that this one handled; empty in lists.")
+    held_at: datetime | None = Field(description="Since when the request is on hold; null if it is not.")
+    waits_for: UUID | None = Field(
+        description="The held request behind which it waits, because both name the same; only with audit:read."
+    )
     guarantee: Guarantee | None = Field(description="What is guaranteed about the weights.")
     repair: RepairStatus | None
     explanation: str | None = Field(description="What was done, in a sentence or two.")
@@ -291,7 +297,11 @@ def deletion_answer(
     """Build the view of a request for a key; `reads_audit` is whether it has audit:read."""
     hidden = request.status is RequestStatus.COMPLETED and not reads_audit
     return DeletionAnswer(
-        **vars(request) | {"reference": None if hidden else request.reference},
+        **vars(request)
+        | {
+            "reference": None if hidden else request.reference,
+            "waits_for": request.waits_for if reads_audit else None,
+        },
         handles=list(handles),
         links=links_of(request.id, request.kind),
         audit=None if audit is None else audit_answer(audit, reads_audit=reads_audit),

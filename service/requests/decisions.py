@@ -64,11 +64,38 @@ class Decisions:
             return found
         if found.ended_at is not None:
             raise Conflict(f"Request {request_id} has ended.", "Only an open request can be extended.")
+        if found.held_at is not None:
+            raise Conflict(f"Request {request_id} is on hold.", "Its deadline moves when it is released.")
         if found.late:
             raise Conflict(f"Request {request_id} is past its deadline.", "Extend a request before its deadline.")
         raise Conflict(
             f"Request {request_id} is already due at {found.due_at:%Y-%m-%d %H:%M} UTC.", "Give a later time."
         )
+
+    async def hold(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
+        """Put a queued request on hold for `reason`, until `release`. Raises as `handle`, and `Conflict` if too late."""
+        await self._require(request_id, reason)
+        is_held = permitted(await self._conn.scalar(select(func.request_hold(request_id, api_key_id, reason))))
+        found = await self._require(request_id, reason)
+        if is_held:
+            return found
+        if found.held_at is not None:
+            raise Conflict(f"Request {request_id} is already on hold.", "Nothing to do.")
+        if found.status is RequestStatus.QUEUED:
+            raise Conflict(f"Request {request_id} is being applied.", "It can no longer be held.")
+        raise Conflict(f"Request {request_id} is {found.status}.", "Only a queued request can be held.")
+
+    async def release(self, request_id: UUID, api_key_id: UUID) -> DeletionRequest:
+        """End a hold: the request and those that wait behind it go to the unlearner, and its deadline moves.
+
+        Raises `NotFound`, `Conflict` unless it is held, and `Unauthenticated` for a key without the right.
+        """
+        await RequestRepository(self._conn).require(request_id)
+        is_released = permitted(await self._conn.scalar(select(func.request_release(request_id, api_key_id))))
+        found, _ = await RequestRepository(self._conn).require(request_id)
+        if not is_released:
+            raise Conflict(f"Request {request_id} is not on hold.", "Nothing to do.")
+        return found
 
     async def log(self) -> int:
         """Log decisions that are not in the log yet, oldest first; returns their number."""

@@ -29,19 +29,22 @@ from service.requests.drill_rows import DrillRow
 
 #: The head of the queue, the requests before it that progressed since the head was queued, and the batch that the
 #: unlearner has in hand: the requests it took and has not ended, however long that takes. The head is found among all
-#: open requests by another index than the one for republishing: damage to one shows through the other.
+#: open requests by another index than the one for republishing: damage to one shows through the other. Requests that
+#: are held, or wait behind such ones, are not in the queue.
 _OLDEST = text(
     """
     WITH head AS (
         SELECT queued_at FROM requests
         WHERE model = :model AND ended_at IS NULL AND status NOT IN ('applied', 'failed') AND batch_id IS NULL
+            AND held_at IS NULL AND waits_for IS NULL
         ORDER BY received_at, id LIMIT 1
     ), server AS (
         SELECT held_since, serving_since FROM leases
         WHERE name = :model AND phase = 'serving' AND expires_at > clock_timestamp()
     ), in_hand AS (
         SELECT min(r.taken_at) AS since FROM requests r, server
-        WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed'
+        WHERE r.model = :model AND r.ended_at IS NULL AND r.status <> 'failed' AND r.held_at IS NULL
+            AND r.waits_for IS NULL
             AND r.taken_at >= greatest(server.held_since, r.queued_at)
     )
     SELECT EXISTS (SELECT FROM server) AS is_served, extract(epoch FROM coalesce(in_hand.since, clock_timestamp())
@@ -57,6 +60,8 @@ _OLDEST = text(
     FROM head h, in_hand
     """
 )
+#: Conditions that a request is neither held nor waits behind one that is.
+NOT_HELD = (RequestRow.held_at.is_(None), RequestRow.waits_for.is_(None))
 #: Drills are excluded: nobody waits for the deletion of made-up nodes.
 _NO_DRILL = RequestRow.id.not_in(select(DrillRow.request_id))
 
@@ -112,11 +117,11 @@ class RequestRepository:
         return list((await self._conn.execute(query)).scalars())
 
     async def queued(self, model: str, ids: Collection[UUID]) -> list[QueuedRequest]:
-        """Return those of `ids` that are queued and not in a batch, oldest first."""
+        """Return those of `ids` that are queued, not in a batch and not held or behind a hold, oldest first."""
         query = (
             select(*QUEUED_COLUMNS)
             .where(RequestRow.id == any_of(ids), RequestRow.model == model)
-            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None), *NOT_HELD)
             .order_by(RequestRow.received_at, RequestRow.id)
         )
         return [queued_request(row) for row in await self._conn.execute(query)]
@@ -162,6 +167,7 @@ class RequestRepository:
         waiting = (
             select(RequestRow.id)
             .where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(*NOT_HELD)
             .where(func.coalesce(RequestRow.swept_at, RequestRow.queued_at) < func.now() - age)
             .where(~exists().where(OutboxRow.request_id == RequestRow.id))
             .order_by(RequestRow.received_at, RequestRow.id)
@@ -184,8 +190,8 @@ class RequestRepository:
         return None if found is None else OldestRequest(max(0.0, float(found.waits_s)), found.is_served)
 
     async def queued_by_key(self, model: str) -> dict[UUID, int]:
-        """Return the number of nodes and edges in the queued requests of each API key."""
-        query = select(RequestRow.api_key_id, func.sum(RequestRow.count))
+        """Return the number of nodes and edges in the queued requests of each API key, without held ones."""
+        query = select(RequestRow.api_key_id, func.sum(RequestRow.count)).where(RequestRow.held_at.is_(None))
         query = query.where(RequestRow.model == model, RequestRow.status == RequestStatus.QUEUED)
         return {key: int(count) for key, count in await self._conn.execute(query.group_by(RequestRow.api_key_id))}
 

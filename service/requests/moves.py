@@ -19,7 +19,7 @@ from service.domain.states import AUDITED, EventType, Guarantee, RequestStatus
 from service.errors import Conflict, Unauthenticated
 from service.log.events import EventRepository, LogRepository
 from service.log.leaves import AlreadyDeleted, Content, Failed, HandledByDeletion
-from service.requests.lookup import RequestRepository
+from service.requests.lookup import NOT_HELD, RequestRepository
 
 #: Remedy for a failed request whose ids are unreadable, since no later request is known to delete the same data.
 SEND_ANEW = "send a new request for the same data, then mark this one as handled. Lethe cannot match the two."
@@ -56,7 +56,7 @@ class RequestMoves:
         self._conn = conn
 
     async def take(self, ids: Collection[UUID]) -> set[UUID]:
-        """Protect those of `ids` that are still queued from cancellation, and return them.
+        """Protect those of `ids` that are still queued and not held from cancellation and holds, and return them.
 
         A crash of Postgres may undo this, without harm: they are claimed again.
         """
@@ -64,7 +64,7 @@ class RequestMoves:
         taken = (
             update(RequestRow)
             .where(RequestRow.id == any_of(ids), RequestRow.status == RequestStatus.QUEUED)
-            .where(RequestRow.batch_id.is_(None))
+            .where(RequestRow.batch_id.is_(None), *NOT_HELD)
             .values(taken_at=func.now())
         )
         return set((await self._conn.execute(taken.returning(RequestRow.id))).scalars())
@@ -124,7 +124,7 @@ class RequestMoves:
         await LogRepository(self._conn).take_turn()
         moved = await self._moved(
             update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None), *NOT_HELD)
             .where(RequestRow.status == RequestStatus.QUEUED)
             .values(
                 status=RequestStatus.COMPLETED,

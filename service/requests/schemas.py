@@ -164,6 +164,16 @@ class HandledBody(Known):
     )
 
 
+class HeldBody(Known):
+    """Puts a queued request on hold."""
+
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"reason": "Needed in a lawsuit."}]})
+
+    reason: Reason = Field(
+        description="Why it must wait. The log keeps this forever: do not name a person, node or reference."
+    )
+
+
 class ExtendedBody(Known):
     """Extends the deadline of a request."""
 

@@ -23,6 +23,7 @@ from service.domain.versions import Version
 from service.errors import Conflict, Unavailable
 from service.log.leaves import AlreadyDeleted
 from service.predictions.version_rows import BatchRepository, RequestsWithdrawn
+from service.requests.holds import Holds, Waiting, behind
 from service.requests.lookup import RequestRepository
 from service.requests.moves import SEND_ANEW, RequestMoves
 from service.requests.tombstones import TombstoneLookup
@@ -81,6 +82,7 @@ class Processor:
         """
         batch = await self._take(batch)
         claimed, unreadable = self._open(batch)
+        claimed, undecided = await self._pass_holds(claimed)
         committed = self._writer.resident.committed
         # All in one call, with no more names than the batch has.
         names = list({end for each in claimed for target in each.named for end in ends_of(target)})
@@ -111,7 +113,7 @@ class Processor:
                 "says which is short.",
             )
         self._deferred = frozenset(each.request.id for each in resolution.deferred)
-        return self._deferred
+        return self._deferred | undecided
 
     async def _known(self, claimed: Sequence[DecryptedRequest], present: CommittedGraph) -> Known:
         """Return what the database knows of what `claimed` names and the graph does not have."""
@@ -144,6 +146,24 @@ class Processor:
         async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
             taken = await RequestMoves(connection).take([request.id for request in batch])
         return [request for request in batch if request.id in taken]
+
+    async def _pass_holds(self, claimed: list[DecryptedRequest]) -> tuple[list[DecryptedRequest], frozenset[UUID]]:
+        """Let the requests behind a hold wait; return the others, and those to process again as their hold just ended.
+
+        All of `claimed` are taken: a request that is held from now on comes too late to stop them.
+        """
+        async with transaction(self._context.engine) as connection:
+            found = await Holds(connection).obstacles(self._context.model)
+        opened = [(request, decrypt_targets(request, self._context.request_keys), held) for request, held in found]
+        # Without its key, nobody knows any more what a request names.
+        obstacles = [Waiting(request, targets, held) for request, targets, held in opened if targets is not None]
+        waits = behind((Waiting(each.request, each.targets) for each in claimed), obstacles)
+        if not waits:
+            return claimed, frozenset()
+        async with fenced_transaction(self._context.engine, self._writer.lease) as connection:
+            waiting = await Holds(connection).wait(waits)
+        self._log.info("requests.behind_a_hold", requests=len(waiting))
+        return [each for each in claimed if each.request.id not in waits], frozenset(waits.keys() - waiting)
 
     async def _fail(self, failures: Mapping[UUID, str]) -> None:
         """Fail the requests that cannot be processed, each with its reason."""
@@ -187,7 +207,7 @@ class Processor:
 
     @contextlib.contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """Ignore a request cancelled since it was claimed."""
+        """Ignore a request cancelled or held since it was claimed."""
         try:
             yield
         except Conflict as conflict:

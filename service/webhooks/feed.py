@@ -88,14 +88,14 @@ class FeedRepository(Repository):
         return int(await self._conn.scalar(select(func.count()).select_from(told).add_cte(listed)) or 0)
 
     async def write_late(self) -> int:
-        """Write an event for every open request past its deadline, once per deadline; return their number."""
+        """Write an event for every late request, once per deadline; return their number."""
         due = RequestRow.due_at
         written = exists().where(
             FeedRow.request_id == RequestRow.id, FeedRow.milestone == Milestone.LATE, FeedRow.due_at == due
         )
         late = (
             select(RequestRow.id, RequestRow.api_key_id, literal(Milestone.LATE.value), RequestRow.status, due)
-            .where(RequestRow.ended_at.is_(None), due < func.now(), ~written)
+            .where(RequestRow.ended_at.is_(None), RequestRow.held_at.is_(None), due < func.now(), ~written)
             .order_by(due, RequestRow.id)
         )
         columns = ["request_id", "api_key_id", "milestone", "status", "due_at"]

@@ -8,7 +8,8 @@ DECLARE
 BEGIN
     FOR own IN
         SELECT oid::regprocedure AS signature, proname ~ ('^(requests_total_|request_search_|requests_feed_|'
-            'audit_fold$|vault_key_replace$|requests_set_due$|request_(cancel|retry|handle|extend)$)') AS is_trusted
+            'audit_fold$|vault_key_replace$|requests_(set_due|go_on)$|'
+            'request_(cancel|retry|handle|extend|hold|release)$)') AS is_trusted
         FROM pg_proc
         WHERE pronamespace = current_schema()::regnamespace AND prosqlbody IS NULL
             AND pg_has_role(current_user, proowner, 'USAGE')

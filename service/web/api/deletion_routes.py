@@ -32,7 +32,7 @@ from service.requests.answers import (
 )
 from service.requests.decisions import Decisions
 from service.requests.lookup import RequestRepository
-from service.requests.schemas import EXAMPLES, DeletionBody, ExtendedBody, HandledBody, RequestBody
+from service.requests.schemas import EXAMPLES, DeletionBody, ExtendedBody, HandledBody, HeldBody, RequestBody
 from service.requests.submission import submit
 from service.web.api.auth import KeyedRoute, requires, requires_any
 from service.web.routes import LOCATION, page_reply, problems, reply
@@ -227,6 +227,36 @@ async def extend_deletion(request: Request, request_id: RequestId, body: Extende
     async with transaction(services_of(request).engine) as connection:
         extended = await Decisions(connection).extend(request_id, caller.id, body.due_at, body.reason)
     return reply(deletion_answer(extended, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/hold",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 413, 503),
+    summary="Put a queued request on hold",
+)
+async def hold_deletion(request: Request, request_id: RequestId, body: HeldBody, caller: Operator) -> Response:
+    """Hold a request of any kind, and what is queued for the same nodes; 409 once the unlearner has started it.
+
+    It is not late while it is held, and its deadline moves by that time. It can still be cancelled. The reason becomes
+    an event in the log.
+    """
+    async with transaction(services_of(request).engine) as connection:
+        held = await Decisions(connection).hold(request_id, caller.id, body.reason)
+    return reply(deletion_answer(held, None, reads_audit=True))
+
+
+@router.post(
+    "/{request_id}/release",
+    response_model=DeletionAnswer,
+    responses=problems(401, 403, 404, 409, 503),
+    summary="Release a request from its hold",
+)
+async def release_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
+    """End a hold: the request and what waits behind it go on in the order of receipt. An event in the log records it."""
+    async with transaction(services_of(request).engine) as connection:
+        released = await Decisions(connection).release(request_id, caller.id)
+    return reply(deletion_answer(released, None, reads_audit=True))
 
 
 receipt_router = APIRouter(prefix="/deletions", tags=["deletions"], route_class=KeyedRoute)

@@ -24,7 +24,7 @@ from service.errors import InvalidRequest, LetheError
 from service.reports.paper import environment
 from service.text import in_words
 from service.web.dashboard.signing_in import PATH, SESSION_COOKIE, LoginNeeded, delete_cookie
-from service.web.dashboard.words import words_of
+from service.web.dashboard.words import state_shown, words_of
 from service.web.routes import StrictRoute, page_reply
 from service.web.services import services_of
 
@@ -192,6 +192,7 @@ def _environment() -> jinja2.Environment:
         "machine_time": formats.machine_time,
         "short": lambda identity: str(identity)[:8],
         "words": words_of,
+        "state": state_shown,
     }
     made.globals |= {"asset": asset_url, "path": PATH, "FIGURES": FIGURES}
     return made

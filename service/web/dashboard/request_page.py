@@ -33,7 +33,7 @@ from service.requests.answers import audit_answer
 from service.requests.decisions import Decisions
 from service.requests.lookup import RequestRepository
 from service.requests.moves import SEND_ANEW
-from service.requests.schemas import ExtendedBody, HandledBody
+from service.requests.schemas import ExtendedBody, HandledBody, HeldBody
 from service.web.dashboard.pages import Page, Region, current, page, polls, region
 from service.web.dashboard.signing_in import PATH, SignedIn, form_of
 from service.web.dashboard.words import clock_of
@@ -98,7 +98,7 @@ def _failed(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
 
 
 def _decided(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
-    """Return the steps for extensions and for handling a failure."""
+    """Return the steps for extensions, holds, and for handling a failure."""
     steps = []
     for event in events:
         reason = event.payload.get("reason")
@@ -107,13 +107,26 @@ def _decided(request: DeletionRequest, events: Sequence[Event]) -> list[Step]:
             steps.append(
                 _done(request, event.created_at, "Deadline extended", f"Now due {due_at} UTC. Reason: {reason}")
             )
+        elif event.type is EventType.HELD:
+            steps.append(_done(request, _decided_at(event), "Put on hold", f"Reason: {reason}"))
+        elif event.type is EventType.RELEASED:
+            due_at = moment(datetime.fromisoformat(event.payload["due_at"]))
+            steps.append(_done(request, _decided_at(event), "Released from the hold", f"Now due {due_at} UTC."))
         elif event.type is EventType.HANDLED:
             text = reason or "Later requests have deleted everything that this one names."
             steps.append(_done(request, event.created_at, "Handled", text))
     return steps
 
 
+def _decided_at(event: Event) -> datetime:
+    return datetime.fromisoformat(event.payload["decided_at"])
+
+
 def _applied(request: DeletionRequest) -> Step:
+    if request.held_at is not None:
+        return Step("Applied", "waiting", "On hold: it goes on once it is released.")
+    if request.waits_for is not None:
+        return Step("Applied", "waiting", "Waiting behind a request on hold that names the same nodes or edges.")
     if request.applied_at is None:
         return Step("Applied", "now", "Waiting for its turn, or the new model is being computed.")
     return _done(request, request.applied_at, "Applied", request.kind.rules.applied)
@@ -149,7 +162,7 @@ def _done(request: DeletionRequest, at: datetime | None, label: str, text: str, 
 
 router = APIRouter(prefix=f"{PATH}/requests", route_class=Page, include_in_schema=False)
 
-_Form = TypeVar("_Form", HandledBody, ExtendedBody)
+_Form = TypeVar("_Form", HandledBody, ExtendedBody, HeldBody)
 _REGION = "request"
 #: Seconds between refreshes of an open request.
 _EVERY_S = 1.0
@@ -195,6 +208,25 @@ async def extend(request: Request, request_id: UUID, visitor: SignedIn) -> Respo
     body = _body(ExtendedBody, due_at=due_at, reason=fields.get("reason", "").strip())
     async with transaction(services_of(request).engine) as connection:
         await Decisions(connection).extend(request_id, visitor.key.id, body.due_at, body.reason)
+    return RedirectResponse(f"{PATH}/requests/{request_id}", 303)
+
+
+@router.post("/{request_id}/hold")
+async def hold(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
+    """Put a queued request on hold, with the signed-in key."""
+    fields = await _decision(request, visitor, "reason")
+    body = _body(HeldBody, reason=fields.get("reason", "").strip())
+    async with transaction(services_of(request).engine) as connection:
+        await Decisions(connection).hold(request_id, visitor.key.id, body.reason)
+    return RedirectResponse(f"{PATH}/requests/{request_id}", 303)
+
+
+@router.post("/{request_id}/release")
+async def release(request: Request, request_id: UUID, visitor: SignedIn) -> Response:
+    """Release a request from its hold, with the signed-in key."""
+    await _decision(request, visitor)
+    async with transaction(services_of(request).engine) as connection:
+        await Decisions(connection).release(request_id, visitor.key.id)
     return RedirectResponse(f"{PATH}/requests/{request_id}", 303)
 
 
@@ -252,7 +284,7 @@ def _body(form: type[_Form], **fields: str) -> _Form:
     except ValidationError:
         raise InvalidRequest(
             "A day or a reason is missing or invalid.",
-            "Go back and fill in both; a reason has 500 characters at most.",
+            "Go back and fill it in; a reason has 500 characters at most.",
         ) from None
 
 

@@ -35,13 +35,30 @@ class Clock:
 
 
 def clock_of(request: DeletionRequest, now: datetime) -> Clock:
-    """Return the clock of an open request at `now`."""
+    """Return the clock of an open request at `now`; it stands while the request is held."""
     due_at = request.due_at
-    left = due_at - now
-    share = min(1.0, max(0.0, (now - request.received_at) / (due_at - request.received_at)))
+    at = request.held_at or now
+    left = due_at - at
+    share = min(1.0, max(0.0, (at - request.received_at) / (due_at - request.received_at)))
+    if request.held_at is not None:
+        return Clock(due_at, share, "good", "on hold")
     if left < timedelta():
         return Clock(due_at, 1.0, "bad", f"{coarse(-left)} late")
     return Clock(due_at, share, "warn" if share >= NEAR else "good", f"{coarse(left)} left")
+
+
+class Stopped(StrEnum):
+    """Why a queued request does not go on."""
+
+    HELD = "held"
+    BEHIND = "behind"
+
+
+def state_shown(request: DeletionRequest) -> StrEnum:
+    """Return the state of a request to show in its badge."""
+    if request.held_at is not None:
+        return Stopped.HELD
+    return request.status if request.waits_for is None else Stopped.BEHIND
 
 
 @dataclass(frozen=True)
@@ -95,6 +112,7 @@ class Drills(StrEnum):
 QUESTIONS = (
     Choice("open", "Open", Answer),
     Choice("late", "Late", Answer),
+    Choice("held", "On hold", Answer),
     Choice("drills", "Drills", Drills, "Left out"),
 )
 ORDER = Choice("order", "Order", Order)
@@ -200,6 +218,7 @@ def list_filters(query: BaseModel) -> ListFilters:
         **{choice.name: read.get(choice.name) for choice in CHOICES},
         open=_YES_OR_NO[read.get("open")],
         late=_YES_OR_NO[read.get("late")],
+        held=_YES_OR_NO[read.get("held")],
         drills={Drills.ONLY: True, Drills.INCLUDED: None, None: False}[read.get("drills")],
         since=since,
         until=until,
@@ -241,6 +260,8 @@ WORDS: dict[StrEnum, Word] = {
     RequestStatus.CANCELLED: Word(
         "Cancelled", "quiet", "Withdrawn by the caller or an operator before work on it began."
     ),
+    Stopped.HELD: Word("On hold", "warn", "Queued, and held for a stated reason until it is released or cancelled."),
+    Stopped.BEHIND: Word("Behind a hold", "warn", "Queued behind a request on hold that names the same."),
     Answer.YES: Word("Yes", "quiet", "Only these."),
     Answer.NO: Word("No", "quiet", "All but these."),
     Drills.ONLY: Word("Only drills", "quiet", "Drills and nothing else."),

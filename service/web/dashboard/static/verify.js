@@ -127,6 +127,12 @@ function derived(leaves) {
       Object.assign(said, { handled_at: leaf.time, handled_by: leaf.details.deleted_by?.[0] ?? null, note: leaf.details.reason ?? null });
     }
   }
+  const holds = [];
+  for (const { type, details } of leaves) {
+    if (type === "held") holds.push({ from: details.decided_at, until: null, reason: details.reason });
+    else if (type === "released") holds.at(-1).until = details.decided_at;
+  }
+  if (holds.length) said.held = holds;
   return { said, figures };
 }
 
@@ -150,6 +156,7 @@ function facts(receipt) {
     ["Asked for", day(said.received_at)],
     [rules.joining.includes(said.kind) ? "To take in" : "To delete", said.count === 1 ? one : several.replace("{count}", said.count.toLocaleString("en-GB"))],
   ];
+  for (const hold of said.held ?? []) found.push(["On hold", `${day(hold.from)} to ${hold.until ? day(hold.until) : "now"}: ${hold.reason}`]);
   if (said.status === "failed") {
     found.push(["Failed", `${day(said.failed_at)}. Nothing was deleted for this request.`], ["Reason", said.failure]);
     found.push(["Settled", said.handled_at ? day(said.handled_at) : "not yet"]);
