@@ -1,4 +1,4 @@
-"""`lethe delete`, `handle`, `extend`, `hold`, `release`, `retry` and `drill`: send deletion requests, decide on open ones."""
+"""Send deletion requests, and decide on open ones: `lethe delete`, `drill`, `extend`, `handle`, `hold`, …."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial

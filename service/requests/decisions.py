@@ -73,7 +73,7 @@ class Decisions:
         )
 
     async def hold(self, request_id: UUID, api_key_id: UUID, reason: str) -> DeletionRequest:
-        """Put a queued request on hold for `reason`, until `release`. Raises as `handle`, and `Conflict` if too late."""
+        """Hold a queued request for `reason`, until `release`. Raises as `handle`, and `Conflict` if it is too late."""
         await self._require(request_id, reason)
         is_held = permitted(await self._conn.scalar(select(func.request_hold(request_id, api_key_id, reason))))
         found = await self._require(request_id, reason)

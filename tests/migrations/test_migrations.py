@@ -210,6 +210,8 @@ async def test_the_triggers_are_in_force(database_url: str) -> None:
     assert found == {
         ("requests_transition", "requests"),
         ("requests_join_ended", "requests"),
+        ("requests_hold_ends", "requests"),
+        ("requests_go_on", "requests"),
         ("requests_queued_again", "requests"),
         ("requests_key_dropped", "requests"),
         ("requests_begin_queued", "requests"),
