@@ -216,6 +216,8 @@ async def test_a_decision_needs_a_valid_key_with_the_scopes_of_its_route_and_a_r
     calls = {
         "request_handle(:id, :key, 'x')": wrong,
         "request_extend(:queued, :key, now() + interval '1 year', 'x')": wrong,
+        "request_hold(:queued, :key, 'x')": wrong,
+        "request_release(:queued, :key)": wrong,
         "request_retry(:id, :key)": wrong,
         "request_cancel(:queued, :key)": [one for one in wrong if one != keys[Scope.DELETIONS_WRITE,]],
     }

@@ -64,7 +64,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "read, add api_key_id body_digest ciphertext count id idempotency_key key_file key_place kind model reference "
         "reference_commitment subject_commitments voucher",
         "read, change already_deleted_by applied_at batch_id ciphertext completed_at explanation failed_at "
-        "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at",
+        "failure guarantee handled_at handled_by key_file key_place repair status swept_at taken_at "
+        "waits_for",
     ),
     "lock_drills": ("read, remove", ""),
     "lock_feed": ("", "read, remove"),
@@ -145,6 +146,8 @@ async def test_the_roles_call_these_functions_with_the_owner_s_rights_and_no_oth
             "request_cancel(uuid,uuid)",
             "request_extend(uuid,uuid,timestamp with time zone,text)",
             "request_handle(uuid,uuid,text)",
+            "request_hold(uuid,uuid,text)",
+            "request_release(uuid,uuid)",
             "request_retry(uuid,uuid)",
         ],
         UNLEARNER_ROLE: ["audit_fold()"],

@@ -64,6 +64,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/deletions"): {"kind": "node", "nodes": ["7"]},
     ("POST", "/deletions/search"): {"status": "completed"},
     ("POST", "/deletions/{request_id}/handle"): {"reason": "None of these."},
+    ("POST", "/deletions/{request_id}/hold"): {"reason": "None of these."},
     ("POST", "/deletions/{request_id}/extend"): {"due_at": "2030-01-01T00:00:00Z", "reason": "None of these."},
     ("POST", "/log/checks"): {"size": 2, "root": "a" * 64, "against": {"size": 1, "root": "a" * 64}},
     ("POST", "/dashboard/login"): {"key": "lethe_00000000_wrong"},
@@ -211,14 +212,16 @@ async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list
                 assert told(said, may_show_reference=may_show_reference) == set(), (name, method, url)
                 if answer.status_code < 400:
                     answered.add((method, route.path))
-    # Each has really answered, except these: a completed request cannot be cancelled, retried, handled or extended; no
-    # root and no key is guessed; nothing was added or corrected, and no caller may, nor predict nodes outside the
-    # graph; and the model has no canaries.
+    # Each has really answered, except these: a completed request cannot be cancelled, retried, handled, extended, held
+    # or released; no root and no key is guessed; nothing was added or corrected, and no caller may, nor predict nodes
+    # outside the graph; and the model has no canaries.
     assert {(method, route.path) for method, route in routes(api)} - answered == {
         ("DELETE", "/deletions/{request_id}"),
         ("POST", "/deletions/{request_id}/retry"),
         ("POST", "/deletions/{request_id}/handle"),
         ("POST", "/deletions/{request_id}/extend"),
+        ("POST", "/deletions/{request_id}/hold"),
+        ("POST", "/deletions/{request_id}/release"),
         ("POST", "/log/checks"),
         ("POST", "/dashboard/login"),
         ("POST", "/drills"),

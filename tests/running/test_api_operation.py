@@ -46,6 +46,7 @@ OPEN = (
 DECIDING: list[tuple[str, str]] = [
     ("POST", "/deletions/{request_id}/handle"),
     ("POST", "/deletions/{request_id}/extend"),
+    ("POST", "/deletions/{request_id}/hold"),
 ]
 #: Headers that proxies and proxy networks add to a request.
 FORWARDING = (

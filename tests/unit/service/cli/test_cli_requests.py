@@ -335,6 +335,12 @@ def test_a_decision_is_sent_with_its_reason(lethe: CommandLine, stub: LetheStub)
     ran = lethe("extend", "r1", "--until", "2027-01-31", "--reason", "Many at once.")
     assert (ran.status, ran.stdout) == (0, "r1 due 2027-01-31 23:59:59 UTC\n")
     assert lethe("extend", "r1", "--until", "2027-01-31").status == 2
+    stub.answers["POST", "/deletions/r1/hold"] = deletion("queued", held_at="2027-01-31T23:59:59Z")
+    ran = lethe("hold", "r1", "--reason", "Needed in a lawsuit.")
+    assert (ran.status, ran.stdout) == (0, "r1 on hold\n")
+    stub.answers["POST", "/deletions/r1/release"] = deletion("queued", due_at="2027-02-28T23:59:59Z")
+    ran = lethe("release", "r1")
+    assert (ran.status, ran.stdout) == (0, "r1 released, due 2027-02-28 23:59:59 UTC\n")
 
 
 def test_requests_are_written_to_a_file_of_ones_own(lethe: CommandLine, stub: LetheStub, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def call(name: str) -> list[str]:
         "correct": ["--label", "x"],
         "audit watch": ["--log-key", KEY, "--once"],
         "handle": ["--reason", "x"],
+        "hold": ["--reason", "x"],
         "extend": ["--reason", "x", "--until", "2027-01-31"],
     }.get(name, [])
     return [*name.split(), *("x" for _ in arguments), *needed]

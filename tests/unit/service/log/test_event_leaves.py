@@ -139,6 +139,8 @@ CONTENTS: dict[EventType, Content] = {
     EventType.CERTIFIED: ModelCertified(CERTIFIED),
     EventType.HANDLED: HandledByDeletion((UUID(int=5), UUID(int=6))),
     EventType.EXTENDED: Decided("There are many.", UUID(int=4), AT, AT),
+    EventType.HELD: Decided("Needed in a lawsuit.", UUID(int=4), AT),
+    EventType.RELEASED: Decided(None, UUID(int=4), AT, AT),
 }
 
 
