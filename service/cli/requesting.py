@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from lethe_client import Accepted, DeletionStopped, LetheClient, LetheClientError, ProblemError
+from lethe_client import Accepted, DeletionStopped, LetheClient, LetheClientError, ProblemError, WaitTimeout
 from service.cli.audit_figures import print_audit
 from service.cli.console import ExitStatus, interrupted, note, print_result, report, show_progress, written
 from service.domain.formats import plural
@@ -79,9 +79,11 @@ def send(client: LetheClient, items: Sequence[_T], request: Callable[[Sequence[_
             note(f"Lethe accepted {accepted_so_far}. Do not send these again. The rest failed:")
         raise
     if manner.wait:
-        for accepted in sent:
-            if accepted.status != "completed":
-                _wait(client, accepted, manner)
+        deadline = time.monotonic() + manner.timeout
+        waiting = [accepted for accepted in sent if accepted.status != "completed"]
+        completed = [_completes(client, accepted, deadline, manner.as_json) for accepted in waiting]
+        if not all(completed):
+            raise typer.Exit(ExitStatus.FAILED)
 
 
 def in_parts(
@@ -147,13 +149,18 @@ def _print_accepted(accepted: Accepted, file: Path | None, as_json: bool) -> Non
         note(f"{len(accepted.salts.nodes)} salts were not saved; --salts FILE saves those of the next request.")
 
 
-def _wait(client: LetheClient, accepted: Accepted, manner: Manner) -> None:
+def _completes(client: LetheClient, accepted: Accepted, deadline: float, as_json: bool) -> bool:
+    """Wait for a request until `deadline`, print its evidence or why there is none; return whether it is completed."""
     left = f"The request continues by itself: `./lethe audit show {accepted.id}` shows its progress."
     try:
         with interrupted(lambda: left), show_progress("Waiting for completion"):
-            deletion = client.wait(accepted.id, timeout_s=manner.timeout)
+            deletion = client.wait(accepted.id, timeout_s=max(0.0, deadline - time.monotonic()))
     except DeletionStopped as stopped:
-        print_audit(stopped.deletion, manner.as_json)
+        print_audit(stopped.deletion, as_json)
         report(stopped.detail, stopped.remedy)
-        raise typer.Exit(ExitStatus.FAILED) from None
-    print_audit(deletion, manner.as_json)
+        return False
+    except WaitTimeout as late:
+        report(late.detail, late.remedy)
+        return False
+    print_audit(deletion, as_json)
+    return True

@@ -261,8 +261,9 @@ class TombstoneRow(Base):
 
 
 class QueuedJoinRow(Base):
-    """The keyed hash of a node that an unfinished addition names, made like that of its tombstone; a trigger removes
-    it.
+    """The keyed hash of a node that an unfinished addition names, made like that of its tombstone.
+
+    A deletion that names such a node records it as well. A trigger removes it when its request ends.
     """
 
     __tablename__ = "queued_joins"

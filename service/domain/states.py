@@ -149,6 +149,13 @@ GUARANTEES_OF_JOINS = {
         "of a model retrained with it."
     ),
 }
+
+
+def guarantee_in_words(guarantee: Guarantee, *, joins: bool) -> str:
+    """Return what a guarantee says of a request, by which something joins or not."""
+    return (GUARANTEES_OF_JOINS if joins else GUARANTEES)[guarantee]
+
+
 #: The same on papers, for readers who have never seen a model.
 IN_PLAIN_WORDS = {
     Guarantee.SPAN: (

@@ -7,12 +7,11 @@ from typing import Any
 from service.domain.figures import RECEIPT
 from service.domain.kinds import RequestKind
 from service.domain.states import (
-    GUARANTEES,
-    GUARANTEES_OF_JOINS,
     NOTHING_LEFT,
     NOTHING_LEFT_UNKNOWN,
     EventType,
     Guarantee,
+    guarantee_in_words,
     noise_in_a_sentence,
 )
 from service.errors import ConfigurationError
@@ -81,7 +80,7 @@ def summary(leaves: Sequence[Document], since: Sequence[Document] = ()) -> Docum
     guarantee = None if last["guarantee"] is None else Guarantee(last["guarantee"])
     meaning = None
     if guarantee:
-        meaning = (GUARANTEES_OF_JOINS if RequestKind(last["kind"]).rules.joins else GUARANTEES)[guarantee]
+        meaning = guarantee_in_words(guarantee, joins=RequestKind(last["kind"]).rules.joins)
     elif done is EventType.COMPLETED:
         meaning = NOTHING_LEFT if last["already_deleted_by"] else NOTHING_LEFT_UNKNOWN
     return {

@@ -128,7 +128,7 @@ class StoredRequest:
     body_digest: bytes
     ciphertext: bytes | None
     key_slot: KeySlot | None
-    #: Whether the unlearner has taken it into a batch.
+    #: Whether the unlearner has ever taken it into a batch, or it was held.
     is_taken: bool
 
 
@@ -142,13 +142,15 @@ async def find_earlier(conn: AsyncConnection, keys: Collection[IdempotencyKey]) 
         idempotency_key=(Text(), [key.text for key in keys]),
     )
     stored = (RequestRow.idempotency_key, RequestRow.body_digest, RequestRow.ciphertext, RequestRow.taken_at)
-    query = select(*REQUEST_COLUMNS, *stored, RequestRow.key_file, RequestRow.key_place).where(
+    query = select(*REQUEST_COLUMNS, *stored, RequestRow.queued_at, RequestRow.key_file, RequestRow.key_place).where(
         tuple_(RequestRow.api_key_id, RequestRow.idempotency_key).in_(select(*wanted.c))
     )
     found: dict[IdempotencyKey, StoredRequest] = {}
     for row in await conn.execute(query):
         key = IdempotencyKey(row.api_key_id, row.idempotency_key)
-        request, is_taken = deletion_request(row), row.taken_at is not None
+        request = deletion_request(row)
+        # One that is queued again was taken, and failed, or held.
+        is_taken = row.taken_at is not None or row.queued_at > row.received_at
         found[key] = StoredRequest(request, row.body_digest, row.ciphertext, key_slot(row), is_taken)
     return found
 
@@ -224,6 +226,8 @@ class NewRequest:
     drill: NewDrill | None = None
     #: `Keyring.salt_hash` of each salt from the caller.
     salt_hashes: frozenset[bytes] = frozenset()
+    #: Nodes of a deletion that are not in the graph but queued to join.
+    joining: Collection[str] = ()
 
 
 @dataclass(frozen=True)

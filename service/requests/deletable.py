@@ -109,8 +109,10 @@ class UnknownTargets(NotFound):
     title: ClassVar[str] = "Unknown targets"
 
 
-async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> None:
-    """Raise UnknownTargets unless each of `subjects` is in the model or was deleted from it. Raises Unavailable.
+async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> set[str]:
+    """Return which of `subjects` are queued to join. Raises UnknownTargets if any is none of known, deleted and queued.
+
+    Raises Unavailable.
 
     For keys that may not know of deletions: lookups and answer are the same whatever exists and whatever is deleted. An
     edge that went with a node counts as unknown. Otherwise every pair with a deleted node would be accepted, which
@@ -121,9 +123,9 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
     # First: whatever the reader no longer has by now already has its tombstone.
     found = await deletions.look_up(nodes, edges)
     if found is None:
-        return
+        return set()
     deleted, joining = await deletions.tombstones.states(nodes)
-    known: set[Target] = {*found.live, *deleted, *(joining if kind is RequestKind.NODE else ())}
+    known: set[Target] = {*found.live, *deleted, *joining}
     if kind.rules.names is Names.EDGES:
         cut = await deletions.tombstones.find(kind.rules.deletes, edges)
         known = {*cut, *(edge for edge, is_present in zip(edges, found.edges, strict=True) if is_present)}
@@ -132,12 +134,15 @@ async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: S
             f"Some of these ids are not in the model {deletions.model} or may not be deleted.",
             "Check the ids; keys with deletions:read see which. Nothing was accepted.",
         )
+    return {node for node in nodes if node in joining and node not in found.live}
 
 
 async def deleted_earlier(
     deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]
-) -> dict[Target, UUID | None]:
-    """Return the already deleted subjects, each with its request, or None if the database lacks that request.
+) -> tuple[dict[Target, UUID | None], set[str]]:
+    """Return the already deleted subjects, each with its request, and those that are queued to join.
+
+    The request is None if the database lacks it.
 
     For keys that may know of deletions. A node that is queued to join, for the first time or again, is not deleted yet.
     If no version can be read, nothing is refused: the unlearner checks later.
@@ -150,13 +155,14 @@ async def deleted_earlier(
     found = await deletions.look_up(ends, edges)
     missing = [node for node in ends if found is None or node not in found.live]
     deleted, joining = await deletions.tombstones.states(missing)
-    if kind is RequestKind.NODE:
-        # Accepted, and kept from joining.
+    if kind.rules.names is Names.NODES:
+        # Accepted: nodes are kept from joining, and features and labels are deleted once they have joined.
         missing = [node for node in missing if node not in joining]
         deleted = {node: request_id for node, request_id in deleted.items() if node not in joining}
     earlier: dict[Target, UUID | None] = {}
     if kind.rules.removes is not Part.NODES:
-        earlier = await deletions.tombstones.find(kind.rules.deletes, subjects)
+        found_earlier = await deletions.tombstones.find(kind.rules.deletes, subjects)
+        earlier = {subject: request_id for subject, request_id in found_earlier.items() if subject not in joining}
     if found is not None:
         gone = {*missing, *earlier}
         absent = [
@@ -171,7 +177,7 @@ async def deleted_earlier(
         for node in ends_of(subject):
             if node in deleted:
                 earlier.setdefault(subject, deleted[node])
-    return earlier
+    return earlier, {node for node in ends if node in joining}
 
 
 def _refuse_unknown(model: str, nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> None:

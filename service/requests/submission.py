@@ -175,6 +175,7 @@ async def submit(
         if first is not None:
             return await _replay(deletions, first, kind, subjects, may_know=may_know)
     earlier: Mapping[Target, UUID | None] = {}
+    joining: set[str] = set()
     try:
         _require_edges(deletions, subjects)
         if kind.rules.joins:
@@ -182,10 +183,10 @@ async def submit(
             if may_know:
                 await require_joinable(deletions, kind, subjects, content)
         elif may_know:
-            earlier = await deleted_earlier(deletions, kind, subjects)
+            earlier, joining = await deleted_earlier(deletions, kind, subjects)
         else:
             async with deletions.limits.attempt(PROBES, str(caller.id), UnknownTargets):
-                await require_deletable(deletions, kind, subjects)
+                joining = await require_deletable(deletions, kind, subjects)
         rest = [subject for subject in subjects if subject not in earlier]
         targets = salted(rest or subjects, body.reference, deletions.keyring.new_salt, given)
         edge_weight = tuple(weights.get(ordered(edge), 1.0) for edge in targets.edges) if weights else ()
@@ -199,6 +200,7 @@ async def submit(
                 idempotency_key=idempotency_key,
                 body_digest=digest,
                 salt_hashes=frozenset() if given is None else _hashes(deletions.keyring, targets),
+                joining=joining if kind is RequestKind.NODE else (),
             )
         )
     except _RECORDED as refusal:
@@ -325,7 +327,7 @@ async def _replay(
         # Salts last longer if the request fails, which would reveal that what it adds is in the graph.
         targets = None if kind.rules.joins and accepted.is_taken else accepted.targets
         return Submission(asked, targets, {}, replayed=True)
-    earlier = {} if kind.rules.joins else await deleted_earlier(deletions, kind, subjects)
+    earlier = {} if kind.rules.joins else (await deleted_earlier(deletions, kind, subjects))[0]
     own = {*accepted.targets.nodes, *accepted.targets.edges} if accepted.targets is not None else set()
     already_deleted = {
         _label(subject): request_id

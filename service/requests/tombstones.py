@@ -135,9 +135,9 @@ class TombstoneLookup:
         return {by_hash[digest]: request_id for digest, request_id in found.items()}
 
     async def states(self, nodes: Sequence[str]) -> tuple[dict[Target, UUID | None], set[Target]]:
-        """Return the deleted ones of `nodes`, like `find`, and those that an unfinished addition names.
+        """Return the deleted ones of `nodes`, like `find`, and those that are queued to join.
 
-        Raises Unavailable.
+        Those include nodes whose addition was cancelled after a deletion named them. Raises Unavailable.
         """
         if not nodes:
             return {}, set()
@@ -146,7 +146,7 @@ class TombstoneLookup:
             deleted = await TombstoneRepository(connection).find(by_hash)
             joining = await QueuedJoins(connection).find(by_hash)
         by_node = {by_hash[digest]: request_id for digest, request_id in deleted.items()}
-        return by_node, {by_hash[digest] for digest in joining}
+        return by_node, {by_hash[digest] for digest, adds in joining.items() if adds or digest not in deleted}
 
     async def deleted_nodes(self, nodes: Sequence[str]) -> dict[str, UUID | None]:
         """Return those `nodes` that were deleted, like `find`. Raises Unavailable."""

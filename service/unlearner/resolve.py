@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.kinds import Part, Target, ends_of, ordered
+from service.domain.kinds import Part, RequestKind, Target, ends_of, ordered
 from service.unlearner.claims import Change, CommittedGraph, DecryptedRequest, DeletedBy, DeletedEarlier, Known
 from service.unlearner.resolve_joining import JoiningRequests
 
@@ -135,7 +135,7 @@ def _is_joined_before(each: DecryptedRequest, claimed: Sequence[DecryptedRequest
             return True
         for node, content in earlier.targets.content.items():
             value = content.label if each.part is Part.LABELS else content.features
-            if value is not None and node in named:
+            if node in named and (value is not None or earlier.request.kind is RequestKind.ADDITION):
                 return True
     return False
 

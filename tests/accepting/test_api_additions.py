@@ -193,15 +193,22 @@ async def test_what_is_queued_to_join_can_be_linked_corrected_and_deleted(api: A
     assert (await writer.post("/corrections", json={"nodes": [new_node("anna")]})).status_code == 202
     deletion = (await writer.post("/deletions", json=node_body("anna", "5"))).json()
     assert (deletion["count"], deletion["already_deleted"]) == (2, {})
-    refused(await writer.post("/deletions", json={"kind": "features", "nodes": ["anna"]}), 404, "unknown-nodes")
+    features = (await writer.post("/deletions", json={"kind": "features", "nodes": ["anna"]})).json()
+    assert (features["count"], features["already_deleted"]) == (1, {})
     # A key that may only write learns no more than that the id is known.
     deleter = await api.client(Scope.DELETIONS_WRITE)
-    told = (await deleter.post("/deletions", json=node_body("anna"))).json()
-    assert (told["status"], told["count"], told["already_deleted"]) == ("queued", 1, {})
-    for body in ({"kind": "features", "nodes": ["anna"]}, node_body("nobody")):
-        refused(await deleter.post("/deletions", json=body), 404, "unknown-targets")
-    # Only as long as it is queued.
+    open_ones = [deletion, features]
+    for kind in ("node", "features", "label"):
+        told = (await deleter.post("/deletions", json={"kind": kind, "nodes": ["anna"]})).json()
+        assert (told["status"], told["count"], told["already_deleted"]) == ("queued", 1, {})
+        open_ones.append(told)
+        refused(await deleter.post("/deletions", json={"kind": kind, "nodes": ["nobody"]}), 404, "unknown-targets")
+    # Only as long as it is queued, or a deletion that names it.
     assert (await writer.delete(f"/additions/{addition}")).json()["status"] == "cancelled"
+    assert await api.count("queued_joins") == 2
+    for one in open_ones:
+        by = deleter if one in open_ones[2:] else writer
+        assert (await by.delete(one["links"]["self"])).json()["status"] == "cancelled"
     assert await api.count("queued_joins") == 0
     refused(await writer.post("/deletions", json=node_body("anna")), 404, "unknown-nodes")
 

@@ -101,6 +101,30 @@ async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_on_release(
         assert (await lethe.client.get("/predict/anna")).status_code == 410
 
 
+async def test_a_deletion_whose_addition_was_cancelled_is_completed_and_remembered(
+    settings: Settings, together: Callable[[int], None]
+) -> None:
+    async with running(settings) as lethe:
+        await until(lethe.is_ready)
+        together(100)
+        added = await post(lethe, "/additions", {"nodes": [new_node("bert", features={"3": 1.0})]}, 202)
+        await post(lethe, f"/deletions/{added['id']}/hold", REASON)
+        deleted = await ask(lethe, node_body("bert", "9"))
+        together(1)
+        await waits_for(lethe, deleted, added)
+        assert (await lethe.client.delete(added["links"]["self"])).json()["status"] == "cancelled"
+        ended = await lethe.completed(deleted)
+        assert (ended["failure"], ended["audit"]["deleted"]) == (None, 2)
+        again = await post(lethe, "/additions", {"nodes": [new_node("bert", features={"3": 1.0})]}, 409)
+        assert again["deleted"] == ["bert"]
+        # What names only features waits for the node to join.
+        together(2)
+        added = await post(lethe, "/additions", {"nodes": [new_node("carl", features={"3": 1.0})]}, 202)
+        features = await ask(lethe, features_body("carl"))
+        assert (await lethe.completed(features))["failure"] is None
+        assert (await lethe.client.get("/predict/carl")).status_code == 200
+
+
 async def test_a_stop_between_the_steps_of_a_hold_loses_nothing(
     settings: Settings, together: Callable[[int], None]
 ) -> None:

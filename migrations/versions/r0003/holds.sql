@@ -60,6 +60,14 @@ CREATE TRIGGER requests_go_on AFTER UPDATE OF held_at, status ON requests
         OR (OLD.waits_for IS NOT NULL AND NEW.status <> 'queued'))
     EXECUTE FUNCTION requests_go_on();
 
+-- A deletion records those of its nodes that are queued to join. So it ends well if their addition is cancelled.
+DROP TRIGGER requests_join_ended ON requests;
+
+CREATE TRIGGER requests_join_ended AFTER UPDATE OF status, ciphertext ON requests
+    FOR EACH ROW WHEN (NEW.kind IN ('addition', 'node')
+        AND (NEW.status IN ('applied', 'completed', 'cancelled') OR NEW.ciphertext IS NULL))
+    EXECUTE FUNCTION requests_join_ended();
+
 -- A key that may only write does not learn by cancelling that its request waits behind another.
 CREATE OR REPLACE FUNCTION request_cancel(asked uuid, of_key uuid) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

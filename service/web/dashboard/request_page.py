@@ -21,7 +21,7 @@ from service.domain.figures import answers, timed_steps
 from service.domain.formats import moment
 from service.domain.records import DeletionRequest
 from service.domain.scopes import Scope
-from service.domain.states import GUARANTEES, GUARANTEES_OF_JOINS, EventType, RequestStatus, noise_in_a_sentence
+from service.domain.states import EventType, RequestStatus, guarantee_in_words, noise_in_a_sentence
 from service.errors import InvalidRequest, MissingScope, NotFound
 from service.log.canonical import parse_canonical
 from service.log.checkpoints import read
@@ -303,9 +303,7 @@ async def _region(connection: Connection, request_id: UUID) -> tuple[DeletionReq
         url=f"{PATH}/requests/{request_id}",
         every_s=None if is_final(asked) else _EVERY_S,
         asked=asked,
-        holds=None
-        if asked.guarantee is None
-        else (GUARANTEES_OF_JOINS if asked.kind.rules.joins else GUARANTEES)[asked.guarantee],
+        holds=None if asked.guarantee is None else guarantee_in_words(asked.guarantee, joins=asked.kind.rules.joins),
         steps=timeline(asked, events),
         clock=clock,
         handles=await RequestRepository(connection).handled_by(request_id),

@@ -135,6 +135,19 @@ def test_waiting_for_a_request_that_fails_exits_with_1(lethe: CommandLine, stub:
     assert "failed" in ran.stderr
 
 
+def test_several_requests_are_all_waited_for_and_each_is_reported(lethe: CommandLine, stub: LetheStub) -> None:
+    too_large = {"type": "urn:x", "title": "Too large", "detail": "Too many.", "remedy": "Split it.", "max_nodes": 1}
+    stub.answers["POST", "/deletions"] = [(413, too_large), accepted(), accepted(id="r2"), accepted(id="r3")]
+    stub.answers["GET", "/deletions/r1"] = deletion("failed", failure="Row 3 is damaged.")
+    stub.answers["GET", "/deletions/r2"] = deletion("queued")
+    stub.answers["GET", "/deletions/r3"] = deletion("completed", explanation="It is forgotten.")
+    ran = lethe("delete", "12", "57", "99", "--wait", "--timeout", "0.2")
+    assert ran.status == 1
+    assert "Row 3 is damaged." in ran.stdout
+    assert "Request r2 was not completed" in ran.stderr
+    assert "It is forgotten." in ran.stdout
+
+
 def test_the_evidence_gives_each_figure_a_meaning_and_hides_absent_ones(lethe: CommandLine, stub: LetheStub) -> None:
     words = "One direction was removed: [bold]not markup[/bold]."
     stub.answers["GET", "/deletions/r1"] = deletion("completed", audit=AUDIT, explanation=words, reference="DSR-17")
