@@ -2,9 +2,10 @@
 
     tombstones-<fencing>      a header of 64 bytes, then records of 64 bytes
 
-A record is a hash (32 bytes), an identifier of the key that made it (15), a code of what was deleted (1), and a
-checksum of these (16). The header counts the records that the file was created with; later ones are appended. The
-database has the same and more. This record matters when an older database is restored beside the store.
+A record is a hash (32 bytes), an identifier of the key that made it (15), a code of what was deleted (1; 128 more if it
+joined again, which makes earlier records void), and a checksum of these (16). The header counts the records that the
+file was created with; later ones are appended. The database has the same and more. This record matters when an older
+database is restored beside the store.
 
 Every writer appends to its own file, named by its fencing number. So an overtaken writer changes nothing in its
 successor's file, and removes its own again. All files count together. A record cut off at the end of a file by a crash
@@ -25,6 +26,8 @@ _TITLE = b"lethe tombstones, format 2\n".ljust(40, b"\0")
 _CHECKSUM_BYTES = 16
 #: Length of a key's identifier.
 KEY_BYTES = 15
+#: Added to the code of what joined again.
+_VOID = 128
 _NAME = re.compile(r"(?P<unfinished>\.?)tombstones-(?P<fencing>0|[1-9][0-9]{0,17})", re.ASCII)
 
 
@@ -36,13 +39,15 @@ class RecordedTombstone:
     hash: bytes
     #: Identifier of the key that made it, `KEY_BYTES` bytes, which reveals nothing about the key.
     key: bytes
-    #: What was deleted, in a code of the caller's, 0 to 255.
+    #: What was deleted, in a code of the caller's, 0 to 127.
     code: int
+    #: Whether it joined again.
+    is_void: bool = False
 
 
 @dataclass(frozen=True)
 class TombstoneRecord:
-    """The contents of a model's own record of tombstones."""
+    """The contents of a model's own record of tombstones, without those of what joined again."""
 
     tombstones: tuple[RecordedTombstone, ...] = ()
     #: Files with unreadable records that were once complete.
@@ -70,7 +75,11 @@ def read(folder: Path) -> TombstoneRecord:
         if made_with is None or len(found) < made_with or None in found:
             damaged.append(path)
         is_tidy = is_tidy and not is_cut_off and len(found) == made_with
-        kept.update((one, None) for one in found if one is not None)
+        for one in found:
+            if one is not None and one.is_void:
+                kept.pop(RecordedTombstone(one.hash, one.key, one.code), None)
+            elif one is not None:
+                kept[one] = None
     return TombstoneRecord(tuple(kept), tuple(damaged), is_tidy and not damaged)
 
 
@@ -190,12 +199,13 @@ def _count(header: bytes) -> int | None:
 
 
 def _encoded(one: RecordedTombstone) -> bytes:
-    return _checked(one.hash + one.key + bytes([one.code]))
+    return _checked(one.hash + one.key + bytes([one.code | _VOID * one.is_void]))
 
 
 def _decoded(record: bytes) -> RecordedTombstone | None:
     body = record[:-_CHECKSUM_BYTES]
-    return RecordedTombstone(body[:32], body[32:-1], body[-1]) if record == _checked(body) else None
+    code, is_void = body[-1] % _VOID, body[-1] >= _VOID
+    return RecordedTombstone(body[:32], body[32:-1], code, is_void) if record == _checked(body) else None
 
 
 def _checked(body: bytes) -> bytes:

@@ -243,6 +243,8 @@ class Tombstone:
     key_number: int
     #: The request that deleted it; None if a recovery took it from the store alone.
     request_id: UUID | None
+    #: Whether it joined again.
+    is_void: bool = False
 
 
 @dataclass(frozen=True)

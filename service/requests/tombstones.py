@@ -18,7 +18,10 @@ from service.domain.records import Tombstone
 from service.predictions.reader import offload
 from service.requests.queued_joins import QueuedJoins
 
-_COLUMNS = (TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id)
+_COLUMNS = (
+    *(TombstoneRow.kind, TombstoneRow.hash, TombstoneRow.key_number, TombstoneRow.request_id),
+    TombstoneRow.rejoined_by.is_not(None).label("is_void"),
+)
 
 
 class TombstoneRepository:
@@ -91,22 +94,26 @@ class TombstoneRepository:
             query = query.where(TombstoneRow.rejoined_by.is_(None))
         return {row.hash: row.request_id for row in await self._conn.execute(query)}
 
-    async def count(self, model: str, part: Part | None = None) -> int:
-        """Return the number of tombstones of one part, or of any, in a model, void ones included."""
+    async def count(self, model: str, part: Part | None = None, *, with_void: bool = True) -> int:
+        """Return the number of tombstones of one part, or of any, in a model."""
         kinds = DELETIONS if part is None else removing(part)
         query = select(func.count()).where(TombstoneRow.model == model, TombstoneRow.kind.in_(kinds))
+        if not with_void:
+            query = query.where(TombstoneRow.rejoined_by.is_(None))
         return int(await self._conn.scalar(query) or 0)
 
     async def of_model(self, model: str) -> list[Tombstone]:
-        """Return all tombstones of a model."""
-        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.model == model)))
+        """Return the tombstones of a model that are not void."""
+        valid = select(*_COLUMNS).where(TombstoneRow.model == model, TombstoneRow.rejoined_by.is_(None))
+        return self._read(await self._conn.execute(valid))
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
-        """Return the tombstones of these requests."""
-        return self._read(await self._conn.execute(select(*_COLUMNS).where(TombstoneRow.request_id == any_of(ids))))
+        """Return the tombstones of these requests, and those that they made void."""
+        of_these = or_(TombstoneRow.request_id == any_of(ids), TombstoneRow.rejoined_by == any_of(ids))
+        return self._read(await self._conn.execute(select(*_COLUMNS).where(of_these)))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
-        return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id) for row in rows]
+        return [Tombstone(RequestKind(row.kind), *row[1:]) for row in rows]
 
     async def key_fingerprints(self) -> dict[int, bytes]:
         """Return the fingerprints of the keys of recorded tombstones, for `Keyring.check`."""

@@ -172,7 +172,7 @@ def for_store(tombstones: Iterable[Tombstone], keyring: Keyring) -> list[Recorde
     """Convert to the store's form, without the request; `keyring` holds the keys that made them."""
     keys = {number: fingerprint[:KEY_BYTES] for number, fingerprint in keyring.fingerprints().items()}
     codes = {kind: code for code, kind in _BY_CODE.items()}
-    return [RecordedTombstone(one.hash, keys[one.key_number], codes[one.kind]) for one in tombstones]
+    return [RecordedTombstone(one.hash, keys[one.key_number], codes[one.kind], one.is_void) for one in tombstones]
 
 
 async def only_in_store(engine: Engine, kept: TombstoneRecord, keyring: Keyring) -> list[Tombstone]:
@@ -223,7 +223,7 @@ async def reconcile(context: Context, store: Store, keeper: LeaseKeeper) -> None
     async with transaction(context.engine) as connection:
         repository = TombstoneRepository(connection)
         context.keyring.check(await repository.key_fingerprints())
-        if kept.is_tidy and await repository.count(context.model) == len(kept.hashes):
+        if kept.is_tidy and await repository.count(context.model, with_void=False) == len(kept.hashes):
             return
         recorded = await repository.of_model(context.model)
     if kept.damaged:

@@ -125,6 +125,35 @@ async def test_a_store_that_knows_more_is_refused_and_its_own_are_what_a_recover
     assert [graph.node_ids[row] for row in deleted_parts.nodes] == ["1", "3", "4"]
 
 
+async def test_what_joined_again_is_not_deleted_anew_for_an_older_database(
+    db: Database, keyring: Keyring, store: Store
+) -> None:
+    # Neither its deletion nor the addition is in the older database.
+    one, other = for_store(of_nodes(keyring, "3", "4"), keyring)
+    store.add_tombstones([one, other], fencing=2)
+    store.add_tombstones([replace(one, is_void=True)], fencing=2)
+    assert [each.hash for each in await only_in_store(db.engine, store.tombstones(), keyring)] == [other.hash]
+    store.add_tombstones([one], fencing=3)
+    assert store.tombstones().hashes == {one.hash, other.hash}
+
+
+async def test_the_store_keeps_no_tombstone_that_is_void_in_the_database(
+    db: Database, keyring: Keyring, store: Store
+) -> None:
+    known = await deleted(db, keyring, "1", "2")
+    store.add_tombstones(known, fencing=2)
+    addition = await db.accept("1")
+    async with transaction(db.engine) as connection:
+        repository = TombstoneRepository(connection)
+        await repository.lift(MODEL, {addition: [known[0].hash]})
+        [void] = await repository.of_requests([addition])
+    assert void.is_void
+    store.add_tombstones(for_store([void], keyring), fencing=2)
+    assert set(store.tombstones().tombstones) == {known[1]}
+    await in_step(db, keyring, store)
+    assert (set(store.tombstones().tombstones), store.tombstones().is_tidy) == ({known[1]}, True)
+
+
 async def test_damage_is_mended_from_the_database(db: Database, keyring: Keyring, store: Store) -> None:
     known = await deleted(db, keyring, "1", "2")
     store.add_tombstones(known, fencing=2)

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from projector.forgetting.status import RepairStatus
 from service.access.sessions import Session
 from service.db.clock import now
 from service.db.transactions import transaction
@@ -201,9 +202,9 @@ async def _region(services: Services, period: Period, url: str) -> Region:
         months=figures.months[: -_MONTHS - 1 : -1],
         deleting=figures.completed_deletions,
         receipts=completed + figures.by_status[RequestStatus.FAILED],
-        # Covers all batches, so show it only if all completed requests are retrained. Otherwise, see their pages.
+        # Covers all batches, those of additions too, so show it only if all are repaired. Otherwise, see their pages.
         bound=max((bound for bound in bounds if bound is not None), default=None)
-        if figures.completed_retrained == figures.completed_deletions
+        if figures.by_repair[RepairStatus.CONVERGED] == sum(figures.by_repair.values())
         else None,
         step=step.value,
         trends={
