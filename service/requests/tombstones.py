@@ -113,7 +113,7 @@ class TombstoneRepository:
         return self._read(await self._conn.execute(select(*_COLUMNS).where(of_these)))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:
-        return [Tombstone(RequestKind(row.kind), *row[1:]) for row in rows]
+        return [Tombstone(RequestKind(row.kind), row.hash, row.key_number, row.request_id, row.is_void) for row in rows]
 
     async def key_fingerprints(self) -> dict[int, bytes]:
         """Return the fingerprints of the keys of recorded tombstones, for `Keyring.check`."""
