@@ -325,13 +325,20 @@ async def test_a_repetition_does_not_reveal_to_a_key_that_may_only_write_that_an
         assert len(await requests.take([UUID(request) for request in ids.values()])) == 2
         await requests.mark_failed(UUID(ids["5"]), "A node that it adds is in the graph already.")
     await api.complete(ids["nobody"])
-    for node, request in ids.items():
-        again = await grower.post(
-            "/additions", json={"nodes": [new_node(node)]}, headers={"Idempotency-Key": f"add-{node}"}
-        )
-        document = again.json()
-        assert (again.status_code, document["id"]) == (202, request)
-        assert (document["status"], document["salts"]) == ("queued", None), node
+
+    async def tells_nothing() -> None:
+        for node, request in ids.items():
+            again = await grower.post(
+                "/additions", json={"nodes": [new_node(node)]}, headers={"Idempotency-Key": f"add-{node}"}
+            )
+            document = again.json()
+            assert (again.status_code, document["id"]) == (202, request)
+            assert (document["status"], document["salts"]) == ("queued", None), node
+
+    await tells_nothing()
+    operator = await api.client(Scope.DELETIONS_WRITE, Scope.GRAPH_WRITE, Scope.AUDIT_READ)
+    assert (await operator.post(f"/deletions/{ids['5']}/retry")).json()["status"] == "queued"
+    await tells_nothing()
 
 
 async def test_labels_are_withdrawn_unless_nothing_would_unlearn_them(

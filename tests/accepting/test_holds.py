@@ -11,6 +11,7 @@ import pytest
 
 from service.db.transactions import transaction
 from service.domain.records import DeletionRequest
+from service.domain.scopes import Scope
 from service.domain.states import RequestStatus
 from service.errors import Conflict, InvalidRequest
 from service.log.events import EventRepository
@@ -22,7 +23,10 @@ from service.requests.holds import Behind, Holds
 from service.requests.lookup import RequestRepository
 from service.requests.moves import RequestMoves
 from service.webhooks.feed import FeedRepository
+from tests.support.clients.signing_in import SAME_ORIGIN, sign_in, token_in
 from tests.support.evidence.totals import assert_totals_are_right
+from tests.support.service.api_harness import serving as without_unlearner
+from tests.support.service.bodies import WRITER, node_body, refused
 from tests.support.service.db_harness import MODEL, Database, open_database
 
 
@@ -105,6 +109,38 @@ async def test_a_held_request_is_not_late_and_its_deadline_moves_by_the_time_of_
     told = await db.rows("SELECT milestone FROM feed ORDER BY number")
     assert [row["milestone"] for row in told] == ["accepted", "held", "released"]
     await assert_totals_are_right(db)
+
+
+async def test_the_dashboard_holds_and_releases_and_shows_what_is_held(database_url: str, tmp_path: Path) -> None:
+    async with without_unlearner(database_url, tmp_path) as api:
+        writer = await api.client(*WRITER)
+        request_id = (await writer.post("/deletions", json=node_body("1"))).json()["id"]
+        # Neither is enough by itself.
+        for scope in (Scope.DELETIONS_WRITE, Scope.AUDIT_READ):
+            alone = await api.client(scope)
+            refused(await alone.post(f"/deletions/{request_id}/hold", json={"reason": "x"}), 403, "missing-scope")
+            refused(await alone.post(f"/deletions/{request_id}/release"), 403, "missing-scope")
+        operator, auditor = await api.client_with(None), await api.client_with(None)
+        await sign_in(operator, (await api.key(Scope.AUDIT_READ, Scope.DELETIONS_WRITE))[1])
+        await sign_in(auditor, (await api.key(Scope.AUDIT_READ))[1])
+        page = f"/dashboard/requests/{request_id}"
+        fields = {"form_token": token_in((await operator.get(page)).text), "reason": "Needed in a lawsuit."}
+        nothing = {**fields, "reason": " "}
+        assert (await operator.post(f"{page}/hold", data=nothing, headers=SAME_ORIGIN)).status_code == 422
+        assert (await operator.post(f"{page}/hold", data=fields, headers=SAME_ORIGIN)).status_code == 303
+        async with transaction(api.engine) as connection:
+            assert await Decisions(connection).log() == 1
+        shown = (await auditor.get(page)).text
+        assert all(text in shown for text in ("On hold", "Needed in a lawsuit.", "it goes on once it is released"))
+        assert "Release from the hold" not in shown
+        assert "Release from the hold" in (await operator.get(page)).text
+        for query, is_there in (("held=yes", True), ("held=no", False), ("late=yes", False)):
+            assert (request_id in (await auditor.get(f"/dashboard/requests?{query}")).text) is is_there, query
+        assert "/dashboard/requests?held=yes" in (await auditor.get("/dashboard")).text
+        token = {"form_token": token_in(shown)}
+        assert (await auditor.post(f"{page}/release", data=token, headers=SAME_ORIGIN)).status_code == 403
+        assert (await operator.post(f"{page}/release", data=fields, headers=SAME_ORIGIN)).status_code == 303
+        assert "held=yes" not in (await auditor.get("/dashboard")).text
 
 
 async def test_a_request_that_was_late_before_its_hold_is_late_after_it(db: Database) -> None:

@@ -19,6 +19,7 @@ from service.db.engine import create_engine
 from service.db.transactions import transaction
 from service.domain.kinds import RequestKind
 from service.domain.scopes import Scope
+from service.requests.holds import Behind, Holds
 from service.requests.moves import RequestMoves
 from tests.support.models.trained_models import SMALL, Models
 from tests.support.processes.lethe_process import LetheProcess
@@ -182,7 +183,18 @@ async def test_too_late_to_cancel_is_all_that_is_said(
     for request in (taken, completed, cancelled):
         document = refused(await writer.delete(f"/deletions/{request}"), 409, "conflict")
         told.add(document["detail"].replace(request, "") + document["remedy"])
+    # Nor that it waits behind a request on hold.
+    held, behind = [(await writer.post("/deletions", json=node_body("9"))).json()["id"] for _ in range(2)]
+    operator = await api.client(Scope.DELETIONS_WRITE, Scope.AUDIT_READ)
+    assert (await operator.post(f"/deletions/{held}/hold", json={"reason": "A lawsuit."})).status_code == 200
+    async with transaction(api.engine) as connection:
+        await RequestMoves(connection).take([UUID(behind)])
+        await Holds(connection).wait({UUID(behind): Behind(UUID(held), UUID(held))})
+    document = refused(await writer.delete(f"/deletions/{behind}"), 409, "conflict")
+    told.add(document["detail"].replace(behind, "") + document["remedy"])
     assert len(told) == 1
+    assert (await operator.delete(f"/deletions/{behind}")).json()["status"] == "cancelled"
+    assert (await writer.delete(f"/deletions/{held}")).json()["status"] == "cancelled"
     own = (await reader.post("/deletions", json=node_body("4"))).json()["id"]
     async with transaction(api.engine) as connection:
         await RequestMoves(connection).take([UUID(own)])
