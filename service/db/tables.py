@@ -160,9 +160,8 @@ class RequestRow(Base):
     reference_commitment: Mapped[bytes | None]
     #: Proves that a process of Lethe accepted the request; see `Keyring.voucher`.
     voucher: Mapped[bytes | None]
-    #: Since when it is on hold. Triggers end holds and waits with the request.
+    #: Since when it is on hold, or the held request behind which it waits; see `service.requests.holds`.
     held_at: Mapped[datetime | None]
-    #: The held request behind which it waits; see `service.requests.holds`.
     waits_for: Mapped[UUID | None] = mapped_column(ForeignKey("requests.id"))
 
 
@@ -173,11 +172,9 @@ class DecisionRow(Base):
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     request_id: Mapped[UUID] = mapped_column(ForeignKey("requests.id"))
-    #: `handled`, `extended`, `held` or `released`.
+    #: `handled`, `extended`, `held` or `released`; only the last has no reason, and it and `extended` a new deadline.
     type: Mapped[str]
-    #: Null if it is released.
     reason: Mapped[str | None]
-    #: The new deadline; null unless it is extended or released.
     due_at: Mapped[datetime | None]
     api_key_id: Mapped[UUID] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -261,10 +258,7 @@ class TombstoneRow(Base):
 
 
 class QueuedJoinRow(Base):
-    """The keyed hash of a node that an unfinished addition names, made like that of its tombstone.
-
-    A deletion that names such a node records it as well. A trigger removes it when its request ends.
-    """
+    """The keyed hash of a node that is queued to join, made like that of its tombstone; a trigger removes it."""
 
     __tablename__ = "queued_joins"
 

@@ -59,7 +59,7 @@ class EventType(StrEnum):
     EXTENDED = "extended"
     #: A queued request was put on hold, for a stated reason.
     HELD = "held"
-    #: The hold ended, and the request goes on.
+    #: The hold of a request ended.
     RELEASED = "released"
 
 

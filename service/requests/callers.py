@@ -229,6 +229,11 @@ class NewRequest:
     #: Nodes of a deletion that are not in the graph but queued to join.
     joining: Collection[str] = ()
 
+    @property
+    def joins(self) -> Collection[str]:
+        """The nodes that it names and that are not in the graph but queued to join, with it or before it."""
+        return self.targets.nodes if self.kind is RequestKind.ADDITION else self.joining
+
 
 @dataclass(frozen=True)
 class Accepted:

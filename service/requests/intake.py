@@ -347,11 +347,7 @@ class Intake:
 
 async def _record_joins(conn: AsyncConnection, keyring: Keyring, stored: Iterable[PendingCall]) -> None:
     """Record the nodes of the stored additions, and those that deletions name before they have joined."""
-    found = []
-    for waiting in stored:
-        new = waiting.new
-        nodes = new.targets.nodes if new.kind is RequestKind.ADDITION else tuple(new.joining)
-        found.append(joins_of(keyring, new.model, waiting.id, nodes))
+    found = (joins_of(keyring, each.new.model, each.id, each.new.joins) for each in stored)
     await QueuedJoins(conn).insert(list(chain.from_iterable(found)))
 
 

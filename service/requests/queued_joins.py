@@ -4,7 +4,7 @@ By these hashes a node can be deleted before it has joined. A deletion of such a
 even if the addition is cancelled first. A trigger removes them when the request ends.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -26,7 +26,7 @@ class Join(NamedTuple):
     key_number: int
 
 
-def joins_of(keyring: Keyring, model: str, request_id: UUID, nodes: Sequence[str]) -> list[Join]:
+def joins_of(keyring: Keyring, model: str, request_id: UUID, nodes: Iterable[str]) -> list[Join]:
     """Return the joins of a request's `nodes`, under the newest tombstone key."""
     hashed = [keyring.tombstone_hash(model, RequestKind.NODE, node) for node in nodes]
     return [Join(digest, request_id, model, number) for number, digest in hashed]

@@ -131,7 +131,7 @@ async def test_the_dashboard_holds_and_releases_and_shows_what_is_held(database_
         async with transaction(api.engine) as connection:
             assert await Decisions(connection).log() == 1
         shown = (await auditor.get(page)).text
-        assert all(text in shown for text in ("On hold", "Needed in a lawsuit.", "it goes on once it is released"))
+        assert all(text in shown for text in ("On hold", "Needed in a lawsuit.", "it continues once it is released"))
         assert "Release from the hold" not in shown
         assert "Release from the hold" in (await operator.get(page)).text
         for query, is_there in (("held=yes", True), ("held=no", False), ("late=yes", False)):

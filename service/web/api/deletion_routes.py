@@ -253,7 +253,7 @@ async def hold_deletion(request: Request, request_id: RequestId, body: HeldBody,
     summary="Release a request from its hold",
 )
 async def release_deletion(request: Request, request_id: RequestId, caller: Operator) -> Response:
-    """End a hold: the request and what waits behind it go on in the order of receipt. The log records the event."""
+    """End a hold: the request and what waits behind it continue, in the order of receipt. The log records it."""
     async with transaction(services_of(request).engine) as connection:
         released = await Decisions(connection).release(request_id, caller.id)
     return reply(deletion_answer(released, None, reads_audit=True))

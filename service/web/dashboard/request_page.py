@@ -124,7 +124,7 @@ def _decided_at(event: Event) -> datetime:
 
 def _applied(request: DeletionRequest) -> Step:
     if request.held_at is not None:
-        return Step("Applied", "waiting", "On hold: it goes on once it is released.")
+        return Step("Applied", "waiting", "On hold: it continues once it is released.")
     if request.waits_for is not None:
         return Step("Applied", "waiting", "Waiting behind a request on hold that names the same nodes or edges.")
     if request.applied_at is None:

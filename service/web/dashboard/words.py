@@ -48,7 +48,7 @@ def clock_of(request: DeletionRequest, now: datetime) -> Clock:
 
 
 class Stopped(StrEnum):
-    """Why a queued request does not go on."""
+    """What keeps a queued request from being done."""
 
     HELD = "held"
     BEHIND = "behind"
