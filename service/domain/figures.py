@@ -12,8 +12,7 @@ from typing import Any
 
 from service.domain.formats import number, percent
 
-#: Larger residuals, relative to |W|, are not rounding: the weights have left the span of the remaining nodes, or the
-#: coefficients no longer belong to the weights.
+#: Larger residuals, relative to |W|, are not rounding: the weights left the span, or the coefficients are not theirs.
 MOST_RESIDUAL = 1e-8
 #: The same limit for the span residual between a batch and its repair: eps cond(X)^2 for a condition number of 1e5, the
 #: largest possible for the directions that the pseudo-inverse keeps.

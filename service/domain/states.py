@@ -152,7 +152,7 @@ GUARANTEES_OF_JOINS = {
 
 
 def guarantee_in_words(guarantee: Guarantee, *, joins: bool) -> str:
-    """Return what a guarantee says of a request, by which something joins or not."""
+    """Describe a guarantee for a request by which something joins, or for a deletion."""
     return (GUARANTEES_OF_JOINS if joins else GUARANTEES)[guarantee]
 
 

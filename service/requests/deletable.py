@@ -110,9 +110,9 @@ class UnknownTargets(NotFound):
 
 
 async def require_deletable(deletions: Deletions, kind: RequestKind, subjects: Sequence[Target]) -> set[str]:
-    """Return which of `subjects` are queued to join. Raises UnknownTargets if any is none of known, deleted and queued.
+    """Return which of `subjects` are queued to join.
 
-    Raises Unavailable.
+    Raises UnknownTargets unless each is in the model, was deleted from it, or is queued to join it. Raises Unavailable.
 
     For keys that may not know of deletions: lookups and answer are the same whatever exists and whatever is deleted. An
     edge that went with a node counts as unknown. Otherwise every pair with a deleted node would be accepted, which
