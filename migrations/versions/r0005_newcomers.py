@@ -3,7 +3,7 @@
 from service.db.migrate import execute_files
 
 revision = "r0005"
-down_revision = "r0002"
+down_revision = "r0003"
 branch_labels = None
 depends_on = None
 
