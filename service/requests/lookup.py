@@ -127,11 +127,11 @@ class RequestRepository:
         return [queued_request(row) for row in await self._conn.execute(query)]
 
     async def queued_before(self, model: str, last: QueuedRequest, *, without: Collection[UUID]) -> list[QueuedRequest]:
-        """Return what is queued, not in a batch and was received before `last`, oldest first, except for `without`."""
+        """Return what is queued like `queued` and was received before `last`, oldest first, except for `without`."""
         query = (
             select(*QUEUED_COLUMNS)
             .where(RequestRow.model == model, RequestRow.received_at < last.received_at)
-            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None))
+            .where(RequestRow.status == RequestStatus.QUEUED, RequestRow.batch_id.is_(None), *NOT_HELD)
             .where(RequestRow.id != all_of(without))
             .order_by(RequestRow.received_at, RequestRow.id)
         )
