@@ -108,6 +108,17 @@ def test_of_one_that_failed_it_says_why_and_what_became_of_it() -> None:
     )
 
 
+def test_a_receipt_shows_from_when_to_when_it_was_held_and_why() -> None:
+    begun, ended = "2026-03-02T09:16:00.000000Z", "2026-03-02T10:00:00.000000Z"
+    held = leaf("held", begun, {"decided_at": begun, "reason": "Needed in a lawsuit.", "api_key": ID})
+    released = leaf("released", ended, {"decided_at": ended, "due_at": ended, "api_key": ID})
+    assert summary([held, released, *completed()])["held"] == [
+        {"from": begun, "until": ended, "reason": "Needed in a lawsuit."}
+    ]
+    assert summary([held])["held"][0]["until"] is None
+    assert "held" not in summary(completed())
+
+
 def test_its_figures_stand_in_the_annex_alone_under_the_names_of_the_dashboard() -> None:
     leaves = completed()
     document = {
