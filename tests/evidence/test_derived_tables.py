@@ -90,7 +90,7 @@ async def test_all_that_happens_to_requests_reaches_them_from_the_applications_r
 async def test_their_functions_serve_no_trigger_of_the_applications_role(db: Database) -> None:
     """They have the owner's rights: on a table of one's own, they would write any content."""
     functions = await db.rows("SELECT proname FROM pg_proc WHERE prosecdef AND prorettype = 'trigger'::regtype")
-    assert len(functions) == 12
+    assert len(functions) == 13
     # Names are resolved in the tables' schema, not where a writer could shadow them.
     settings = await db.rows("SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef")
     assert [one["proconfig"] for one in settings] == [["search_path=public, pg_temp"]]
