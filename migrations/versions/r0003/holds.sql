@@ -21,6 +21,9 @@ DROP INDEX requests_open;
 CREATE INDEX requests_open ON requests (model, received_at) INCLUDE (id, due_at, status, held_at)
     WHERE ended_at IS NULL;
 
+-- The unlearner tells the store which tombstones a batch made void.
+CREATE INDEX tombstones_rejoined_by ON tombstones (rejoined_by);
+
 CREATE FUNCTION requests_hold_ends() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     NEW.held_at := NULL;
