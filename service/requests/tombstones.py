@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, func, literal, or_, select, update
+from sqlalchemy import LargeBinary, Row, SmallInteger, Text, Uuid, and_, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -109,7 +109,8 @@ class TombstoneRepository:
 
     async def of_requests(self, ids: Collection[UUID]) -> list[Tombstone]:
         """Return the tombstones of these requests, and those that they made void."""
-        of_these = or_(TombstoneRow.request_id == any_of(ids), TombstoneRow.rejoined_by == any_of(ids))
+        rejoined = and_(TombstoneRow.rejoined_by.is_not(None), TombstoneRow.rejoined_by == any_of(ids))
+        of_these = or_(TombstoneRow.request_id == any_of(ids), rejoined)
         return self._read(await self._conn.execute(select(*_COLUMNS).where(of_these)))
 
     def _read(self, rows: Iterable[Row[Any]]) -> list[Tombstone]:

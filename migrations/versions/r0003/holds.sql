@@ -22,7 +22,7 @@ CREATE INDEX requests_open ON requests (model, received_at) INCLUDE (id, due_at,
     WHERE ended_at IS NULL;
 
 -- The unlearner tells the store which tombstones a batch made void.
-CREATE INDEX tombstones_rejoined_by ON tombstones (rejoined_by);
+CREATE INDEX tombstones_rejoined_by ON tombstones (rejoined_by) WHERE rejoined_by IS NOT NULL;
 
 CREATE FUNCTION requests_hold_ends() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
