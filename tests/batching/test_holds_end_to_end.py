@@ -78,9 +78,13 @@ async def test_nothing_for_the_same_nodes_is_applied_before_a_release(
         [stay] = (await lethe.receipt(held))["summary"]["held"]
         assert (stay["reason"], stay["from"] < stay["until"]) == (REASON["reason"], True)
         assert "On hold" in (await lethe.client.get(f"{held['links']['self']}/receipt?format=html")).text
-        told = (await lethe.client.get("/events", params={"limit": 200})).json()["events"]
-        of_held = [one["type"] for one in told if one["data"]["request"] == held["id"]]
-        assert of_held == ["deletion.accepted", "deletion.held", "deletion.released", "deletion.completed"]
+        wanted = ["deletion.accepted", "deletion.held", "deletion.released", "deletion.completed"]
+
+        async def are_told() -> bool:
+            told = (await lethe.client.get("/events", params={"limit": 200})).json()["events"]
+            return [one["type"] for one in told if one["data"]["request"] == held["id"]] == wanted
+
+        await until(are_told)
 
 
 async def test_a_deletion_behind_a_held_addition_waits_and_beats_it_on_release(
