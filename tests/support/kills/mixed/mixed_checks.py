@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from lethe_client import LetheClient
 from lethe_client.results import Deletion, Predictions
@@ -176,12 +177,15 @@ class Ending:
             assert not found & left, file
             found_ids |= found
             assert repr(MARKER).encode() not in content, file
-            if not re.match(r"(late_)?features\.values-", file.name):
+            if not re.match(r"(late_)?features\.values-|edit\.safetensors", file.name):
                 assert not any(map(_is_of_a_row, _after_markers(content))), file
         assert found_ids == {node.encode() for node in expected.nodes if node.startswith(PREFIX)}
         kept = set[float]()
         for file in (self._lethe.model / "base").glob("*features.values-*"):
             kept |= {*np.frombuffer(file.read_bytes(), dtype=self._graph.features.dtype).tolist()}
+        # What the last version added stays in its folder until the next.
+        for file in self._lethe.model.glob("versions/*/edit.safetensors"):
+            kept |= {*load_file(file).get("features.data", np.zeros(0)).tolist()}
         rows = (node.features for node in expected.nodes.values() if node.features is not None)
         assert kept - {0.0} == {value for row in rows for value in row[row != 0.0].tolist()}
 
