@@ -6,12 +6,14 @@ from dataclasses import replace
 from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.newton.certified_removal import CertifiedRemoval
+from benchmarks.baselines.newton.deltagrad import DeltaGrad
 from benchmarks.baselines.newton.fisher import Fisher
 from benchmarks.baselines.newton.influence import Affected, Influence
 from benchmarks.baselines.newton.scalegun import scalegun
 from benchmarks.baselines.nonlinear import Kind, Network
-from benchmarks.baselines.partition import Partition, bekm, blpa, metis
+from benchmarks.baselines.partition import Partition, at_random, bekm, blpa, metis
 from benchmarks.baselines.printed import Printed, PrintedProjector
+from benchmarks.baselines.projective_residual import ProjectiveResidual
 from benchmarks.baselines.protocol import Baseline
 from benchmarks.baselines.retraining import Retraining
 from benchmarks.baselines.ridge import ClosedFormSgc, Editing, GraphEditor
@@ -28,6 +30,8 @@ _PARTITIONS: Mapping[str, Partition] = {"bekm": bekm, "blpa": blpa, "metis": met
 
 #: Retrained references for the methods with the squared loss, each with its own targets and ridge.
 SQUARED_RETRAINING, EDITOR_RETRAINING = "retraining, squared loss", "graph editor, solved again"
+#: The same for gradient descent that stops before the optimum.
+DESCENT_RETRAINING = "deltagrad, descent again"
 Build = Callable[[ModelSpec, int], Baseline]
 
 
@@ -49,7 +53,7 @@ def _squared(spec: ModelSpec) -> ModelSpec:
 
 def is_squared(method: str) -> bool:
     """Whether a method uses the squared loss, regardless of the specification."""
-    return method.endswith("squared loss") or method.startswith(("closed-form sgc", "graph editor"))
+    return method.endswith("squared loss") or method.startswith(("closed-form sgc", "graph editor", "projective"))
 
 
 #: Builders of each method, from a specification with the loss `ovr` and a seed.
@@ -80,8 +84,12 @@ METHODS: dict[str, Build] = {
         f"graph eraser, {network or 'linear'}, {name}, {aggregator}": _eraser(network, partition, aggregator)
         for network in (None, Kind.GCN, Kind.SAGE, Kind.GAT)
         for name, partition in _PARTITIONS.items()
-        for aggregator in Aggregator
+        for aggregator in (Aggregator.MEAN, Aggregator.LEARNED)
     },
+    "projective residual": lambda spec, seed: ProjectiveResidual(_squared(spec)),
+    DESCENT_RETRAINING: lambda spec, seed: DeltaGrad(spec, again=True),
+    "deltagrad": lambda spec, seed: DeltaGrad(spec),
+    "sisa": _eraser(None, at_random, Aggregator.VOTE),
     # Table 2 combines GraphSAINT with erasers; one of them is enough.
     "graph eraser, gcn graphsaint, metis, mean": lambda spec, seed: GraphEraser(
         SampledNetwork(Kind.GCN, seed), metis, Aggregator.MEAN, seed=seed

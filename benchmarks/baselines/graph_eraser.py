@@ -11,6 +11,10 @@ nodes. The Projector paper's code shows it the whole graph, as here, but average
 says predictions. A deletion retrains only its own shard, or none if the node was not in training. The deleted node's
 influence on other shards remains: on their cut and on the chosen epochs of their networks.
 
+SISA (Bourtoule et al., "Machine Unlearning", IEEE S&P 2021) is the same with shards at random and a majority vote. An
+answer is then the share of the models that vote for a class. Its slices are left out: they save time where training
+passes over the rows one after another, and an optimum does not depend on them.
+
 The Projector paper cuts all nodes and takes the training nodes of each part. Here the training graph is cut, as in
 GraphEraser. A network keeps the epoch with "the highest validation score", and the paper does not say whose validation
 nodes. Here it is, among every tenth epoch, the one that classifies those of the whole graph best.
@@ -43,6 +47,7 @@ class Aggregator(StrEnum):
 
     MEAN = "mean"
     LEARNED = "learned"
+    VOTE = "vote"
 
 
 class ShardModel(Protocol):
@@ -82,6 +87,10 @@ class GraphEraser:
     def shard_model(self, graph: Graph, members: Nodes) -> ShardModel | None:
         """Train on the graph that `members` (m,) induce. Returns None without members."""
         return self.trainer.fit(induced(graph, members), graph) if members.size else None
+
+    def told(self, answers: Array) -> Array:
+        """Return what the aggregator takes of a model's `answers` (n, C): its vote, or all."""
+        return np.eye(answers.shape[1])[answers.argmax(axis=1)] if self.aggregator is Aggregator.VOTE else answers
 
     def importance(self, graph: Graph, models: Sequence[ShardModel | None]) -> Array:
         """Return alpha, (shards,): 0 for empty shards, with sum 1."""
@@ -142,7 +151,7 @@ class ErasedModel:
     def predict_on(self, graph: Graph) -> Array:
         """As `Trained.predict_on`."""
         models = zip(self.importance, self.models, strict=True)
-        answers = [a * m.predict_on(graph) for a, m in models if m is not None]
+        answers = [a * self.settings.told(m.predict_on(graph)) for a, m in models if m is not None]
         return np.asarray(np.sum(answers, axis=0))
 
     def unlearn(self, nodes: Nodes) -> "ErasedModel":

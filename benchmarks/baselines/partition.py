@@ -9,6 +9,7 @@
   of node and centroid, a node goes to the first centroid with room. Text and code agree. Embeddings are the outputs of
   a GraphSAGE trained on the same nodes, as in their code.
 * METIS, which the Projector paper uses, by pymetis.
+* At random, as SISA cuts independent rows (Bourtoule et al., 2021) and GraphEraser does for comparison.
 
 A shard holds at most ceil(n/k + 0.005 (n - n/k)) nodes (the code's `shard_size_delta`). The shards do not change when
 nodes are deleted, as published, so the cut of the other nodes still depends on the deleted ones.
@@ -39,10 +40,7 @@ _EPOCHS = 100
 
 def blpa(graph: Graph, shards: int, seed: int) -> Nodes:
     """Partition by balanced label propagation from a random start."""
-    random = np.random.default_rng((seed, _STREAM))
-    start = np.empty(graph.nodes, dtype=np.int64)
-    for shard, nodes in enumerate(np.array_split(random.permutation(graph.nodes), shards)):
-        start[nodes] = shard
+    start = at_random(graph, shards, seed)
     return propagate_labels(graph.adjacency, start, shards, capacity(graph.nodes, shards), _BLPA_ROUNDS)
 
 
@@ -58,6 +56,16 @@ def metis(graph: Graph, shards: int, seed: int) -> Nodes:
     structure = pymetis.CSRAdjacency(graph.adjacency.indptr, graph.adjacency.indices)
     _, found = pymetis.part_graph(shards, adjacency=structure, options=pymetis.Options(seed=seed))
     return np.asarray(found, dtype=np.int64)
+
+
+def at_random(graph: Graph, shards: int, seed: int) -> Nodes:
+    """Partition uniformly, into shards whose sizes differ by at most one."""
+    found = np.empty(graph.nodes, dtype=np.int64)
+    for shard, nodes in enumerate(
+        np.array_split(np.random.default_rng((seed, _STREAM)).permutation(graph.nodes), shards)
+    ):
+        found[nodes] = shard
+    return found
 
 
 def capacity(nodes: int, shards: int) -> int:

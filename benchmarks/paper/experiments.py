@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.baselines.catalogue import METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
+from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
 from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
 from benchmarks.paper.forgetting.injection import injection, regularization
@@ -22,6 +23,7 @@ from benchmarks.paper.losses import LOSSES, losses
 from benchmarks.paper.setting import (
     ARXIV,
     CERTIFIED,
+    CORA_ALONE,
     PLAIN_HINGE,
     SMALL,
     SMOOTHED_HINGE,
@@ -50,6 +52,19 @@ _RETRAINED = ("retraining", "lethe, projection", *NETWORKS)
 _TUNED = ("retraining", "lethe, projection", "influence+", "fisher+", "graph eraser, linear, metis, mean")
 #: Ridge regressions updated in closed form.
 _RIDGE = ("closed-form sgc", "graph editor", "graph editor, fine-tuned")
+#: Methods of the headline: exact, as printed, and approximate ones of every kind.
+_COMPARED = (
+    "retraining",
+    *_PROJECTED,
+    "graph editor",
+    "closed-form sgc",
+    "projector, option 1 as printed",
+    "influence+",
+    "influence+, authors' code",
+    "fisher+, without noise",
+    "graph eraser, linear, metis, mean",
+    *CORA_ALONE,
+)
 #: Methods under attack, with their losses. Newton steps are defined for `ovr` alone.
 _EITHER_LOSS = ("retraining", *_PROJECTED, PLANTED, "projector, option 1 as printed")
 _ATTACKED = (
@@ -88,6 +103,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "regularization": Experiment(regularization, _TUNED, SMALL, quick=("retraining", "influence+")),
     "closeness": Experiment(closeness, _CLOSE, quick=(*_FEW, "graph eraser, gcn, metis, mean")),
+    "batches": Experiment(batches, _COMPARED),
     "accuracy": Experiment(
         accuracies,
         (*VARIANTS, ALL_LABELS, SHADOW, *NETWORKS),
@@ -150,6 +166,13 @@ LIMITS = (
         "They go from one node to the next: Cora's 181 take one to four minutes, Pubmed has 2,733. Citeseer's 272 "
         "would fit and are left for want of time.",
         lambda _, dataset, method: method in CERTIFIED and dataset in (*SMALL[1:], ARXIV),
+        seeds=0,
+    ),
+    Limit(
+        "DeltaGrad, the projective residual update and SISA beyond Cora",
+        "For want of time. The hat matrix of the projective residual update has a row and a column for each training "
+        "node.",
+        lambda _, dataset, method: method in CORA_ALONE and dataset in (*SMALL[1:], ARXIV),
         seeds=0,
     ),
     Limit(

@@ -27,6 +27,8 @@ ARXIV = "ogbn_arxiv_llm"
 #: Methods that process nodes one by one, on Cora alone: the larger graphs have thousands. Their lambda is Chien et
 #: al.'s.
 CERTIFIED, CERTIFIED_LAMBDA = ("certified removal", "scalegun"), 1e-2
+#: Methods measured on Cora alone, for want of time.
+CORA_ALONE = ("deltagrad", "deltagrad, descent again", "projective residual", "sisa")
 #: The support vector machines of the appendix.
 SMOOTHED_HINGE, PLAIN_HINGE = "smoothed hinge", "plain hinge"
 #: Suffix of a method that is measured with a softmax.

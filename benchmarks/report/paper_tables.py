@@ -200,8 +200,9 @@ INJECTION = PaperTable(
     "Ours is the arXiv graph with 200 columns that a language model guessed, not OGB's 128 numbers, so accuracies and "
     "norms are of another problem; seconds are of one processor's thread instead of an RTX 3090, of Newton's method "
     "instead of epochs of descent, so that GraphEraser's shards take less all the same. It is by METIS and means, "
-    "which the paper found best. Projector is compared with its official code; with diffusion, which that code lacks, "
-    "with Lethe, whose seconds include its checks and certificate. The paper's "
+    "which the paper found best. Projector is compared with its official code; with diffusion, "
+    "with Lethe, whose seconds include its checks and certificate. The official code has diffusion as well "
+    "(`--use_adapt_gcs`), which was not run here. The paper's "
     "accuracies and norms of Influence+ and Fisher+ are the same on ogbn-products, and on ogbn-arxiv in part. Its "
     "public code does not update the injected class's column of W with either, and adds no noise.",
 )

@@ -131,6 +131,8 @@ def closeness(results: Results, dataset: str) -> Table:
 
 def _family(method: str) -> str:
     """Return the colour class of a method."""
+    if method == "sisa":
+        return "eraser"
     return next((each for each in ("lethe", "projector", "eraser", "retraining") if each in method), "newton")
 
 

@@ -34,8 +34,8 @@ from projector import ModelSpec
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import PropagationKind
 
-#: The authors' value for small graphs (their README).
-RESIDUE = 1e-7
+#: The authors' `rmax` for small graphs (their README). Their code multiplies it by `column_sum`.
+RMAX = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class LazyRows:
     residues: Array
 
     @classmethod
-    def of(cls, graph: Graph, spec: ModelSpec, residue: float = RESIDUE) -> "LazyRows":
+    def of(cls, graph: Graph, spec: ModelSpec, residue: float) -> "LazyRows":
         """Push from zero. Raises BaselineError for anything but `sym` with self loops of weight 1."""
         if spec.propagation is not PropagationKind.SYM or spec.self_loops != 1.0:
             raise BaselineError(
@@ -116,10 +116,19 @@ def scalegun(
     epsilon: float = 1.0,
     delta: float = 1e-4,
     seed: int = 0,
-    residue: float = RESIDUE,
+    rmax: float = RMAX,
 ) -> CertifiedRemoval:
-    """Certified removal on lazily propagated rows."""
-    return CertifiedRemoval(spec, noise, epsilon, delta, seed, partial(LazyRows.of, residue=residue))
+    """Certified removal on lazily propagated rows, with residues of at most `rmax` times the features' mean sum."""
+    return CertifiedRemoval(spec, noise, epsilon, delta, seed, partial(_scaled, rmax=rmax))
+
+
+def _scaled(graph: Graph, spec: ModelSpec, rmax: float) -> LazyRows:
+    return LazyRows.of(graph, spec, rmax * column_sum(graph))
+
+
+def column_sum(graph: Graph) -> float:
+    """Return the mean over features of the sum of their absolute values over all nodes."""
+    return float(abs(graph.features).sum()) / graph.num_features
 
 
 def degrees(graph: Graph) -> Array:

@@ -10,7 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from benchmarks.baselines.catalogue import EDITOR_RETRAINING, SQUARED_RETRAINING, build, is_squared
+from benchmarks.baselines.catalogue import (
+    DESCENT_RETRAINING,
+    EDITOR_RETRAINING,
+    SQUARED_RETRAINING,
+    build,
+    is_squared,
+)
 from benchmarks.baselines.nonlinear import Kind
 from benchmarks.baselines.protocol import Array, Nodes, Trained
 from benchmarks.paper.setting import drawn, forgotten, lethe_seconds, spec_of
@@ -38,7 +44,9 @@ def closeness(graph: Graph, unit: Unit) -> Cases:
             f"{share:g}",
             {
                 "nodes": nodes.size,
-                "weights": _relative(left.weights, retrained.weights, _before(graph, optimum, spec, unit.seed).weights),
+                "weights": relative(
+                    left.weights, retrained.weights, trained_on(graph, optimum, spec, unit.seed).weights
+                ),
                 # Deleted nodes are missing from the remaining graph, so both models answer on the graph before.
                 "deleted": _apart(left.predict_on(graph), retrained.predict_on(graph), nodes),
                 "remaining": _apart(*there, np.flatnonzero(kept)),
@@ -53,6 +61,8 @@ def retraining_of(method: str) -> str:
     """Return the retraining method that `method` is compared with. For a fine-tuned ridge regression, it is the
     regression.
     """
+    if method.startswith("deltagrad"):
+        return DESCENT_RETRAINING
     if is_squared(method):
         return EDITOR_RETRAINING if method.startswith("graph editor") else SQUARED_RETRAINING
     network = next((word for word in method.replace(",", "").split() if word in set(Kind)), None)
@@ -62,15 +72,17 @@ def retraining_of(method: str) -> str:
 @lru_cache(maxsize=len(_SHARES))
 def retrained_without(graph: Graph, method: str, spec: ModelSpec, share: float, seed: int) -> Trained:
     """Retrain by `method` without the nodes `drawn`. Cached for consecutive measurements."""
-    return _before(graph, method, spec, seed).unlearn(drawn(graph, share, seed))
+    return trained_on(graph, method, spec, seed).unlearn(drawn(graph, share, seed))
 
 
 @lru_cache(maxsize=1)
-def _before(graph: Graph, method: str, spec: ModelSpec, seed: int) -> Trained:
+def trained_on(graph: Graph, method: str, spec: ModelSpec, seed: int) -> Trained:
+    """Train by `method` before any deletion. Cached for consecutive measurements."""
     return build(method, spec, seed, spec.regularization).fit(graph)
 
 
-def _relative(left: Array | None, retrained: Array | None, before: Array | None) -> float | None:
+def relative(left: Array | None, retrained: Array | None, before: Array | None) -> float | None:
+    """Return |left - retrained| / |before| in the Frobenius norm; None if one has no weights."""
     if left is None or retrained is None or before is None:
         return None
     return float(np.linalg.norm(left - retrained) / np.linalg.norm(before))

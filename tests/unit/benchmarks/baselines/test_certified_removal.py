@@ -10,8 +10,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import aslinearoperator
 
-from benchmarks.baselines.linear import remaining, stacked
-from benchmarks.baselines.newton.certified_removal import CertifiedModel, CertifiedRemoval, spectral_norm, standardised
+from benchmarks.baselines.linear import remaining, representation, stacked, train_linear
+from benchmarks.baselines.newton.certified_removal import (
+    CertifiedModel,
+    CertifiedRemoval,
+    spectral_norm,
+    standardised,
+    trained_as_published,
+)
 from benchmarks.baselines.newton.logistic import normal
 from benchmarks.baselines.protocol import Array
 from projector.graph.graph import Graph
@@ -111,3 +117,12 @@ def test_the_budget_is_guos_and_ends_in_training_anew() -> None:
 @pytest.mark.parametrize("form", [np.asarray, aslinearoperator])
 def test_the_spectral_norm_is_the_largest_singular_value(rows: Array, form: Callable[[Any], Any]) -> None:
     assert spectral_norm(form(rows)) == pytest.approx(np.linalg.svd(rows, compute_uv=False)[0], rel=1e-12)
+
+
+def test_the_authors_solver_comes_near_the_minimum_that_newtons_method_reaches() -> None:
+    graph = standardised(small_graph())
+    training = np.flatnonzero(graph.train_mask)
+    H = representation(graph, OVR, training)
+    found = trained_as_published(H, graph.labels[training], 3, OVR.regularization)
+    expected = stacked(train_linear(graph, OVR).weights)
+    assert np.linalg.norm(found - expected) < 1e-2 * np.linalg.norm(expected)

@@ -7,9 +7,10 @@ import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from benchmarks.baselines.graph_eraser import GraphEraser, induced, learned_importance
+from benchmarks.baselines.graph_eraser import Aggregator, GraphEraser, induced, learned_importance
 from benchmarks.baselines.nonlinear import Kind, Network
 from benchmarks.baselines.partition import (
+    at_random,
     balanced_k_means,
     propagate_labels,
 )
@@ -98,3 +99,21 @@ def test_importance_is_the_best_of_all_mixtures(seed: int) -> None:
     found = learned_importance(right)
     assert found.sum() == pytest.approx(1.0)
     assert objective(found) <= best + 1e-6
+
+
+def test_sisa_cuts_uniformly_votes_and_trains_the_shards_of_the_deleted_nodes_again() -> None:
+    graph, spec = small_graph(nodes=60), OVR
+    sisa = GraphEraser(Retraining(spec), at_random, Aggregator.VOTE, shards=5, seed=3)
+    fitted = sisa.fit(graph)
+    training = np.flatnonzero(graph.train_mask)
+    sizes = np.bincount(fitted.shard_of[training])
+    assert sizes.max() - sizes.min() <= 1
+    assert not np.array_equal(fitted.shard_of[training], replace(sisa, seed=4).fit(graph).shard_of[training])
+    votes = np.stack([model.predict_on(graph).argmax(axis=1) for model in fitted.models if model is not None])
+    expected = np.stack([(votes == c).mean(axis=0) for c in range(3)], axis=1)
+    np.testing.assert_allclose(fitted.predict(), expected, atol=1e-12)
+    node = training[:1]
+    left = fitted.unlearn(node)
+    assert left.retrained == (fitted.shard_of[node[0]],)
+    same = [before is after for before, after in zip(fitted.models, left.models, strict=True)]
+    assert same.count(False) == 1

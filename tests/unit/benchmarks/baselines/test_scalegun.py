@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.baselines.linear import remaining, representation, stacked
 from benchmarks.baselines.newton.certified_removal import CertifiedRemoval, standardised
-from benchmarks.baselines.newton.scalegun import LazyRows, degrees, scalegun
+from benchmarks.baselines.newton.scalegun import LazyRows, column_sum, degrees, scalegun
 from projector import from_arrays
 from projector.graph.graph import Graph
 from projector.network.spec import Combine
@@ -72,16 +72,28 @@ def test_with_no_residue_it_is_certified_graph_removal() -> None:
     nodes = np.flatnonzero(graph.train_mask)[:3]
     lazy, exact = (
         each.fit(graph).unlearn(nodes)
-        for each in (scalegun(SPEC, epsilon=1e6, residue=0.0), CertifiedRemoval(SPEC, epsilon=1e6))
+        for each in (scalegun(SPEC, epsilon=1e6, rmax=0.0), CertifiedRemoval(SPEC, epsilon=1e6))
     )
     np.testing.assert_allclose(lazy.weights, exact.weights, atol=1e-8)
     np.testing.assert_allclose(lazy.residual_bounds, exact.residual_bounds, rtol=1e-6)
 
 
+def test_residues_scale_with_the_mean_column_sum_as_in_the_authors_code() -> None:
+    graph = small_graph()
+    assert np.isclose(column_sum(graph), np.abs(graph.features).sum(axis=0).mean())
+    sparse = replace(graph, features=sp.csr_array(graph.features))
+    assert np.isclose(column_sum(sparse), column_sum(graph))
+    lazy = scalegun(SPEC, rmax=1e-3).fit(graph).embedding
+    assert isinstance(lazy, LazyRows)
+    largest = np.abs(lazy.residues).max()
+    assert lazy.residue == 1e-3 * column_sum(graph)
+    assert 1e-3 < largest <= lazy.residue
+
+
 def test_the_bound_covers_the_gradient_on_exact_rows() -> None:
     graph = standardised(small_graph())
     nodes = np.flatnonzero(graph.train_mask)[:3]
-    fitted = scalegun(SPEC, epsilon=1e6, residue=0.01).fit(graph)
+    fitted = scalegun(SPEC, epsilon=1e6, rmax=0.01).fit(graph)
     b = np.random.default_rng((0, 0)).normal(scale=0.1, size=stacked(fitted.weights).shape)
     model = fitted.unlearn(nodes)
     assert model.retrainings == 0

@@ -1,0 +1,57 @@
+"""One node and a batch of 64 deleted, by exact and approximate methods: what the headline of the report compares.
+
+The figures are the distance of the weights to retraining, as in `closeness`, test accuracies and seconds. Times are
+medians of three runs, since one node takes milliseconds.
+"""
+
+from functools import lru_cache
+from statistics import median
+
+import numpy as np
+
+from benchmarks.baselines.catalogue import build
+from benchmarks.baselines.protocol import Nodes, Trained, accuracy
+from benchmarks.paper.forgetting.closeness import relative, retraining_of, trained_on
+from benchmarks.paper.setting import forgotten, lethe_seconds, spec_of
+from benchmarks.paper.units import Cases, Unit
+from projector import ModelSpec
+from projector.graph.graph import Graph
+
+#: Deleted training nodes.
+SIZES = (1, 64)
+_RUNS = 3
+
+
+def batches(graph: Graph, unit: Unit) -> Cases:
+    """Delete 1 and 64 training nodes, or half of them where there are fewer."""
+    spec = spec_of(unit.dataset, unit.method)
+    fitted = build(unit.method, spec, unit.seed, spec.regularization).fit(graph)
+    optimum = retraining_of(unit.method)
+    before = trained_on(graph, optimum, spec, unit.seed)
+    for size in SIZES:
+        nodes = _drawn(graph, size, unit.seed)
+        runs = [forgotten(fitted, nodes) for _ in range(_RUNS)]
+        left, seconds = runs[0][0], median(took for _, took in runs)
+        retrained = _retrained_without(graph, optimum, spec, size, unit.seed)
+        yield (
+            str(size),
+            {
+                "nodes": nodes.size,
+                "weights": relative(left.weights, retrained.weights, before.weights),
+                "accuracy_before": accuracy(fitted.predict(), graph, graph.test_mask),
+                "accuracy_after": accuracy(left.predict(), graph, graph.test_mask),
+                "accuracy_retrained": accuracy(retrained.predict(), graph, graph.test_mask),
+                "seconds": seconds,
+                "times_lethe": seconds / lethe_seconds(graph, spec, nodes),
+            },
+        )
+
+
+def _drawn(graph: Graph, size: int, seed: int) -> Nodes:
+    training = np.flatnonzero(graph.train_mask)
+    return np.sort(np.random.default_rng(seed).choice(training, size=min(size, training.size // 2), replace=False))
+
+
+@lru_cache(maxsize=len(SIZES))
+def _retrained_without(graph: Graph, method: str, spec: ModelSpec, size: int, seed: int) -> Trained:
+    return trained_on(graph, method, spec, seed).unlearn(_drawn(graph, size, seed))
