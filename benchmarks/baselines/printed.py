@@ -9,6 +9,7 @@ Algorithm 1 ends in W_p = M_remain M_remain^+ W, the projection on the span of t
   - X_D X_D^T] X_D. That is not the Woodbury identity, whose middle is [I - X_D M^+ X_D^T]^-1, and the result is not a
   projection. Followed as printed, to measure the error. The algorithm requires M and M^+ before a deletion, so training
   computes them, and each deletion updates them for the next.
+* `LIVE`: option 1 of all live nodes, which is Lethe's projection except for faint directions.
 * `OFFICIAL`: the code. Option 1 in single precision, the pseudo-inverse by `torch.linalg.pinv` with its default cutoff,
   and the rows of all nodes that remain (the arXiv and Products scripts). The scripts for Cora and Pubmed take training
   nodes alone, and predict from features that were never propagated: `pred` computes them and then multiplies X.
@@ -39,6 +40,7 @@ class Printed(Enum):
 
     OPTION_1 = auto()
     OPTION_2 = auto()
+    LIVE = auto()
     OFFICIAL = auto()
 
 

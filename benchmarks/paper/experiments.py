@@ -7,6 +7,7 @@ from benchmarks.baselines.catalogue import METHODS, NETWORKS
 from benchmarks.paper.accuracies import ALL_LABELS, SHADOW, VARIANTS, accuracies
 from benchmarks.paper.forgetting.batches import batches
 from benchmarks.paper.forgetting.closeness import closeness
+from benchmarks.paper.forgetting.early import STARTED, early
 from benchmarks.paper.forgetting.identity import AS_PRINTED, identity
 from benchmarks.paper.forgetting.injection import injection, regularization
 from benchmarks.paper.forgetting.robustness import degrees, robustness
@@ -103,6 +104,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "regularization": Experiment(regularization, _TUNED, SMALL, quick=("retraining", "influence+")),
     "closeness": Experiment(closeness, _CLOSE, quick=(*_FEW, "graph eraser, gcn, metis, mean")),
+    "early-stopping": Experiment(early, tuple(STARTED), ("cora", "pubmed")),
     "batches": Experiment(batches, _COMPARED),
     "accuracy": Experiment(
         accuracies,

@@ -1,6 +1,6 @@
 """Chien et al.'s consecutive deletions, beside their published results."""
 
-from benchmarks.report.results import Results, called, number, percent, spread
+from benchmarks.report.results import Results, called, number, paired, percent, spread
 from benchmarks.report.section import Table
 
 #: Figures of a stream and their formats.
@@ -42,13 +42,13 @@ def _removed(results: Results, dataset: str, case: str) -> str:
 def _streamed(results: Results, dataset: str, case: str) -> dict[str, str]:
     """Return every formatted figure of one stream, by name."""
     key = ("stream", dataset, "certified removal", case)
-    told = ("accuracy_after", "accuracy_retrained", "seconds", "removals")
-    after, anew, spent, count = (results.mean(*key, each) for each in told)
+    after, anew = (results.mean(*key, each) for each in ("accuracy_after", "accuracy_retrained"))
     lost = None if after is None or anew is None else 100 * (anew - after)
 
     def faster(solver: str) -> str:
-        once = results.mean(*key, f"seconds_of_one_retraining{solver}")
-        return number(None if count is None or once is None or not spent else count * once / spent)
+        figures = ("removals", "seconds", f"seconds_of_one_retraining{solver}")
+        means, seeds = paired(*(results.by_seed(*key, each) for each in figures))
+        return number(means[0] * means[2] / means[1]) if seeds else "–"
 
     return {
         **{name: written(results.values(*key, figure)) for name, figure, written in _STREAM},

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
+from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
 from benchmarks.report.claims.judging import half_interval, over_seeds
 from benchmarks.report.claims.verdicts import Case, Claim, Outcome, Source, Verdict, found
+from benchmarks.report.headline import headline, slower
 from benchmarks.report.page import page
 from benchmarks.report.paper_parts import PARTS, index, named
 from benchmarks.report.paper_tables import UNREACHABLE
@@ -44,7 +46,13 @@ def near(method: str, away: float, farther: float = 3.0) -> dict[str, Any]:
 def streamed(seconds: float = 1.0, after: float = 0.8) -> dict[str, Any]:
     figures = {"removals": 200, "seconds": seconds, "seconds_of_one_retraining": 1.0, "retrainings": 0}
     figures |= {"accuracy_after": after, "accuracy_retrained": 0.8, "accuracy_anew": 0.7}
+    figures |= {"seconds_of_one_retraining_as_theirs": 1.5}
     return unit("stream", "certified removal", {"nodes": figures})
+
+
+def deleted_at_once(method: str, away: float, seconds: float) -> dict[str, Any]:
+    figures = {"weights": away, "accuracy_after": 0.8, "seconds": seconds, "times_lethe": seconds}
+    return unit("batches", method, dict.fromkeys(("1", "64"), figures))
 
 
 def at_lambdas(method: str, *after: tuple[str, float, float]) -> dict[str, Any]:
@@ -247,6 +255,28 @@ def test_the_page_is_one_file_that_loads_nothing_and_names_what_is_missing() -> 
     assert text.count(UNREACHABLE) > 50
     assert "<svg" in text
     assert "do not reproduce" in text
+
+
+def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_and_says_where_lethe_is_slower() -> None:
+    records = [
+        deleted_at_once(REPAIRED, 1e-10, 0.5),
+        deleted_at_once("graph editor", 1e-12, 0.4),
+        deleted_at_once(RETRAINED, 0.0, 0.6),
+        deleted_at_once("fisher+, without noise", 0.3, 0.1),
+        deleted_at_once("influence+", 0.2, 0.1),
+        unit("lira", REPAIRED, {f"ovr, {NEVER_THERE_QUESTION}": {"auc": 0.501}}),
+    ]
+    results = Results(records)
+    rows = {row[0]: row for row in headline(results).rows}
+    assert list(rows) == [REPAIRED, RETRAINED, "graph editor", "influence+ (closest approximate method)"]
+    assert rows[REPAIRED][1:] == ["Cora", "yes", "1.0e-10", "80.0", "0.5", "0.5", "50.1", "1"]
+    assert rows["influence+ (closest approximate method)"][2] == "no"
+    assert rows["graph editor"][7] == "not measured"
+    assert "Cora, one node: Lethe takes 0.5 s, graph editor (0.4 s) less." in slower(results)
+    assert len(slower(results)) == 2
+    text = page(results)
+    assert "Not measured yet on Citeseer, Pubmed" in text
+    assert "influence+ (closest approximate method)" in text
 
 
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:
