@@ -73,26 +73,26 @@ STARTED: Mapping[str, Callable[[Stopped], Trained]] = {
 def early(graph: Graph, unit: Unit) -> Cases:
     """Delete shares of the training nodes; then the shares that carry an injected channel."""
     for share in _CLOSE:
-        yield f"closeness, {share:g}", _figures(graph, unit, drawn(graph, share, unit.seed))
+        yield f"closeness, {share:g}", _figures(graph, unit, share)[0]
     for share in _INJECTED:
-        yield (
-            f"injection, {share:g}",
-            _figures(with_channel(graph, share, unit.seed), unit, drawn(graph, share, unit.seed)),
-        )
+        figures, trained, left = _figures(with_channel(graph, share, unit.seed), unit, share)
+        norms = {"channel_norm_before": channel_norm(trained), "channel_norm_after": channel_norm(left)}
+        yield f"injection, {share:g}", figures | norms
 
 
-def _figures(graph: Graph, unit: Unit, nodes: Nodes) -> Figures:
+def _figures(graph: Graph, unit: Unit, share: float) -> tuple[Figures, Array, Array | None]:
+    """Return the figures of one deletion, and the weights before and after it."""
+    nodes = drawn(graph, share, unit.seed)
     trained, retrained = stopped(graph), _retrained(graph, nodes.tobytes())
     left = STARTED[unit.method](trained).unlearn(nodes)
-    return {
+    figures: Figures = {
         "nodes": nodes.size,
         "weights": relative(left.weights, retrained.weights, trained.weights),
-        "channel_norm_before": channel_norm(trained.weights),
-        "channel_norm_after": channel_norm(left.weights),
         "accuracy_before": accuracy(trained.predict(), graph, graph.test_mask),
         "accuracy_after": accuracy(left.predict(), graph, graph.test_mask),
         "iterations": trained.iterations,
     }
+    return figures, trained.weights, left.weights
 
 
 @lru_cache(maxsize=3)
