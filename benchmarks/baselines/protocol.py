@@ -33,13 +33,12 @@ class Trained(Protocol):
         """W of the feature blocks, (blocks, d, C) float64; None for a model that is not linear in the features."""
 
     def predict(self) -> Array:
-        """The same for every node of another graph with these features; None with adaptive diffusion, whose hops belong
-        to its own graph.
-        """
+        """Return the class probabilities of every node of the remaining graph, (n, C); zeros for deleted nodes."""
 
     def predict_on(self, graph: Graph) -> Array | None:
-        """The same of every node of another graph with these features; None with adaptive diffusion, whose hops are
-        of its own graph."""
+        """Return the same for every node of another graph with these features; None with adaptive diffusion, whose hops
+        belong to its own graph.
+        """
 
     def unlearn(self, nodes: Nodes) -> "Trained":
         """Return the model without `nodes` (m,) int64, all of which are live."""
