@@ -60,13 +60,14 @@ def _fisher(model: Stopped) -> FisherModel:
     return FisherModel(model.graph, model.spec, model.live, model.weights, 0.0, (0, 0))
 
 
+LIVE, INFLUENCE, FISHER = "projection, all live nodes", "influence+, without noise", "fisher+, without noise"
 #: What each method makes of the trained weights.
 STARTED: Mapping[str, Callable[[Stopped], Trained]] = {
     "retraining": lambda model: model,
-    "projection, all live nodes": _projecting(Printed.LIVE),
+    LIVE: _projecting(Printed.LIVE),
     "projector, option 1 as printed": _projecting(Printed.OPTION_1),
-    "influence+, without noise": _influence,
-    "fisher+, without noise": _fisher,
+    INFLUENCE: _influence,
+    FISHER: _fisher,
 }
 
 

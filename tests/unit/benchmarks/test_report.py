@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.baselines.catalogue import METHODS
+from benchmarks.paper.forgetting.early import STARTED
 from benchmarks.paper.inference.lira import NEVER_THERE_QUESTION
 from benchmarks.paper.units import OUT_OF_TIME
 from benchmarks.report.claims.every import CLAIMS
@@ -277,6 +278,16 @@ def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_an
     text = page(results)
     assert "Not measured yet on Citeseer, Pubmed" in text
     assert "influence+ (closest approximate method)" in text
+
+
+def test_the_first_page_and_a_section_give_the_figures_of_the_papers_own_training() -> None:
+    figures = {"weights": 0.27, "accuracy_before": 0.88, "accuracy_after": 0.87}
+    norms = {"channel_norm_before": 3.2, "channel_norm_after": 8102.0}
+    cases = {"closeness, 0.01": figures, "injection, 0.05": figures | norms}
+    text = page(Results([unit("early-stopping", method, cases) for method in STARTED]))
+    assert "Cora: distance to retraining with 1 % deleted: projection 0.27, Influence+ 0.27, Fisher+ 0.27" in text
+    assert "channel with Influence+ 3.2 before, 8,102 after" in text
+    assert "<td>closeness, 1.0%</td><td>0.27</td><td>–</td><td>–</td><td>88.0</td><td>87.0</td>" in text
 
 
 def test_each_part_of_the_paper_has_claims_or_words_and_each_claim_a_part() -> None:
