@@ -6,6 +6,7 @@ python -m docs.reproduce_table     rewrites them; a test fails while they are ou
 from pathlib import Path
 
 from benchmarks.report import tables
+from benchmarks.report.headline import headline
 from benchmarks.report.results import LETHE, Results, called, percent, spread
 from benchmarks.report.section import Table
 from benchmarks.reproduce import RESULTS
@@ -18,6 +19,7 @@ def with_current_table(page: str) -> str:
     """Return `page` with the current tables. Raises ValueError if a mark is missing."""
     results = Results.of(RESULTS)
     for name, table in (
+        ("headline", headline(results)),
         ("injection", _injection(results)),
         ("accuracy", tables.accuracy(results)),
         ("losses", tables.losses(results)),

@@ -110,7 +110,7 @@ _SETTINGS = (
 _SETTING = (
     "Every linear model here is trained to its optimum, at lambda 1e-4, in double precision. The paper trains by SGD "
     "with momentum 0.9 at lambda 1e-6 and stops early. The verdicts are of the optimum; the section “Trained as in the "
-    "paper” has the same figures in the paper’s setting, on Cora and Pubmed.",
+    "paper” has the same figures in the paper’s setting.",
     "The paper’s own data are here for Cora, Citeseer and Pubmed. Amazon Photo and Coauthor CS are added; so is the "
     "arXiv graph, with a language model’s features in place of OGB’s. ogbn-products, Flickr and Reddit cannot be "
     "reached.",
