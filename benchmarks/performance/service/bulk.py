@@ -3,9 +3,9 @@
     python -m benchmarks.performance.service.bulk [--nodes 1000000] [--rounds 3]
 
 All in one run and over HTTP, by one caller on one connection, with exact probabilities. A running Lethe answers; its
-model is replaced by a publication of made-up predictions of 7 classes. Rounds alternate. Seconds are of the wall clock
-until the last byte; processor seconds and memory (anonymous, at its peak above what was there before) are those of the
-process that answers. Reading the file back into a table is timed apart.
+model is replaced by a publication of made-up predictions of 7 classes, and its unlearner is stopped meanwhile. Rounds
+alternate. Seconds are of the wall clock until the last byte; processor seconds and memory (anonymous, at its peak above
+what was there before) are those of the process that answers. Reading the file back into a table is timed apart.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from service.predictions.writer import Publisher
 FIGURES = Path(__file__).parents[2] / "results" / "bulk.ndjson"
 _CLASSES = 7
 _EACH = 1_000
-#: Higher than any session of the unlearner reaches here.
+#: Higher than that of the unlearner's session.
 _FENCING = 1_000
 _LOOK_S = 0.01
 
@@ -149,12 +149,16 @@ def main() -> None:
         home = folder / "home"
         home.mkdir(mode=0o700)
         lethe = LetheProcess(home, {"LETHE_DATASET": "cora", "LETHE_API_WORKERS": "1"})
+        unlearner = lethe.processes["unlearner"]
+        # It would take a higher fencing number, and show its own model again.
+        unlearner.suspend()
         try:
             model, snapshot = made_up(options.nodes, 10, _CLASSES, np.random.default_rng(7))
             Publisher(home).load(VersionRef(1, _FENCING), model, snapshot, facts_of(snapshot), _FENCING)
             del model, snapshot
             found = measure(lethe, options.nodes, options.rounds, folder)
         finally:
+            unlearner.resume()
             lethe.stop()
     put(options.out, about | found, ("nodes", "date"))
     for name, figures in found.items():
