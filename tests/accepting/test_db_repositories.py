@@ -219,7 +219,7 @@ async def test_a_rotated_key_has_two_texts_until_the_overlap_ends(db: Database) 
     async with transaction(db.engine) as conn:
         keys = ApiKeyRepository(conn)
         made = await keys.create(uuid4(), "shop", {Scope.DELETIONS_WRITE}, first, kinds={RequestKind.NODE})
-        assert made.kinds == {RequestKind.NODE}
+        assert made.kinds == frozenset({RequestKind.NODE})
         assert made.expires_at is None
         rotated = await keys.rotate(made.id, second, overlap=a_week, expires_at=a_year)
         assert rotated is not None

@@ -27,6 +27,7 @@ from service.log.signing_keys import LogKeys
 from service.observability.exposition import Exposition
 from service.observability.logging import AccessLog
 from service.observability.metrics import IntakeMetrics
+from service.predictions.downloads import Downloads
 from service.predictions.reader import Reader
 from service.predictions.served_model import ModelInfo
 from service.queue.connection import connect
@@ -67,6 +68,7 @@ async def served(engine: Engine, home: Path) -> AsyncIterator[httpx2.AsyncClient
             limits=limits,
             allowance=NodeAllowance(redis, MODEL, settings.max_predicted_nodes),
             reader=reader,
+            downloads=Downloads(reader, home / "run"),
             model_info=_no_model,
             deletions=Deletions(
                 MODEL,

@@ -217,7 +217,8 @@ def test_nodes_outside_the_graph_are_predicted_line_by_line_in_as_many_requests_
 def test_a_list_of_nodes_to_predict_is_sent_in_as_many_parts_as_the_service_takes(
     lethe: CommandLine, stub: LetheStub, tmp_path: Path
 ) -> None:
-    ids, empty = tmp_path / "ids.txt", {"predictions": [], "unknown": [], "deleted": []}
+    ids = tmp_path / "ids.txt"
+    empty: dict[str, list[str]] = {"predictions": [], "unknown": [], "deleted": []}
     ids.write_text("a\nb\n\nc\n")
     too_many = 413, {"detail": "Too many.", "remedy": "Split.", "max_nodes": 2}
     stub.answers["POST", "/predict"] = [too_many, *((200, {"model_version": version, **empty}) for version in (7, 8))]
