@@ -112,7 +112,8 @@ class Ending:
         await assert_log_is_whole(url, count)
         [left] = await query(
             url,
-            "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM queued_joins), "
+            "SELECT (SELECT count(*) FROM outbox), "
+            "(SELECT count(*) FROM queued_joins JOIN requests r ON r.id = request_id WHERE r.status <> 'failed'), "
             "(SELECT count(ciphertext) FROM requests WHERE status <> 'failed' OR handled_at IS NOT NULL), "
             "(SELECT count(*) FROM versions WHERE finished_at IS NULL)",
         )
