@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from pydantic import SecretStr
-from sqlalchemy import ColumnElement, Row, func, or_, select, update
+from sqlalchemy import ColumnElement, DateTime, Row, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.access.keyring import Keyring
@@ -23,6 +23,8 @@ from service.domain.records import ApiKey
 from service.domain.scopes import Scope
 from service.errors import ConfigurationError, Conflict
 from service.settings import Settings
+
+_TIME = DateTime(timezone=True)
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,8 @@ class ApiKeyRepository(Repository):
             .values(
                 hash=key_hash,
                 previous_hash=ApiKeyRow.hash,
-                # An expired text stays expired.
-                previous_until=func.least(func.now() + overlap, ApiKeyRow.expires_at),
+                # It outlives neither its own expiry nor the key's new one. LEAST ignores nulls.
+                previous_until=func.least(func.now() + overlap, ApiKeyRow.expires_at, literal(expires_at, _TIME)),
                 expires_at=expires_at,
             )
             .returning(ApiKeyRow.__table__)

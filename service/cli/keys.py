@@ -107,6 +107,8 @@ def rotate(
 ) -> None:
     """Give a key a new text and print it once. The key keeps its name, rights and requests.
 
+    Without options, it expires in a year from now, or never if it did not expire before.
+
     Example: [bold]./lethe keys rotate 0197f3c2-6f6e-7c1a-9d55-0d7a5d3b2c11 --overlap 3[/bold]
     """
     from service.access.api_keys import RESERVED_NAMES, ApiKeyRepository, new_api_key
@@ -114,13 +116,18 @@ def rotate(
     made, expires_at = new_api_key(key_id), _expiry(expires_after, never)
 
     async def replace(connection: "Connection", settings: Settings) -> ApiKey | None:
+        nonlocal expires_at
         keys = ApiKeyRepository(connection)
         for key in await keys.list():
-            if key.id == key_id and key.name in RESERVED_NAMES:
+            if key.id != key_id:
+                continue
+            if key.name in RESERVED_NAMES:
                 raise ConfigurationError(
                     f"The key {key.name!r} is not rotated here.",
                     "Change LETHE_ADMIN_KEY and restart, or create another key and revoke this one.",
                 )
+            if key.expires_at is None and expires_after is None:
+                expires_at = None
         key_hash = (await _keyring(settings)).api_key_hash(made.text)
         return await keys.rotate(key_id, key_hash, overlap=timedelta(days=overlap), expires_at=expires_at)
 

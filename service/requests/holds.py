@@ -85,14 +85,17 @@ class Holds:
         return [(queued_request(row), row.waits_for or row.id) for row in found]
 
     async def wait(self, waits: Mapping[UUID, Behind]) -> set[UUID]:
-        """Let taken requests wait; return those that do, until a trigger frees them.
+        """Let taken requests wait, given in order of arrival; return those that do, until a trigger frees them.
 
         None waits for a request that was released or cancelled meanwhile. Locks first what is held, as a release does.
         """
         held = await self._locked({each.held for each in waits.values()}, RequestRow.held_at.is_not(None))
         by = await self._locked({each.by for each in waits.values()} - held - waits.keys(), _STANDS)
-        standing = held | by | waits.keys()
-        left = {one: each.held for one, each in waits.items() if each.held in held and each.by in standing}
+        left: dict[UUID, UUID] = {}
+        # One that does not wait keeps no later one waiting.
+        for one, each in waits.items():
+            if each.held in held and (each.by in held or each.by in by or each.by in left):
+                left[one] = each.held
         rows = unnested("wait", id=(Uuid(), list(left)), held=(Uuid(), list(left.values())))
         waiting = (
             update(RequestRow)

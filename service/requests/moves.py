@@ -138,15 +138,16 @@ class RequestMoves:
         await self._require({request_id} - moved, RequestStatus.COMPLETED, (RequestStatus.COMPLETED,))
         return bool(await self._record(EventType.COMPLETED, {request_id: content}, moved))
 
-    async def mark_failed(self, request_id: UUID, failure: str) -> bool:
+    async def mark_failed(self, request_id: UUID, failure: str, *, even_held: bool = False) -> bool:
         """Fail a queued request because of its own data, with the reason; False if it had failed before.
 
-        Its ciphertext stays for a retry. Raises `Conflict` if it is in a batch or finished.
+        Its ciphertext stays for a retry. Raises `Conflict` if it is in a batch or finished, or, unless `even_held`, if
+        it is held or waits behind one that is.
         """
         await LogRepository(self._conn).take_turn()
         moved = await self._moved(
             update(RequestRow)
-            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None))
+            .where(RequestRow.id == request_id, RequestRow.batch_id.is_(None), *(() if even_held else NOT_HELD))
             .where(RequestRow.status == RequestStatus.QUEUED)
             .values(status=RequestStatus.FAILED, failed_at=func.now(), failure=failure)
             .returning(RequestRow.id)

@@ -322,7 +322,7 @@ class Recoverer:
                 if found is None or found[0].batch_id is not None:
                     continue
                 try:
-                    failed += await RequestMoves(connection).mark_failed(request_id, _KEY_LOST)
+                    failed += await RequestMoves(connection).mark_failed(request_id, _KEY_LOST, even_held=True)
                 except Conflict as conflict:
                     self._log.info("request.ended_meanwhile", reason=conflict.title)
         return failed

@@ -6,6 +6,8 @@ it.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, cast
@@ -223,10 +225,17 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._at_work = cycle
-        cast(dict[str, Any], cycle.scope)["extensions"] = {ABORT: self.transport.abort}
+        cast(dict[str, Any], cycle.scope)["extensions"] = {ABORT: self._cut}
         if cycle.scope["http_version"] == "1.0":
             app = _without_chunks(cycle, app)
         super()._start_asgi_task(cycle, app)
+
+    def _cut(self) -> None:
+        """Reset the connection: a mere close would look like the end of an HTTP/1.0 answer."""
+        used = self.transport.get_extra_info("socket")
+        if used is not None:
+            used.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def pause_writing(self) -> None:
         """Called by asyncio when the client leaves a buffer of responses unread."""

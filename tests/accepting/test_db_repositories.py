@@ -227,6 +227,12 @@ async def test_a_rotated_key_has_two_texts_until_the_overlap_ends(db: Database) 
         valid = await keys.valid()
         assert {first, second} < set(valid)
         assert (valid[second].expires_at, valid[first].expires_at) == (a_year, rotated.previous_until)
+        # The previous text does not outlive the key.
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        shorter = await keys.rotate(made.id, first, overlap=a_week, expires_at=tomorrow)
+        assert shorter is not None
+        assert shorter.previous_until == tomorrow
+        await keys.rotate(made.id, second, overlap=a_week, expires_at=a_year)
         # Rotated again, the first text ends at once; without overlap, so does the second.
         await keys.rotate(made.id, third, overlap=timedelta(0), expires_at=None)
         assert {first, second, third} & set(await keys.valid()) == {third}

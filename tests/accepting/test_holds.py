@@ -208,7 +208,7 @@ async def test_what_waits_goes_on_in_order_when_the_hold_ends(db: Database) -> N
     held, second, third, other = [await db.accept(name) for name in ("1", "1", "2", "9")]
     await hold(db, held)
     await take(db, second, third, other)
-    assert await wait(db, {third: Behind(held, second), second: Behind(held, held)}) == {second, third}
+    assert await wait(db, {second: Behind(held, held), third: Behind(held, second)}) == {second, third}
     await db.rows("DELETE FROM outbox")
     async with transaction(db.engine) as conn:
         requests = RequestRepository(conn)
@@ -227,6 +227,15 @@ async def test_what_waits_goes_on_in_order_when_the_hold_ends(db: Database) -> N
     # Free again, they may be taken; nothing waits for what is no longer held.
     assert await take(db, held, second, third) == {held, second, third}
     assert await wait(db, {second: Behind(held, held)}) == set()
+
+
+async def test_one_that_goes_on_keeps_no_later_one_waiting(db: Database) -> None:
+    held, between, second, third = [await db.accept(name) for name in ("1", "1", "1", "2")]
+    await hold(db, held)
+    await take(db, second, third)
+    # The unlearner saw `between` waiting, but it was cancelled meanwhile.
+    await db.intake.cancel(between, db.api_key_id)
+    assert await wait(db, {second: Behind(held, between), third: Behind(held, second)}) == set()
 
 
 async def test_when_one_that_waits_is_cancelled_those_behind_it_are_looked_at_again(db: Database) -> None:

@@ -188,6 +188,10 @@ async def test_what_is_wrong_in_a_request_is_named(client: httpx2.AsyncClient) -
     for body, word in WRONG:
         failed(await client.post(INFER, json=body), 400, word)
     failed(await client.post(INFER, content=b"{"), 400, "JSON")
+    # Neither could be in an answer.
+    failed(await client.post(INFER, content=json.dumps(asking("1") | {"id": "\ud800"}).encode()), 400, "surrogate")
+    endless = {"Inference-Header-Content-Length": "9" * 5_000}
+    failed(await client.post(INFER, content=b"{}", headers=endless), 400, "size")
     failed(await client.post(INFER, data={"inputs": "1"}), 415, "application/json")
     failed(await client.post(INFER, content=b'{"id": "1", "id": "2"}'), 422, "`id`")
     failed(await client.post(INFER, json=asking(*["1"] * 51)), 413, "50 per request")

@@ -1,6 +1,7 @@
 """Liveness, readiness and metrics of the process."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.domain.lease_report import Check
-from service.errors import LetheError
+from service.errors import LetheError, TooManyAttempts, Unauthenticated, Unavailable
 from service.observability.metrics import AUDIT_ONLY
 from service.predictions.reader import Reader
 from service.reports.listing import reads_audit
@@ -132,6 +133,9 @@ async def metrics(request: Request, allowed: Annotated[None, Depends(local_or_re
     Open to callers on this machine; remote callers need a key that may read. Edges, training nodes and scores are shown
     only to keys with audit:read.
     """
-    shown = "authorization" in request.headers and reads_audit(await caller_of(request))
+    shown = False
+    # A key that expired takes nothing else from a scrape on this machine.
+    with suppress(Unauthenticated, TooManyAttempts, Unavailable):
+        shown = "authorization" in request.headers and reads_audit(await caller_of(request))
     metrics = await services_of(request).exposition(() if shown else AUDIT_ONLY)
     return Response(metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})

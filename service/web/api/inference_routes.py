@@ -145,12 +145,18 @@ async def ready(request: Request) -> Response:
 @open_router.get(
     "/models/{model}/ready", response_model=ModelReady, responses=problems(404, 503), summary="Model ready"
 )
-@open_router.get(
-    "/models/{model}/versions/{version}/ready",
-    include_in_schema=False,
-)
-async def model_ready(request: Request, model: Name, version: Version | None = None) -> Response:
+async def model_ready(request: Request, model: Name) -> Response:
     """200 when this process can predict with the model now."""
+    return _ready(request, model, None)
+
+
+@router.get("/models/{model}/versions/{version}/ready", include_in_schema=False)
+async def version_ready(request: Request, model: Name, version: Version, caller: Caller) -> Response:
+    """200 when this process can predict with this version now. Needs a key, because its version is not open."""
+    return _ready(request, model, version)
+
+
+def _ready(request: Request, model: str, version: str | None) -> Response:
     services = services_of(request)
     services.reader.predict_many(())
     _require(services.reader.facts, model, version)

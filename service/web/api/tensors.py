@@ -39,7 +39,7 @@ class InvalidInference(LetheError):
 
 
 class NoTensors(LetheError):
-    """The body is declared as something that holds no tensors."""
+    """The media type of the body holds no tensors."""
 
     status = 415
     slug = "unsupported-media-type"
@@ -92,7 +92,7 @@ def require_tensors(content_type: str | None, json_size: str | None) -> None:
     essence = None if content_type is None else content_type.partition(";")[0].strip().lower()
     if essence not in (None, "application/json" if json_size is None else "application/octet-stream"):
         raise NoTensors(
-            "The media type of the body is not that of an inference request.",
+            "The Content-Type of the body is not that of an inference request.",
             f"Send application/json; or application/octet-stream with {JSON_SIZE}, if tensors follow the JSON.",
         )
 
@@ -101,15 +101,22 @@ def parsed(body: bytes, json_size: str | None, facts: ModelFacts) -> Inference:
     """Parse a body; `json_size` is the header field JSON_SIZE. Raises InvalidInference and RepeatedMember."""
     if json_size is None:
         json_size = str(len(body))
-    if not (json_size.isascii() and json_size.isdecimal()) or int(json_size) > len(body):
+    if not (json_size.isascii() and json_size.isdecimal()) or len(json_size) > 18 or int(json_size) > len(body):
         raise InvalidInference(
             f"{JSON_SIZE} is not the size of the JSON at the beginning of the body.", "Send its number of bytes."
         )
     document, rest = body[: int(json_size)], body[int(json_size) :]
     try:
-        request = msgspec.convert(parse_json(document), _Request)
+        content = parse_json(document)
+        # What cannot be written could not be in an answer, or in a refusal.
+        orjson.dumps(content)
+        request = msgspec.convert(content, _Request)
     except msgspec.ValidationError as error:
-        raise InvalidInference(f"The request does not follow the protocol: {error}.", "See /docs.") from None
+        raise InvalidInference(f"The body does not follow the protocol: {error}.", "See /docs.") from None
+    except TypeError:
+        raise InvalidInference(
+            "The body has half a surrogate pair, or too large an integer.", "Leave it out."
+        ) from None
     except ValueError:
         raise InvalidInference("The body is not UTF-8 encoded JSON.", "Send an inference request; see /docs.") from None
     if [one.name for one in request.inputs] != [INPUT]:
