@@ -164,7 +164,7 @@ def test_what_cannot_be_built_is_refused_before_anything_is_computed(monkeypatch
     with pytest.raises(GraphError, match="node-1"):
         build(replace(graph, features=features))
     with pytest.raises(TrainingError, match="hops"):
-        build(graph, ModelSpec(hops=0))
+        build(graph, ModelSpec(hops=-1))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError):
         build(graph, device="cuda")
