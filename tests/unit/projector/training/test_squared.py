@@ -62,8 +62,9 @@ def test_training_takes_a_factorisation_and_no_more_than_two_steps(small: Graph,
     [
         ({"loss": LossKind.SOFTMAX}, "the loss softmax does not accept"),
         ({"loss": LossKind.OVR}, "the loss ovr does not accept"),
-        ({"label_hops": 1}, "learn from classes"),
-        ({"diffusion": True}, "learn from classes"),
+        ({"label_hops": 1}, "need classes"),
+        ({"diffusion": True}, "need classes"),
+        ({"class_weight": "balanced"}, "need classes"),
     ],
 )
 def test_real_valued_targets_are_refused_by_name_where_classes_are_needed(changed: dict[str, Any], said: str) -> None:

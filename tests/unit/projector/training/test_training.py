@@ -262,7 +262,7 @@ def test_a_learning_rate_that_diverges_is_refused_with_one_that_works(batch_size
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("hops", 0),
+        ("hops", -1),
         ("regularization", 0.0),
         ("regularization", float("nan")),
         ("self_loops", -1.0),
