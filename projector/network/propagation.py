@@ -245,9 +245,11 @@ class Propagator:
     ) -> "Propagator":
         """Return P of another graph whose degrees differ only in the rows `changed`."""
         index, new = torch.from_numpy(changed).to(self.device), live.size - self.nodes
-        degrees = adjacency[changed] @ live.astype(np.float64) if pattern.weighted else neighbours[changed]
         outside = None if self._outside is None else np.append(self._outside, np.zeros(new))
-        if outside is not None and pattern.weighted:
+        # A part of a weighted graph may have no other weight than 1 itself.
+        by_weight = pattern.weighted or outside is not None
+        degrees = adjacency[changed] @ live.astype(np.float64) if by_weight else neighbours[changed]
+        if outside is not None:
             degrees = degrees + outside[changed]
         scaled = _scales(self.kind, self.self_loops, degrees, live[changed])
         left, right = (torch.from_numpy(each).to(self.device) for each in scaled)

@@ -326,14 +326,20 @@ def test_rows_of_h_that_changed_without_a_change_of_counts_are_computed_again(
 
 
 @pytest.mark.parametrize(
-    ("weighted", "weights"), [(False, None), (True, [[0.25, 30.0], [], [1.0]]), (False, [[0.25, 30.0], [], [1.0]])]
+    ("weighted", "weights"),
+    [(False, None), (True, None), (True, [[0.25, 30.0], [], [1.0]]), (False, [[0.25, 30.0], [], [1.0]])],
 )
 def test_predictions_of_a_node_that_is_not_there_are_those_with_it(
     weighted: bool, weights: list[list[float]] | None
 ) -> None:
     graph, _ = small(weighted=weighted)
     rows, neighbours = np.random.default_rng(3).standard_normal((3, 6)), [[1, 2], [], [7]]
-    for spec in (SPEC, replace(SPEC, label_hops=2, combine=Combine.CONCAT), replace(SPEC, diffusion=True)):
+    for spec in (
+        SPEC,
+        replace(SPEC, hops=1),
+        replace(SPEC, label_hops=2, combine=Combine.CONCAT),
+        replace(SPEC, diffusion=True),
+    ):
         model = fit(graph, spec)
         before = model.predict()
         found = model.predict_new(rows, neighbours, edge_weight=weights)
