@@ -148,7 +148,7 @@ def from_tables(
     test, or booleans for train and test (default: the column `split`, or every node with a label trains). All other
     columns are features, or those in `features`: numbers, categories (text) one-hot, lists of numbers spread out;
     `Graph.columns` names them. `missing` features are refused, or "zero". With `drop_invalid`, self loops and edges
-    with unknown ends are dropped.
+    with unknown ends are dropped. None for `edges` is a graph without any.
 
     Rows are nodes in their order; `Graph.node_ids.rows_of(ids)` finds them. Raises GraphError that names the problem,
     and MissingPackage without pyarrow.
@@ -157,7 +157,8 @@ def from_tables(
         id=id, source=source, target=target, weight=weight, label=label, split=split,
         features=None if features is None else tuple(features), missing=missing, drop_invalid=drop_invalid,
     )  # fmt: skip
-    read = read_tables(StreamSource("The table of nodes", nodes), StreamSource("The table of edges", edges), options)
+    follows = None if edges is None else StreamSource("The table of edges", edges)
+    read = read_tables(StreamSource("The table of nodes", nodes), follows, options)
     raw = read.raw.in_both_directions()
     nobody = np.zeros(raw.nodes, dtype=np.bool_)
     masks = raw.masks or Masks(raw.labels != NO_LABEL, nobody, nobody)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from projector import from_tables
+from projector import ModelSpec, fit, from_tables
 from projector.graph.columns import NamedColumns, UnfitValue, Value, numbers_of
 from tests.support.models.small_graphs import dense
 from tests.support.models.users import COLUMNS, users
@@ -27,6 +27,15 @@ def test_a_row_by_name_is_the_row_that_training_read() -> None:
         wanted = dense(graph.features)[row]
         assert np.array_equal(wanted.nonzero()[0], sorted(place for place, value in found.items() if value))
         assert all(wanted[place] == value for place, value in found.items())
+
+
+def test_a_table_of_nodes_alone_is_a_graph_without_edges() -> None:
+    nodes, edges = users()
+    given = {**COLUMNS, "features": ["age", "premium", "embedding"]}
+    alone, whole = from_tables(nodes, None, **given), from_tables(nodes, edges, **given)
+    assert (alone.edges, alone.nodes) == (0, whole.nodes)
+    spec = ModelSpec(hops=0)
+    assert np.array_equal(fit(alone, spec).weights, fit(whole, spec).weights)
 
 
 BAD: dict[str, tuple[dict[str, Value], str]] = {
