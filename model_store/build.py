@@ -40,6 +40,8 @@ from projector.training.mlp import MlpProgress, extract, public_nodes
 from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import CONDITION_LIMIT
 
+#: How warnings begin that tell of one training.
+_OF_TRAINING = ("Training ", "Rounding ")
 #: An epoch of the MLP, then the steps of the solver.
 BuildProgress: TypeAlias = MlpProgress | TrainingProgress
 
@@ -169,7 +171,7 @@ def build_model(
         columns=None if graph.columns is None else graph.columns.columns,
         mlp=mlp,
         encoder=encoder,
-        warnings=(*warnings, *_warnings(dataset, fitted)),
+        warnings=tuple(dict.fromkeys((*warnings, *_warnings(dataset, fitted)))),
     )
     return BuiltModel(
         manifest=manifest,
@@ -181,6 +183,11 @@ def build_model(
         label_beta=fitted.label_beta.cpu().numpy(),
         public=declared,
     )
+
+
+def lasting(warnings: Sequence[str]) -> list[str]:
+    """Return a manifest's warnings that hold for its dataset, whatever is trained on it."""
+    return [warning for warning in warnings if not warning.startswith(_OF_TRAINING)]
 
 
 def _moved(

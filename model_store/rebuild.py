@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_store.build import build_model
+from model_store.build import build_model, lasting
 from model_store.store import Store
 from projector.training.pretrained import PretrainedWeights, WeightsError
 from projector.training.scaling import rescale
@@ -31,6 +31,7 @@ def with_weights(source: Path, pretrained: PretrainedWeights, target: Path) -> S
         name=manifest.name,
         dataset=manifest.dataset,
         split=manifest.split,
+        warnings=lasting(manifest.warnings),
         injected_channels=manifest.injected_channels,
         canaries=manifest.canaries,
         encoder=manifest.encoder,

@@ -15,6 +15,7 @@ from model_store.base.late import LateEntries
 from model_store.disk.durable import damaged
 from model_store.manifest import FeatureLayout, Manifest
 from projector.device import seldom_read
+from projector.graph.columns import NamedColumns
 from projector.graph.external_ids import SLOT_BYTES, NodeIds
 from projector.graph.graph import NO_LABEL, Features, Graph, one_hot
 from projector.graph.ranges import index_type, parts_of_rows
@@ -46,6 +47,7 @@ class BaseReader:
             class_names=self._manifest.classes,
             values=targets,
             weighted=self.index.weighted,
+            columns=NamedColumns.of(self._manifest.columns),
         )
         return graph, np.asarray((masks & PUBLIC) > 0)
 

@@ -21,10 +21,13 @@ from model_store.datasets.files import read_torch_geometric
 from model_store.datasets.load import load_dataset
 from model_store.disk.untrusted_arrays import read_npy
 from model_store.pretrained_files import read_weights
+from model_store.rebuild import with_weights
+from projector import from_tables
 from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import Graph, feature_rows
 from projector.network.spec import Combine, LossKind, ModelSpec, SolverKind
 from projector.training.pretrained import PretrainedWeights, WeightsError
+from tests.support.models.users import COLUMNS, users
 
 SPEC = ModelSpec(combine=Combine.CONCAT, hops=1, regularization=1e-2)
 
@@ -46,6 +49,17 @@ def in_span(shape: tuple[int, ...]) -> NDArray[np.float64]:
     W = np.random.default_rng(0).standard_normal(shape)
     W[:, 11] = 0.0
     return W
+
+
+def test_a_model_trained_on_from_other_weights_keeps_what_is_known_of_its_dataset(tmp_path: Path) -> None:
+    graph, made, spec = from_tables(*users(), **COLUMNS), "Dropped self loops: 3.", replace(SPEC, hops=2)
+    given = PretrainedWeights(np.zeros((3, graph.num_features, 3)))
+    first = build_model(graph, spec, name="m", dataset="d", split="full", warnings=[made], pretrained=given)
+    again = with_weights(first.write(tmp_path / "a").path, given, tmp_path / "b").manifest
+    assert graph.columns is not None
+    assert again.columns == graph.columns.columns
+    assert again.warnings == first.manifest.warnings
+    assert [made in again.warnings, "moved the given weights" in again.warnings[-1]] == [True, True]
 
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, label_hops=2, loss=LossKind.OVR)])
