@@ -276,7 +276,8 @@ def fit(
 
     `data` is a `torch_geometric.data.Data`, or any object with its attributes or keys: `edge_index` (2, E) with both
     directions of each edge, `x` (n, d), `y` (n,) with -1 for unlabelled nodes, and optionally `edge_weight` (E,) and
-    `train_mask` (n,) bool (default: every node with a label). A `Graph` from `from_arrays` works too.
+    `train_mask` (n,) bool (default: every node with a label). Only with 0 hops may `edge_index` be missing. A `Graph`
+    from `from_arrays` works too.
 
     `weights` W (blocks, d, C), with `label_weights` under label reuse, are the starting point of training. The spec's
     `seed` and `tolerance` control training.
@@ -291,7 +292,7 @@ def fit(
     check_spec(spec)
     if spec.mlp_width:
         raise TrainingError("An MLP has to be trained on public nodes first.", "Give its outputs as the features.")
-    known = data if isinstance(data, Graph) else graph_of(data)
+    known = data if isinstance(data, Graph) else graph_of(data, needs_edges=spec.uses_edges)
     validate(known)
     pretrained = None
     if weights is not None:

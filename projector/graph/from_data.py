@@ -67,8 +67,11 @@ def _edges_of(adjacency: Any, nodes: int) -> tuple[NDArray[np.int64], NDArray[An
     return np.stack([entries.row, entries.col]).astype(np.int64)[:, kept], entries.data[kept]
 
 
-def graph_of(data: Any) -> Graph:
-    """Return the graph in a torch-geometric `Data`, or in any object with its attributes or keys. Raises GraphError."""
+def graph_of(data: Any, *, needs_edges: bool = False) -> Graph:
+    """Return the graph in a torch-geometric `Data`, or in any object with its attributes or keys.
+
+    Raises GraphError, also for an object without edges that `needs_edges`; a graph may have none.
+    """
     given: Mapping[str, Any]
     if isinstance(data, Mapping):
         given = data
@@ -76,6 +79,8 @@ def graph_of(data: Any) -> Graph:
         given = data.to_dict()
     else:
         given = {**getattr(data, "__dict__", {}), **{name: getattr(data, name, None) for name in TENSORS}}
+    if needs_edges and given.get("edge_index") is None and given.get("adj_t") is None:
+        raise GraphError("The data has no edges.", "Set edge_index or adj_t, or use hops=0 for the features alone.")
     raw = from_torch_geometric({**given, **dict.fromkeys(MASKS)}, "data")
     mask = given.get("train_mask")
     return _with_masks(raw, None if mask is None else np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask))

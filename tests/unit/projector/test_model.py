@@ -363,6 +363,7 @@ def test_a_model_with_no_hops_has_no_edges_and_refuses_them_by_name(small: Graph
     alone = {"x": torch.from_numpy(dense(small.features)), "y": torch.from_numpy(small.labels)}
     assert np.array_equal(fit({**alone, "train_mask": torch.from_numpy(small.train_mask)}, spec).weights, model.weights)
     for refused in (
+        lambda: fit(alone),
         lambda: model.forget(edges=edges),
         lambda: model.update(add_edges=edges),
         lambda: model.predict_new(dense(small.features)[:1], [[0]]),
