@@ -116,14 +116,14 @@ def check_targets(spec: ModelSpec, graph: Graph) -> None:
 def with_class_weights(spec: ModelSpec, graph: Graph) -> ModelSpec:
     """Return `spec` with the class weights that its `class_weight` means on `graph`.
 
-    Balanced weights have the mean 1 over the training nodes. A class without any has weight 1. Raises TrainingError for
-    given weights of another number.
+    Balanced weights have the mean 1 over the training nodes. A class without any has weight 1. Weights that `spec` has
+    already are frozen. Raises TrainingError for another number of them.
     """
     if spec.class_weights and len(spec.class_weights) != graph.num_classes:
         raise TrainingError(
             f"{len(spec.class_weights)} class weights are given for {graph.num_classes} classes.", "Give one per class."
         )
-    if spec.class_weight is ClassWeight.NONE:
+    if spec.class_weights or spec.class_weight is ClassWeight.NONE:
         return spec
     counts = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
     present = counts > 0

@@ -15,6 +15,7 @@ from projector.errors import TrainingError
 from projector.graph.graph import Graph
 from projector.network.losses import loss_of
 from projector.network.spec import ClassWeight, LossKind, SolverKind
+from projector.training.fit import with_class_weights
 from tests.support.mathematics.living_models import balanced
 from tests.support.mathematics.references import dense_representation, least_squares
 from tests.support.mathematics.retraining import Matrix, Problem
@@ -77,6 +78,13 @@ def test_weights_are_recorded_and_named_as_a_frozen_part(uneven: Graph) -> None:
     counted = balanced(uneven.labels[uneven.train_mask], 3)
     assert built.manifest.spec.class_weights == pytest.approx(tuple(counted), rel=1e-15)
     assert any("weights of the classes" in part for part in built.manifest.frozen_parts)
+
+
+def test_weights_that_were_counted_are_not_counted_again(uneven: Graph) -> None:
+    given = ModelSpec(class_weights=(0.5, 3.0, 1.0))
+    frozen = replace(given, class_weight=ClassWeight.BALANCED)
+    assert np.array_equal(fit(uneven, frozen).weights, fit(uneven, given).weights)
+    assert with_class_weights(frozen, uneven) == frozen
 
 
 def test_a_class_without_training_nodes_has_weight_one_and_a_corrected_label_another_weight(uneven: Graph) -> None:
