@@ -164,7 +164,8 @@ class RawGraph:
             return sp.csr_array((values, counts.indices, counts.indptr), shape=shape)
         order = np.lexsort((columns, rows))
         rows, columns, values = rows[order], columns[order], self.edge_weight[order]
-        again = np.append(False, (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1]))
+        again = np.zeros(rows.size, dtype=np.bool_)
+        again[1:] = (rows[1:] == rows[:-1]) & (columns[1:] == columns[:-1])
         self._refuse_repeated(rows, columns, again, again & (values != np.roll(values, 1)), dedupe=dedupe)
         entries = (values[~again], (rows[~again], columns[~again]))
         adjacency = sp.csr_array(sp.coo_array(entries, shape=shape))
