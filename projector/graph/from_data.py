@@ -24,10 +24,10 @@ def from_arrays(
     """Return a graph made of arrays.
 
     `edge_index` is (2, E), with weights `edge_weight` (E,) if they are not 1, or a scipy sparse adjacency (n, n), whose
-    values are the weights. `features` (n, d) are dense or scipy CSR. `labels` (n,) are integers, -1 for none. Float
-    labels are real-valued targets (n,) or (n, C) for the squared loss, NaN for none. `train_mask` is (n,) bool
-    (default: every node with a label). An edge given in one direction counts in both. Raises GraphError that names the
-    problem.
+    values are the weights; repeated entries add up, unless all are 1. `features` (n, d) are dense or scipy CSR.
+    `labels` (n,) are integers, -1 for none. Float labels are real-valued targets (n,) or (n, C) for the squared loss,
+    NaN for none. `train_mask` is (n,) bool (default: every node with a label). An edge given in one direction counts in
+    both. Raises GraphError that names the problem.
     """
     weights = None if edge_weight is None else _array("edge_weight", edge_weight)
     if not hasattr(features, "tocsr"):
@@ -62,8 +62,12 @@ def _edges_of(adjacency: Any, nodes: int) -> tuple[NDArray[np.int64], NDArray[An
             f"The adjacency has shape {adjacency.shape} for {nodes} rows of features.",
             f"Give one of shape ({nodes}, {nodes}), with nodes in the order of the feature rows.",
         )
-    entries = adjacency.tocoo()
+    entries = adjacency.tocoo(copy=True)
     kept = entries.data != 0
+    if (entries.data[kept] != 1).any():
+        entries.data = entries.data.astype(np.float64)
+        entries.sum_duplicates()
+        kept = entries.data != 0
     return np.stack([entries.row, entries.col]).astype(np.int64)[:, kept], entries.data[kept]
 
 

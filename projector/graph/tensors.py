@@ -56,7 +56,8 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
 
     Reads only `x` (n, d), `y` (n,), and optionally `edge_index` (2, E), without which there are no edges, `edge_weight`
     (E,), the three masks (n,) bool and `node_ids`. A sparse `adj_t` (n, n) may replace `edge_index`; its values are the
-    weights. Raises GraphError for attributes that are missing or not tensors, and as `refuse_unread` does.
+    weights. Raises GraphError for attributes that are missing or not tensors, for repeated entries of `adj_t`, and as
+    `refuse_unread` does.
     """
     by_matrix = data.get("adj_t") is not None
     for name in ("adj_t" if by_matrix else "edge_index", "x", "y"):
@@ -74,7 +75,9 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
                 "Give one row of features and one label per node.",
             )
         edges, weights = (
-            _edges_of(data["adj_t"], len(labels)) if by_matrix else (data.get("edge_index"), data.get("edge_weight"))
+            _edges_of(data["adj_t"], len(labels), origin)
+            if by_matrix
+            else (data.get("edge_index"), data.get("edge_weight"))
         )
         return RawGraph.of(
             origin,
@@ -90,12 +93,17 @@ def from_torch_geometric(data: Mapping[str, Any], origin: str) -> RawGraph:
         raise GraphError(f"{origin} has attributes that are not arrays: {reason}.", _REMEDY) from error
 
 
-def _edges_of(adj_t: torch.Tensor, nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _edges_of(adj_t: torch.Tensor, nodes: int, origin: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the edges (2, E) of a sparse tensor (n, n) and their weights (E,). Stored zeros are no edges."""
     if adj_t.layout is torch.strided or tuple(adj_t.shape) != (nodes, nodes):
         raise ValueError(f"adj_t is no sparse tensor of shape {(nodes, nodes)}")
-    # Repeated entries add up, as elsewhere in a sparse tensor.
-    entries = sp.coo_array(_sparse(adj_t))
+    stored = adj_t._values() if adj_t.layout is torch.sparse_coo else adj_t.values()
+    # A copy, because the tensor may share its values.
+    matrix = sp.csr_array(_sparse(adj_t), copy=True)
+    matrix.sum_duplicates()
+    if matrix.nnz < stored.numel():
+        raise GraphError(f"{origin}: adj_t gives an edge more than once.", "Give each one once, with its weight.")
+    entries = sp.coo_array(matrix)
     kept = entries.data != 0
     # adj_t is transposed.
     return np.stack([entries.col[kept], entries.row[kept]]).astype(np.int64), entries.data[kept]

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from model_store.datasets.benchmark_files import without_loops
 from model_store.datasets.files import read_npz, write_npz
 from model_store.datasets.load import default_data_dirs, load_dataset
 from projector import ModelSpec, fit, from_arrays
@@ -68,6 +69,15 @@ def test_weights_of_1_are_an_unweighted_graph(save: Callable[..., Path]) -> None
         assert np.array_equal(graph.adjacency.data, np.ones(6))
 
 
+def test_a_graph_with_weights_may_be_left_without_edges() -> None:
+    made = arrays()
+    loops = RawGraph.of(
+        "loops", edge_index=np.array([[2], [2]]), edge_weight=np.array([0.5]), features=made["x"], labels=made["y"],
+        masks=(), node_ids=None,
+    )  # fmt: skip
+    assert without_loops(loops).in_both_directions().adjacency(dedupe=True).nnz == 0
+
+
 def test_weights_that_are_written_are_read_back(save: Callable[..., Path], tmp_path: Path) -> None:
     raw = read_npz(save(edge_weight=WEIGHTS))
     write_npz(tmp_path / "again.npz", raw)
@@ -122,6 +132,23 @@ def test_a_matrix_of_other_nodes_or_beside_edges_is_refused(saved_data: Callable
         data.adj_t = wrong
         with pytest.raises(GraphError, match=r"no sparse tensor of shape \(6, 6\)"):
             graph_of(data)
+
+
+def test_repeated_entries_of_a_matrix_are_their_sum_and_those_of_adj_t_are_refused() -> None:
+    made = arrays()
+    rows, columns = EDGES[:, [*range(6), *range(6)]]
+    halves = sp.coo_array((np.tile(WEIGHTS / 2, 2), (rows, columns)), shape=(6, 6))
+    graph = from_arrays(halves, made["x"], made["y"])
+    assert np.array_equal(graph.adjacency.toarray(), expected())
+    assert halves.nnz == 12
+    ones = from_arrays(sp.coo_array((np.ones(12), (rows, columns)), shape=(6, 6)), made["x"], made["y"])
+    assert np.array_equal(ones.adjacency.toarray(), expected() > 0)
+    data = {"x": torch.from_numpy(made["x"]), "y": torch.from_numpy(made["y"])}
+    by_rows = torch.sparse_csr_tensor([0, 2, 4, 4, 4, 4, 4], [1, 1, 0, 0], torch.ones(4), (6, 6))
+    listed = torch.sparse_coo_tensor(torch.from_numpy(np.stack([rows, columns])), torch.ones(12), (6, 6))
+    for twice in (listed, by_rows):
+        with pytest.raises(GraphError, match="more than once"):
+            graph_of({**data, "adj_t": twice})
 
 
 def test_a_repeated_edge_counts_once_on_request_unless_its_weights_differ(save: Callable[..., Path]) -> None:
