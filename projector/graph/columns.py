@@ -128,8 +128,12 @@ def numbers_of(features: NodeFeatures, columns: NamedColumns | None, width: int)
         if len(features) != width:
             raise UnfitValue(f"{len(features)} numbers are given for {width} columns.", "Give one number per column.")
         return {column: value for column, value in enumerate(features) if value != 0}
-    if columns is not None:
-        return columns.numbers(features)
+    found = _numbered(features, width) if columns is None else columns.numbers(features)
+    return {column: value for column, value in found.items() if value != 0}
+
+
+def _numbered(features: Mapping[str, Value], width: int) -> dict[int, float]:
+    """Return values by the numbers of columns, below `width`. Raises UnfitValue."""
     found: dict[int, float] = {}
     for name, value in features.items():
         if not _NUMBER.fullmatch(name) or int(name) >= width:

@@ -25,8 +25,15 @@ def test_a_row_by_name_is_the_row_that_training_read() -> None:
     for row, given in enumerate(nodes.select(names).to_pylist()):
         found = numbers_of({name: as_sent(value) for name, value in given.items()}, graph.columns, graph.num_features)
         wanted = dense(graph.features)[row]
-        assert np.array_equal(wanted.nonzero()[0], sorted(place for place, value in found.items() if value))
+        assert np.array_equal(wanted.nonzero()[0], sorted(found))
         assert all(wanted[place] == value for place, value in found.items())
+
+
+def test_values_of_0_are_left_out_by_name_as_by_number() -> None:
+    columns = from_tables(*users(), **COLUMNS).columns
+    given: dict[str, Value] = {"age": 0.0, "embedding": (1.0, 0.0, 0.0, 2.0)}
+    assert list(numbers_of(given, columns, 10).values()) == [1.0, 2.0]
+    assert numbers_of({"1": 0.0, "2": 3.0}, None, 4) == numbers_of((0.0, 0.0, 3.0, 0.0), None, 4) == {2: 3.0}
 
 
 def test_a_table_of_nodes_alone_is_a_graph_without_edges() -> None:
