@@ -294,8 +294,10 @@ class Propagator:
         for first, end in parts_of_rows(starts, _ENTRIES):
             entries = slice(int(starts[first]), int(starts[end]))
             own = values[entries]
-            torch.mul(right[pattern.columns[entries]], pattern.values[entries], out=own)
+            # Weights come last, so that a symmetric P is so bit for bit.
+            own.copy_(right[pattern.columns[entries]])
             own *= left[first:end].repeat_interleave(sizes[first:end], output_size=own.shape[0])
+            own *= pattern.values[entries]
         if self.self_loops != 1:
             values[pattern.loops] *= self.self_loops
         return csr_of(pattern.starts, pattern.columns, values, (self.nodes, self.nodes))

@@ -48,6 +48,12 @@ def test_p_is_the_normalised_adjacency(make: Callable[[], Graph], kind: Propagat
     assert np.allclose(transposed, P.T, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_symmetric_p_is_so_bit_for_bit(weighted: bool) -> None:
+    P = as_matrix(Propagator.build(graph_of_50(weighted), PropagationKind.SYM, 0.3))
+    assert np.array_equal(P, P.T)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_self_loops_a_node_with_no_edge_has_a_zero_row(kind: PropagationKind) -> None:
     P = as_matrix(Propagator.build(isolated_nodes().adjacency, kind, 0.0))
