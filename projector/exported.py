@@ -1,6 +1,8 @@
 """The weights of one version of a model in an `.npz`, and predictions with them on any graph."""
 
 import json
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from projector.errors import GraphError
+from projector.errors import GraphError, TrainingError
 from projector.graph.features import FeatureMatrix
 from projector.graph.from_data import from_arrays
 from projector.graph.graph import check_adjacency
@@ -23,6 +25,10 @@ from projector.training.pretrained import WeightsError
 
 #: The arrays of the file: the weights, and everything else as JSON.
 WEIGHTS, SETTINGS = "W", "settings"
+_DAMAGE = (
+    ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, EOFError, NotImplementedError,
+    RuntimeError, zipfile.BadZipFile, zlib.error, TrainingError,
+)  # fmt: skip
 _REMEDY = "Write it again with `./lethe model export`."
 
 
@@ -82,7 +88,7 @@ class ExportedModel:
 def load_exported(path: str | Path) -> ExportedModel:
     """Return the model in a file of `./lethe model export`. Raises WeightsError for any other file."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             weights, settings = arrays[WEIGHTS], json.loads(str(arrays[SETTINGS]))
         chosen = settings["spec"] | {"class_weights": tuple(settings["spec"]["class_weights"])}
         spec = ModelSpec(**chosen)
@@ -91,11 +97,14 @@ def load_exported(path: str | Path) -> ExportedModel:
         expected = (len(spec.block_hops), weights.shape[1], len(classes))
         if weights.dtype != np.float64 or weights.shape != expected:
             raise ValueError(f"the weights are {weights.dtype} of shape {weights.shape}")
+        temperature = None if settings["temperature"] is None else float(settings["temperature"])
+        if temperature is not None and not 0 < temperature < np.inf:
+            raise ValueError(f"the temperature is {temperature}")
         return ExportedModel(
-            weights, spec, classes, bool(settings["real_valued"]), settings["temperature"],
+            weights, spec, classes, bool(settings["real_valued"]), temperature,
             str(settings["name"]), int(settings["version"]),
         )  # fmt: skip
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except _DAMAGE as error:
         raise WeightsError(f"{path} is not an exported model: {error}.", _REMEDY) from error

@@ -1,8 +1,10 @@
 """Exported weights predict what the service would, and what would undo a promise or need more is refused."""
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import scipy.sparse as sp
 from model_store.export import export_weights
 from projector import ModelSpec, fit, load_exported
 from projector.errors import GraphError
+from projector.exported import ExportedModel
 from projector.graph.graph import Graph
 from projector.network.spec import ClassWeight, Combine, LossKind, PropagationKind
 from projector.training.pretrained import WeightsError
@@ -87,3 +90,23 @@ def test_another_file_is_refused_and_not_unpickled(tmp_path: Path) -> None:
             load_exported(tmp_path / name)
     with pytest.raises(WeightsError, match="cannot be read"):
         load_exported(tmp_path / "none.npz")
+
+
+def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
+    good, path = io.BytesIO(), tmp_path / "w.npz"
+    spec = ModelSpec(loss=LossKind.SQUARED)
+    ExportedModel(np.ones((1, 5, 2)), spec, ("a", "b"), False, 2.0, "m", 3).write(good)
+    whole = good.getvalue()
+    path.write_bytes(whole)
+    assert load_exported(path).temperature == 2.0
+    for damaged in (b"", whole[:60], whole[:-30], whole[:70] + b"\xff" * 20 + whole[90:]):
+        path.write_bytes(damaged)
+        with pytest.raises(WeightsError, match="not an exported model"):
+            load_exported(path)
+    with np.load(io.BytesIO(whole)) as arrays:
+        W, settings = arrays["W"], json.loads(str(arrays["settings"]))
+    wrong: list[dict[str, Any]] = [{"temperature": given} for given in ("hot", -1.0, np.nan)]
+    for changed in (*wrong, {"spec": settings["spec"] | {"hops": -1}}):
+        np.savez(path, W=W, settings=json.dumps(settings | changed))
+        with pytest.raises(WeightsError, match="not an exported model"):
+            load_exported(path)
