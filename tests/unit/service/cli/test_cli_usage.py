@@ -53,7 +53,7 @@ def test_every_setting_is_a_flag_of_serve(lethe: CommandLine, monkeypatch: pytes
         ("delete", "1", "--kind", "everything"),
         ("delete", "1", "--kind", "edge"),
         ("train", "--dataset", "cora"),
-        ("train", "--dataset", "cora", "--out", "x", "--hops", "0"),
+        ("train", "--dataset", "cora", "--out", "x", "--hops", "-1"),
         ("train", "--dataset", "cora", "--out", "x", "--inject-class"),
         ("train", "--dataset", "cora", "--out", "x", "--lambda", "0"),
         ("train", "--dataset", "cora", "--out", "x", "--lambda", "1e39"),
