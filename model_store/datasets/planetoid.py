@@ -26,6 +26,8 @@ from projector.graph.sparse_parts import from_compressed
 
 _PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _VALIDATION = 500
+#: Most nodes for each row of the files.
+_MOST_NODES = 2
 _REMEDY = (
     "Download the files again, or convert them: `data = torch_geometric.datasets.Planetoid(root, name)[0]` and "
     "`torch.save(data, 'data.pt')`."
@@ -46,7 +48,8 @@ def read_planetoid(folder: Path, name: str) -> RawGraph:
     try:
         held = {part: _unpickled(path) for part, path in files.items() if part != "test.index"}
         order = np.array(files["test.index"].read_text(encoding="ascii").split(), dtype=np.int64)
-        return _graph(origin, held, order)
+        edges = _edges(held["graph"], files["graph"].stat().st_size)
+        return _graph(origin, held, order, edges)
     except (ArraysUnreadable, GraphError):
         raise
     except Exception as error:
@@ -54,12 +57,14 @@ def read_planetoid(folder: Path, name: str) -> RawGraph:
         raise GraphError(f"{origin} cannot be read as raw files of Planetoid: {first_line(error)}.", _REMEDY) from error
 
 
-def _graph(origin: str, held: Mapping[str, Any], order: NDArray[np.int64]) -> RawGraph:
+def _graph(origin: str, held: Mapping[str, Any], order: NDArray[np.int64], edges: NDArray[np.int64]) -> RawGraph:
     known, tests = _matrix(held["allx"]), _matrix(held["tx"])
     labels, test_labels = (_array(held[part]).argmax(axis=1) for part in ("ally", "ty"))
     first, nodes = known.shape[0], int(order.max()) + 1
     if order.size != tests.shape[0] or np.unique(order).size != order.size or order.min() != first:
         raise ValueError(f"test.index names {order.size} nodes from {order.min()}, after {first} rows of allx")
+    if nodes > _MOST_NODES * (first + order.size):
+        raise ValueError(f"test.index names node {nodes - 1}, and the files have {first + order.size} rows")
     rows = sp.csr_array((nodes - first, known.shape[1]), dtype=tests.dtype).tolil()
     rows[order - first] = tests
     y = np.full(nodes, -1, dtype=np.int64)
@@ -70,16 +75,24 @@ def _graph(origin: str, held: Mapping[str, Any], order: NDArray[np.int64]) -> Ra
     training = _array(held["y"]).shape[0]
     masks[0, :training] = masks[1, training : training + _VALIDATION] = masks[2, order] = True
     masks &= y >= 0
-    edges = np.array([(node, other) for node, others in held["graph"].items() for other in others], dtype=np.int64)
     raw = RawGraph.of(
         origin,
-        edge_index=np.unique(edges.reshape(-1, 2), axis=0).T,
+        edge_index=edges,
         features=sp.vstack([known, sp.csr_array(rows)], format="csr"),
         labels=y,
         masks=tuple(masks),
         node_ids=None,
     )
     return without_loops(raw)
+
+
+def _edges(graph: Mapping[int, list[int]], size: int) -> NDArray[np.int64]:
+    """Return the edges (2, E) in a dictionary of neighbours from a file of `size` bytes."""
+    # A pickle can name one list any number of times.
+    if (listed := sum(map(len, graph.values()))) > size:
+        raise ValueError(f"the graph lists {listed} neighbours in {size} bytes")
+    pairs = np.array([(node, other) for node, others in graph.items() for other in others], dtype=np.int64)
+    return np.unique(pairs.reshape(-1, 2), axis=0).T
 
 
 def _unpickled(path: Path) -> Any:
@@ -120,7 +133,9 @@ def _array(found: Any) -> NDArray[Any]:
     if not isinstance(dtype, _Dtype) or dtype.code[0] not in "fiub":
         raise ValueError("an array has elements other than numbers")
     order = dtype.state[1] if isinstance(dtype.state, tuple) else "|"
-    raw = data.encode("latin1") if isinstance(data, str) else bytes(data)
+    raw = data.encode("latin1") if isinstance(data, str) else data
+    if not isinstance(raw, bytes):
+        raise ValueError(f"an array holds a {type(raw).__name__} in place of bytes")
     values = np.frombuffer(raw, np.dtype(f"{order if order in '<>' else '|'}{dtype.code}"))
     return values.reshape(shape, order="F" if fortran else "C")
 
