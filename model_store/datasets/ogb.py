@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from model_store.datasets.benchmark_files import without_loops
 from model_store.disk import untrusted_arrays
-from model_store.disk.untrusted_arrays import first_line
+from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
 from model_store.errors import DatasetNotFound
+from model_store.memory import free_memory
 from projector.errors import GraphError
 from projector.graph.raw_graph import RawGraph
 
@@ -26,6 +27,8 @@ _OTHERS = {"edge-feat.csv.gz": "features of edges", "triplet-type-list.csv.gz": 
 _SETS = ("train", "valid", "test")
 #: An archive may unpack to this many times its size, or to this many bytes.
 _MOST_UNPACKED, _ALWAYS_READ = 100, 256 << 20
+#: Bytes of a value while it is read: as a number twice, and converted.
+_VALUE_BYTES = 24
 #: Longest line, in characters.
 _LINE = 1 << 20
 _REMEDY = (
@@ -88,12 +91,22 @@ def _numbers(path: Path) -> NDArray[Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a packed file, never much more than it may unpack to. Raises ValueError beyond that."""
+    """Yield the lines of a packed file, never much more than it may unpack to.
+
+    Raises ValueError beyond that, and ArraysUnreadable for more numbers than fit into memory.
+    """
     allowed = max(_ALWAYS_READ, _MOST_UNPACKED * path.stat().st_size)
     untrusted_arrays.require_room(path, [path.stat().st_size])
+    free, values = free_memory(), 0
     with gzip.open(path, "rt", encoding="ascii") as file:
         while line := file.readline(_LINE):
             allowed -= len(line)
+            values += line.count(",") + 1
+            if free is not None and values * _VALUE_BYTES > free:
+                raise ArraysUnreadable(
+                    f"Reading {path} takes more than the {free:,} bytes of memory that are free.",
+                    "Use a machine with more memory, or a smaller file.",
+                )
             if allowed < 0 or len(line) == _LINE:
                 raise ValueError(f"{path.name} unpacks to more than its size allows")
             yield line if line.strip() else "nan\n"
