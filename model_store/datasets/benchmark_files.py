@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from model_store.datasets.files import read_npz
 from model_store.disk import untrusted_arrays
-from model_store.disk.untrusted_arrays import ArraysUnreadable, first_line
+from model_store.disk.untrusted_arrays import ArraysUnreadable, HoldsObjects, first_line
 from projector.errors import GraphError
 from projector.graph.raw_graph import Masks, RawGraph
 from projector.graph.sparse_parts import from_compressed
@@ -91,7 +91,9 @@ def _names(path: Path, names: frozenset[str]) -> tuple[NDArray[Any] | None, tupl
         return None, tuple(notes)
     try:
         found = _arrays(path, ("node_names",))["node_names"]
-    except GraphError:
+    except GraphError as error:
+        if not isinstance(error.__cause__, HoldsObjects):
+            raise
         return None, (*notes, "node_names are pickled objects and are not read: the ids are row numbers.")
     if found.dtype.kind != "U" or np.unique(found).size != found.size:
         return None, (*notes, "node_names are not distinct texts and are not used: the ids are row numbers.")

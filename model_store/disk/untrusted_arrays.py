@@ -32,6 +32,14 @@ class ArraysUnreadable(ProjectorError):
     """A file of arrays is damaged, contains objects, or is too large to read."""
 
 
+class HoldsObjects(ArraysUnreadable):
+    """An array holds Python objects, which are never unpickled."""
+
+
+class _Objects(ValueError):
+    """What `HoldsObjects` says, before the file is named."""
+
+
 def read_npz(
     path: Path,
     wanted: Collection[str],
@@ -65,9 +73,8 @@ def read_npz(
         OSError, ValueError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
         *_HEADER,
     ) as error:  # fmt: skip
-        raise ArraysUnreadable(
-            f"{path} cannot be read as an .npz of plain arrays: {first_line(error)}.", _REMEDY
-        ) from error
+        refusal = HoldsObjects if isinstance(error, _Objects) else ArraysUnreadable
+        raise refusal(f"{path} cannot be read as an .npz of plain arrays: {first_line(error)}.", _REMEDY) from error
 
 
 def names_in(path: Path) -> frozenset[str]:
@@ -126,7 +133,7 @@ def _require_declared(file: IO[bytes], size: int) -> None:
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
+        raise _Objects("it holds Python objects")
     if not dtype.itemsize:
         # Otherwise nothing in the file bounds their number.
         raise ValueError(f"its elements ({dtype}) have no bytes")

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from model_store.datasets.load import load_dataset
+from model_store.disk.untrusted_arrays import ArraysUnreadable
 from model_store.errors import DatasetNotFound
 from projector.errors import GraphError, ProjectorError
 from projector.graph.graph import Graph
@@ -93,6 +94,30 @@ def test_a_pickle_that_would_run_a_program_runs_nothing(planetoid: Path) -> None
     assert not made.exists()
 
 
+class Claimed:
+    """An array whose bytes are a number."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = np.zeros(1).__reduce__()
+        assert isinstance(found, tuple)
+        return *found[:2], (1, (1 << 28,), np.dtype(np.int32), False, 1 << 30)
+
+
+def test_files_of_planetoid_that_claim_more_than_they_hold_are_refused(planetoid: Path) -> None:
+    shared = list(range(2_000))
+    for part, spoiled, said in (
+        ("graph", python2(dict.fromkeys(range(2_000), shared)), "lists 4000000 neighbours"),
+        ("ally", python2(Claimed()), "a int in place of bytes"),
+        ("test.index", None, "names node 999999999"),
+    ):
+        path = planetoid / f"ind.cora.{part}"
+        before = path.read_bytes()
+        path.write_bytes(before.replace(b"2700\n", b"999999999\n", 1) if spoiled is None else spoiled)
+        with pytest.raises(GraphError, match=said):
+            load_dataset(str(planetoid), data_dirs=[])
+        path.write_bytes(before)
+
+
 def test_a_missing_or_a_second_dataset_of_planetoid_is_named(planetoid: Path) -> None:
     (planetoid / "ind.citeseer.x").touch()
     with pytest.raises(DatasetNotFound, match="citeseer, cora"):
@@ -139,6 +164,14 @@ def test_pickled_names_are_not_read_and_that_is_reported(tmp_path: Path, small: 
     found = load_dataset(source, data_dirs=[], undirected=True, report=notes.append)
     assert found.node_ids[3] == "3"
     assert "pickled objects and are not read" in notes[0]
+
+
+def test_damaged_names_are_refused(tmp_path: Path, small: Graph) -> None:
+    names = np.array([f"paper {node}" for node in range(small.nodes)])
+    source = shchur(tmp_path / "s.npz", small, node_names=names)
+    Path(source).write_bytes(Path(source).read_bytes().replace(b"'<U8'", b"'<U9'", 1))
+    with pytest.raises(GraphError, match="Bad CRC"):
+        load_dataset(source, data_dirs=[], undirected=True)
 
 
 @pytest.mark.parametrize("wrong", [{"labels": None, "labels_data": np.ones(3)}, {"attr_data": None}])
@@ -207,6 +240,16 @@ def write(path: Path, text: str) -> None:
 
 def test_a_folder_of_ogb(tmp_path: Path, small: Graph) -> None:
     assert same(load_dataset(ogb(tmp_path / "ogbn_small", small), split="public", data_dirs=[]), small)
+
+
+def test_a_folder_of_ogb_is_read_only_as_far_as_memory_is_free(
+    tmp_path: Path, small: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ogb(tmp_path / "ogbn_small", small)
+    write(tmp_path / "ogbn_small" / "raw" / "node-feat.csv.gz", "1,2\n" * 1_000_000)
+    monkeypatch.setattr("model_store.datasets.ogb.free_memory", lambda: 1 << 20)
+    with pytest.raises(ArraysUnreadable, match="1,048,576 bytes of memory that are free"):
+        load_dataset(source, data_dirs=[])
 
 
 @pytest.mark.parametrize(
