@@ -56,15 +56,13 @@ def slower(results: Results) -> list[str]:
             times = {each: results.mean("batches", dataset, each, size, "seconds") for each in _EXACT}
             own = times.pop(REPAIRED)
             faster = [
-                f"{method} ({number(took)} s)"
+                f"{method} takes {number(took)} s"
                 for method, took in times.items()
                 if own and took is not None and took < own
             ]
             if faster:
                 nodes = "one node" if size == _ONE else f"{size} nodes"
-                sentences.append(
-                    f"{called(dataset)}, {nodes}: Lethe takes {number(own)} s, {' and '.join(faster)} less."
-                )
+                sentences.append(f"{called(dataset)}, {nodes}: Lethe takes {number(own)} s; {' and '.join(faster)}.")
     return sentences
 
 

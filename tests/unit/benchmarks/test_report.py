@@ -273,7 +273,7 @@ def test_the_headline_compares_exact_methods_with_the_closest_approximate_one_an
     assert rows[REPAIRED][1:] == ["Cora", "yes", "1.0e-10", "80.0", "0.5", "0.5", "50.1", "1"]
     assert rows["influence+ (closest approximate method)"][2] == "no"
     assert rows["graph editor"][7] == "not measured"
-    assert "Cora, one node: Lethe takes 0.5 s, graph editor (0.4 s) less." in slower(results)
+    assert "Cora, one node: Lethe takes 0.5 s; graph editor takes 0.4 s." in slower(results)
     assert len(slower(results)) == 2
     text = page(results)
     assert "Not measured yet on Citeseer, Pubmed" in text
