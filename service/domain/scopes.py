@@ -9,10 +9,12 @@ class Scope(StrEnum):
     DELETIONS_WRITE = "deletions:write"
     DELETIONS_READ = "deletions:read"
     PREDICTIONS_READ = "predictions:read"
-    #: Full probabilities. Requires `PREDICTIONS_READ` or `PREDICTIONS_NEW`.
+    #: Full probabilities. Requires one of the other scopes of predictions.
     PREDICTIONS_EXACT = "predictions:exact"
     #: Predictions of nodes outside the graph, with features chosen by the caller.
     PREDICTIONS_NEW = "predictions:new"
+    #: All predictions at once, with the ids of all live nodes.
+    PREDICTIONS_ALL = "predictions:all"
     AUDIT_READ = "audit:read"
     #: Additions and corrections.
     GRAPH_WRITE = "graph:write"

@@ -45,7 +45,7 @@ async def test_a_key_is_told_of_so_many_nodes_of_each_version(api: Api) -> None:
 
 
 async def test_a_download_counts_each_of_its_nodes(api: Api) -> None:
-    client = await api.client(Scope.PREDICTIONS_READ)
+    client = await api.client(Scope.PREDICTIONS_READ, Scope.PREDICTIONS_ALL)
     refused(await client.get("/predictions"), 403, "node-limit-reached")
     for _ in range(2):
         page = await client.get(f"/predictions?format=csv&limit={MOST}")

@@ -25,6 +25,7 @@ from tests.support.service.db_harness import until
 
 #: Enough that no buffer of a connection holds the file.
 MANY = 100_000
+DOWNLOADER = (Scope.PREDICTIONS_READ, Scope.PREDICTIONS_ALL)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def test_a_file_has_what_each_node_is_answered_with(api: Api) -> None:
     writer = await api.client(Scope.DELETIONS_WRITE)
     await api.forget(["7"], (await writer.post("/deletions", json=node_body("7"))).json()["id"])
     for scopes in ((), (Scope.PREDICTIONS_EXACT,)):
-        client = await api.client(Scope.PREDICTIONS_READ, *scopes)
+        client = await api.client(*DOWNLOADER, *scopes)
         told = (await client.post("/predict", json={"nodes": list(NODES)})).json()["predictions"]
         answer = await client.get("/predictions")
         assert (answer.headers["content-type"], answer.headers["lethe-model-version"]) == ("application/x-ndjson", "2")
@@ -47,12 +48,14 @@ async def test_a_file_has_what_each_node_is_answered_with(api: Api) -> None:
         assert table.column_names == ["node", "label", *(f"probability_{name}" for name in CLASSES)]
         assert table.column("node").to_pylist() == [one["node"] for one in told]
         assert table.column("probability_b").to_pylist() == [one["probabilities"]["b"] for one in told]
-    refused(await writer.get("/predictions"), 403, "missing-scope")
+    # Who may predict nodes does not learn the ids of all.
+    predictor = await api.client(Scope.PREDICTIONS_READ)
+    assert refused(await predictor.get("/predictions"), 403, "missing-scope")["scope"] == "predictions:all"
     refused(await client.get("/predictions?format=xlsx"), 422, "invalid-request")
 
 
 async def test_pages_are_of_one_version_or_end_with_409(api: Api) -> None:
-    client = await api.client(Scope.PREDICTIONS_READ)
+    client = await api.client(*DOWNLOADER)
     first = await client.get("/predictions?format=csv&limit=25")
     after = first.headers["lethe-next-cursor"]
     rest = await client.get(f"/predictions?format=csv&cursor={after}")
@@ -70,7 +73,7 @@ async def test_pages_are_of_one_version_or_end_with_409(api: Api) -> None:
 async def test_without_pyarrow_the_formats_that_need_it_are_refused_by_name(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await api.client(Scope.PREDICTIONS_READ)
+    client = await api.client(*DOWNLOADER)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for form in ("parquet", "arrow"):
         document = refused(await client.get(f"/predictions?format={form}"), 422, "invalid-request")
@@ -141,7 +144,7 @@ async def test_a_download_that_a_deletion_overtakes_stays_of_one_version_and_lea
     assert body.count(b'"model_version":1}') == MANY
     assert b'"model_version":2' not in body
     writer.close()
-    answer = await (await ask.api.client(Scope.PREDICTIONS_READ)).get("/predictions")
+    answer = await (await ask.api.client(*DOWNLOADER)).get("/predictions")
     assert (answer.text.count('"model_version":2'), shown.ids[77] in answer.text) == (MANY - 1, False)
 
 

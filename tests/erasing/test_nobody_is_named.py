@@ -187,7 +187,9 @@ async def asked(client: httpx2.AsyncClient, method: str, route: APIRoute, url: s
 
 
 async def test_no_answer_names_anybody_who_was_deleted(api: Api, completed: list[UUID], log: io.StringIO) -> None:
-    _, auditors_key = await api.key(Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ)
+    _, auditors_key = await api.key(
+        Scope.AUDIT_READ, Scope.DELETIONS_READ, Scope.PREDICTIONS_READ, Scope.PREDICTIONS_ALL
+    )
     signed_in = await api.client_with(None)
     assert (await sign_in(signed_in, auditors_key)).status_code == 303
     token = token_in_session((await signed_in.get("/dashboard/find")).text)
@@ -283,7 +285,7 @@ async def test_a_key_that_may_only_predict_is_told_no_figure_of_weights_or_graph
                         shown = [json.loads(line) for line in answer.text.splitlines()]
                         assert [one for one in numbers(shown) if one not in (round(one, 2), LAMBDA)] == [], url
     assert answered == {
-        *("/predict/{node:path}", "/predict", "/predictions", "/model", "/metrics", "/openapi.json", "/docs"),
+        *("/predict/{node:path}", "/predict", "/model", "/metrics", "/openapi.json", "/docs"),
         *("/healthz", "/readyz", "/readyz/predictions"),
         *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/{model}", "/v2/models/{model}/versions/{version}"),
         *("/v2/models/{model}/ready", "/v2/models/{model}/versions/{version}/ready"),

@@ -30,7 +30,7 @@ GUARDED: list[tuple[str, str, Any, tuple[Scope, ...]]] = [
     ("GET", "/predict/1", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict", {"nodes": ["1"]}, (Scope.PREDICTIONS_READ,)),
     ("POST", "/predict-new", {"nodes": [{"features": {}}]}, (Scope.PREDICTIONS_NEW,)),
-    ("GET", "/predictions", None, (Scope.PREDICTIONS_READ,)),
+    ("GET", "/predictions", None, (Scope.PREDICTIONS_ALL,)),
     ("GET", "/v2", None, (Scope.PREDICTIONS_READ,)),
     ("GET", "/v2/models/tiny", None, (Scope.PREDICTIONS_READ,)),
     ("POST", "/v2/models/tiny/infer", INFERENCE, (Scope.PREDICTIONS_READ,)),

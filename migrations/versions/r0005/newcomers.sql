@@ -3,4 +3,4 @@
 ALTER TABLE api_keys DROP CONSTRAINT api_keys_scopes_check,
     ADD CONSTRAINT api_keys_scopes_check CHECK (cardinality(scopes) > 0
         AND scopes <@ ARRAY['deletions:write', 'deletions:read', 'predictions:read', 'predictions:exact',
-            'predictions:new', 'audit:read', 'graph:write']::text[]);
+            'predictions:new', 'predictions:all', 'audit:read', 'graph:write']::text[]);

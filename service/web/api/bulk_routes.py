@@ -10,13 +10,16 @@ from pydantic import Field
 from starlette.concurrency import iterate_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as Scope_
 
 from service.domain.fields import Known
+from service.domain.records import ApiKey
+from service.domain.scopes import Scope
 from service.predictions.downloads import Copy, Downloads, Wanted
 from service.predictions.encodings import FileFormat, encoded
-from service.web.api.auth import KeyedRoute
-from service.web.api.predicting import Caller, decimals_for
+from service.web.api.auth import KeyedRoute, requires
+from service.web.api.predicting import decimals_for
 from service.web.protocol import ABORT
 from service.web.routes import problems
 from service.web.services import Services, services_of
@@ -58,6 +61,9 @@ _FILE: dict[int | str, dict[str, Any]] = {
         },
     }
 }
+
+
+Caller = Annotated[ApiKey, requires(Scope.PREDICTIONS_ALL)]
 
 
 @router.get(
@@ -112,7 +118,7 @@ class Download(StreamingResponse):
         self._downloads = downloads
         self._held = held
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         """Send the file, or as much of it as the caller takes in time."""
         with self._held:
             try:
