@@ -134,7 +134,9 @@ class ApiKeyRepository(Repository):
 
     async def record_uses(self, key_ids: Collection[UUID]) -> None:
         """Record that these keys were used within the last minute."""
-        used = insert(ApiKeyUseRow).values([{"api_key_id": key_id} for key_id in sorted(key_ids)])
+        # A restored database may lack a key that was valid a moment ago.
+        known = select(ApiKeyRow.id).where(ApiKeyRow.id.in_(key_ids)).order_by(ApiKeyRow.id)
+        used = insert(ApiKeyUseRow).from_select(["api_key_id"], known)
         used = used.on_conflict_do_update(index_elements=["api_key_id"], set_={"used_at": func.now()})
         await self._conn.execute(used)
 

@@ -161,7 +161,12 @@ class KeyMemory:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), every_s)
 
-        await asyncio.gather(repeat(self.refresh, REFRESH_INTERVAL_S), repeat(self.record_uses, _USES_EVERY_S))
+        recording = asyncio.create_task(repeat(self.record_uses, _USES_EVERY_S))
+        try:
+            await repeat(self.refresh, REFRESH_INTERVAL_S)
+            await recording
+        finally:
+            recording.cancel()
 
 
 def key_memory(engine: Engine, keyring: Keyring) -> KeyMemory:

@@ -233,7 +233,7 @@ async def test_a_revoked_key_stays_revoked_whoever_asks(db: Database) -> None:
 async def test_a_process_of_the_api_records_uses_of_keys_but_not_when(db: Database) -> None:
     async with logged_in(db, API_ROLE) as engine, transaction(engine) as conn:
         await ApiKeyRepository(conn).record_uses([db.api_key_id])
-        await ApiKeyRepository(conn).record_uses([db.api_key_id])
+        await ApiKeyRepository(conn).record_uses([db.api_key_id, uuid4()])
         await conn.execute(text("UPDATE api_key_uses SET used_at = '2999-01-01'"))
     assert await db.value("SELECT used_at <= now() FROM api_key_uses")
 
