@@ -186,7 +186,7 @@ def build_model(
 
 
 def lasting(warnings: Sequence[str]) -> list[str]:
-    """Return a manifest's warnings that hold for its dataset, whatever is trained on it."""
+    """Return a manifest's warnings about its dataset, not about one training."""
     return [warning for warning in warnings if not warning.startswith(_OF_TRAINING)]
 
 

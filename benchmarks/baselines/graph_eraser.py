@@ -88,8 +88,8 @@ class GraphEraser:
         """Train on the graph that `members` (m,) induce. Returns None without members."""
         return self.trainer.fit(induced(graph, members), graph) if members.size else None
 
-    def told(self, answers: Array) -> Array:
-        """Return what the aggregator takes of a model's `answers` (n, C): its vote, or all."""
+    def aggregated(self, answers: Array) -> Array:
+        """Return the part of a model's `answers` (n, C) that the aggregator uses: its vote, or all."""
         return np.eye(answers.shape[1])[answers.argmax(axis=1)] if self.aggregator is Aggregator.VOTE else answers
 
     def importance(self, graph: Graph, models: Sequence[ShardModel | None]) -> Array:
@@ -151,7 +151,7 @@ class ErasedModel:
     def predict_on(self, graph: Graph) -> Array:
         """As `Trained.predict_on`."""
         models = zip(self.importance, self.models, strict=True)
-        answers = [a * self.settings.told(m.predict_on(graph)) for a, m in models if m is not None]
+        answers = [a * self.settings.aggregated(m.predict_on(graph)) for a, m in models if m is not None]
         return np.asarray(np.sum(answers, axis=0))
 
     def unlearn(self, nodes: Nodes) -> "ErasedModel":

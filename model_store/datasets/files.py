@@ -32,13 +32,13 @@ def read_npz(path: Path) -> RawGraph:
     """Return the dataset in an `.npz`. Pickled objects are refused.
 
     The file has `y`, `x` or the CSR parts `x_indptr, x_indices, x_data, x_shape`, and optionally `edge_index` (without
-    it there are no edges), `edge_weight`, `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound if
-    there is no such file, GraphError if it is not such a dataset.
+    it the graph has no edges), `edge_weight`, `train_mask, val_mask, test_mask` and `node_ids`. Raises DatasetNotFound
+    if the file is missing, and GraphError if it is not a dataset.
     """
     arrays = _npz_arrays(path)
     refuse_unread(str(path), {name: array for name, array in arrays.items() if name not in _READ})
     if "y" not in arrays:
-        raise GraphError(f"{path}: there is no array 'y'.", "Save y, x or its CSR parts, and edge_index.")
+        raise GraphError(f"{path}: the array 'y' is missing.", "Save y, x or its CSR parts, and edge_index.")
     return RawGraph.of(
         str(path),
         edge_index=arrays.get("edge_index", NO_EDGES),

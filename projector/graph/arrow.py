@@ -135,7 +135,7 @@ def require(origin: str, names: Sequence[str], roles: Iterable[tuple[str, str]])
     for role, name in roles:
         if name not in names:
             raise GraphError(
-                f"{origin}: there is no column {name!r}; the columns are {listed(names)}.",
+                f"{origin}: it has no column {name!r}; its columns are {listed(names)}.",
                 f"Name the column with `{role}` (--{role}).",
             )
         if name in taken and role != "features":

@@ -143,6 +143,7 @@ async def test_a_stop_between_the_steps_of_a_hold_loses_nothing(
         await waits_for(lethe, behind, held)
         together(100)
         await post(lethe, f"/deletions/{held['id']}/release")
+        # Stops wherever the unlearner is by then; any moment must do.
         await asyncio.sleep(0.3)
     together(1)
     async with running(settings) as lethe:
