@@ -1,8 +1,10 @@
-"""Settings, files and services named in the container files exist."""
+"""The container files: their form, and that the settings, files and services in them exist."""
 
+import json
 import re
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -12,6 +14,25 @@ from tests.support.preloaded import ROOT
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+#: The Compose specification's schema, as check-jsonschema 0.39.0 ships it.
+SCHEMA = json.loads((ROOT / "tests" / "support" / "documents" / "compose-spec.json").read_text())
+
+
+def test_the_compose_file_is_one_by_the_specifications_schema() -> None:
+    compose = jsonschema_rs.validator_for(SCHEMA)
+    assert [str(error) for error in compose.iter_errors(COMPOSE)] == []
+
+    misspelt = {"services": {"api": COMPOSE["services"]["api"] | {"depend_on": ["redis"]}}}
+    [error] = compose.iter_errors(misspelt)
+    assert "depend_on" in error.message
+
+
+def test_every_foreign_image_is_pinned_by_its_digest() -> None:
+    images = {service["image"] for service in COMPOSE["services"].values() if "build" not in service}
+    [base] = re.findall(r"^ARG BASE=(.+)$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${BASE}"}
+    for image in (base, *images):
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image), image
 
 
 def test_every_setting_given_to_the_container_is_one() -> None:
