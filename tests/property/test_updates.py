@@ -4,6 +4,7 @@
 """
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,10 @@ from tests.support.mathematics.living_models import check, random_case, sequence
 QUICK = [0, 1, 2, 3, 5, 6, 8, 9, 10, 12, 15, 16, 17, 18]
 #: A few with every loss, propagation, combination and label reuse between them.
 WEIGHTED = [1, 3, 6, 9, 12, 17]
+LOSSES = ("softmax", "ovr", "hinge", "squared")
+#: Each loss once.
+BALANCED = [(0, "softmax"), (2, "ovr"), (5, "hinge"), (9, "squared")]
+GIVEN = [(0, "softmax"), (1, "ovr"), (3, "hinge"), (8, "squared")]
 
 
 @pytest.mark.parametrize("seed", everyday(range(60), *QUICK))
@@ -26,8 +31,7 @@ def test_random_updates_lead_to_the_model_of_the_graph_they_lead_to(seed: int) -
     sequence(seed, monitored=True)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "ovr", "hinge", "squared"])
-@pytest.mark.parametrize("seed", everyday(range(60), 0, 2, 5, 6, 9, 12))
+@pytest.mark.parametrize(("seed", "loss"), everyday(product(range(60), LOSSES), *BALANCED))
 def test_random_updates_with_balanced_classes(seed: int, loss: str) -> None:
     """The weights are those counted before the first update, in the loss and in the independent minimum alike.
 
@@ -37,8 +41,7 @@ def test_random_updates_with_balanced_classes(seed: int, loss: str) -> None:
     check(*sequence(seed, monitored=seed < 20, class_weight="balanced", loss=loss, solver="newton"))
 
 
-@pytest.mark.parametrize("loss", ["softmax", "ovr", "hinge", "squared"])
-@pytest.mark.parametrize("seed", everyday(range(30), 0, 1, 3, 8))
+@pytest.mark.parametrize(("seed", "loss"), everyday(product(range(30), LOSSES), *GIVEN))
 def test_random_updates_of_a_linear_model_on_given_embeddings(seed: int, loss: str) -> None:
     """With 0 hops the edges that the graph came with change nothing."""
     sequence(seed, monitored=True, hops=0, label_hops=0, diffusion=False, loss=loss, solver="newton")

@@ -104,23 +104,6 @@ def test_the_plain_hinge_takes_the_steps_of_pegasos() -> None:
     assert np.allclose(descended(graph, spec).point.W.numpy(), W, rtol=1e-9, atol=1e-11)
 
 
-def test_pegasos_comes_as_close_to_the_optimum_as_its_dual_variable_proves() -> None:
-    """The shares of steps with violated margins are feasible for the dual problem, whose value is a bound."""
-    graph = dense_features()
-    spec = replace(PEGASOS, batch_size=0, epochs=300)
-    H, y = dense_representation(graph, spec), graph.labels[graph.train_mask]
-    signs = np.where(y[:, None] == np.arange(3), 1.0, -1.0)
-    descent = descended(graph, spec)
-    W, U = descent.point.W.numpy(), descent.dual.numpy()
-    shares = signs * U * spec.regularization * len(H)
-    assert shares.min() >= -1e-9
-    assert shares.max() <= 1 + 1e-9
-    lower = shares.mean(axis=0).sum() - spec.regularization / 2 * (W * W).sum()
-    upper = np.maximum(0, 1 - signs * (H @ W)).mean(axis=0).sum() + spec.regularization / 2 * (W * W).sum()
-    assert descent.point.value == pytest.approx(upper, rel=1e-12)
-    assert -1e-9 <= upper - lower <= 1e-2 * upper
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     steps=st.integers(1, 30),
