@@ -169,6 +169,7 @@ async def test_a_promise_that_is_used_up_allows_no_further_version(exact_setting
         assert verify_export(lines, keys).is_good
 
 
+@pytest.mark.slow
 async def test_turned_on_later_it_covers_what_comes_then_and_says_so(exact_settings: Settings) -> None:
     async with running(exact_settings) as lethe:
         await until(lethe.is_ready)

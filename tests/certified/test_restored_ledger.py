@@ -140,6 +140,7 @@ def test_a_recovery_that_would_exceed_the_promise_is_refused(published: Site) ->
     assert published.recoveries()[0].version.publication_epsilon == 2
 
 
+@pytest.mark.slow
 def test_a_crash_after_the_commit_is_gone_on_with_whatever_numbers_were_passed_over(
     published: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ async def predicted(lethe: Lethe) -> object:
     return (await lethe.client.post("/predict", json={"nodes": ["1", "2", "30"]})).json()
 
 
+@pytest.mark.slow
 async def test_a_start_reads_the_factors_of_the_committed_version_and_does_without_damaged_ones(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

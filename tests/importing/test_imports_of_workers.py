@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from service.domain.states import ImportStatus
 from service.settings import Settings
 from tests.support.preloaded import Start
@@ -14,6 +16,7 @@ from tests.support.service.imports import asked, ended
 from tests.support.service.running import running
 
 
+@pytest.mark.slow
 async def test_an_imported_model_is_shared_by_all_workers(
     settings: Settings, new_model: Path, tmp_path: Path, lethe_start: Start
 ) -> None:

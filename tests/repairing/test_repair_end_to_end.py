@@ -142,7 +142,8 @@ async def test_a_repair_past_its_budget_goes_on_after_completed_and_commits_its_
         assert lethe.failures == []
 
 
-@pytest.mark.parametrize("tolerance", everyday([1e-9, 1e-6], 1e-9))
+@pytest.mark.slow
+@pytest.mark.parametrize("tolerance", [1e-9, 1e-6])
 async def test_weights_count_as_retrained_by_the_tolerance_that_their_record_states(
     settings: Settings, deferring: Settings, small_model: Path, tolerance: float
 ) -> None:
@@ -371,6 +372,7 @@ async def test_a_factor_past_its_age_leaves_the_memory_while_the_database_is_awa
         assert (await lethe.completed(accepted))["guarantee"] == "retrained"
 
 
+@pytest.mark.slow
 async def test_a_repair_that_cannot_be_taken_up_after_a_restart_is_given_up(
     deferring: Settings, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def guardian_of(home: Path) -> psutil.Process:
     return found
 
 
+@pytest.mark.slow
 def test_parts_that_end_and_come_back_find_their_servers_where_they_were(
     small_model: Path, tmp_path: Path, lethe_start: Start
 ) -> None:

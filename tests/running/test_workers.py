@@ -111,12 +111,6 @@ def servers(make_database: Callable[[], str], redis_url: str) -> Callable[[], di
     return lambda: {"database_url": make_database(), "redis_url": redis_url}
 
 
-def test_two_come_to_what_one_comes_to(
-    small_model: Path, tmp_path: Path, lethe_start: Start, servers: Callable[[], dict[str, str]]
-) -> None:
-    compare(lethe_start, small_model, tmp_path, ["7"], 2, servers, repair="always")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "repair"), [(2, "never"), (4, "never"), (2, "always")])
 def test_several_come_to_what_one_comes_to_on_cora(

@@ -59,7 +59,6 @@ def ends_at(point: FailurePoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
         [(point, policy) for point in points_of(Cause.BATCH) for policy in POLICIES],
         (FailurePoint.COMMITTED, "deferred"),
         (FailurePoint.GROWING, "never"),
-        (FailurePoint.ERASED, "always"),
     ),
 )
 async def test_a_batch_joins_once_wherever_the_process_ends(

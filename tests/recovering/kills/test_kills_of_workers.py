@@ -12,7 +12,6 @@ import pytest
 
 from service.domain.states import Cause
 from service.failure_points import FailurePoint
-from tests.support.everyday import everyday
 from tests.support.kills.deletions import Run, Runs
 from tests.support.kills.faults import SEED, START_POINTS, Action, Fault
 from tests.support.kills.scenarios import POINTS, scenario, titled
@@ -48,17 +47,9 @@ def _after_a_start(action: Action) -> list[list[Fault]]:
     return [list(scenario(replace(fault, action=action))) for fault in POINTS]
 
 
-@pytest.mark.parametrize(
-    ("action", "point"),
-    everyday(
-        [
-            (action, point)
-            for action in (Action.KILL_WORKER, Action.PAUSE_WORKER)
-            for point in (FailurePoint.BATCHED, FailurePoint.COMMITTED)
-        ],
-        (Action.KILL_WORKER, FailurePoint.COMMITTED),
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [FailurePoint.BATCHED, FailurePoint.COMMITTED])
+@pytest.mark.parametrize("action", [Action.KILL_WORKER, Action.PAUSE_WORKER])
 def test_a_batch_is_applied_once_when_a_worker_is_lost_amid_it(runs: Runs, action: Action, point: FailurePoint) -> None:
     cause = Cause.BATCH if point is FailurePoint.COMMITTED else None
     check(runs, [Fault(action, point, cause=cause)], "never")

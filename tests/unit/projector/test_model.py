@@ -346,6 +346,7 @@ def test_features_alone_take_no_label_along_without_a_repair_either(small: Graph
     assert torch.linalg.norm(span.W - explained) <= 1e-9 * torch.linalg.norm(span.W)
 
 
+@pytest.mark.slow
 def test_the_library_needs_nothing_of_the_service() -> None:
     code = (
         "import sys; from projector.forgetting.status import RepairStatus; print('torch' in sys.modules); "

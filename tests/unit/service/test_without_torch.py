@@ -1,5 +1,7 @@
 """The modules of an api process neither wait for torch nor keep it in memory."""
 
+import pytest
+
 from tests.support.preloaded import ROOT
 from tests.support.processes.imported import imported_with
 
@@ -43,6 +45,7 @@ def test_no_module_of_the_api_imports_torch_nor_its_process_what_migrates() -> N
     assert "torch" not in of_all
 
 
+@pytest.mark.slow
 def test_no_module_of_the_unlearner_imports_the_web_framework() -> None:
     [found] = imported_with([name for package in OF_THE_UNLEARNER for name in modules_of(package)])
     assert "torch" in found

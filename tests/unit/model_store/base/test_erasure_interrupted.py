@@ -92,7 +92,8 @@ def test_a_crash_anywhere_in_an_erasure_is_no_damage_and_repeating_it_ends_the_s
     assert pending > 10
 
 
-@pytest.mark.parametrize("loss", everyday([Loss.TORN, Loss.SOME], Loss.SOME))
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [Loss.TORN, Loss.SOME])
 def test_a_crash_while_an_interrupted_erasure_is_resumed_is_no_damage_either(
     half_erased: tuple[Base, Path], tmp_path: Path, loss: Loss
 ) -> None:
@@ -199,7 +200,7 @@ def rewrites_beta(path: Path) -> Callable[[], None]:
     return rewrite
 
 
-@pytest.mark.parametrize("action", [erases, rewrites_beta])
+@pytest.mark.parametrize("action", everyday([erases, rewrites_beta], erases))
 @pytest.mark.parametrize("rewrites", everyday([False, True], False))
 def test_a_writer_that_goes_on_after_its_successor_took_over_does_no_harm(
     half_erased: tuple[Base, Path], tmp_path: Path, action: Callable[[Path], Callable[[], None]], rewrites: bool
