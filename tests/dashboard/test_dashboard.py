@@ -346,10 +346,8 @@ def hashes(leaves: Sequence[bytes], ranges: Sequence[Range]) -> list[str]:
     return [root(leaves[start:end]).hex() for start, end in ranges]
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    everyday(LOOKS, LOOKS[1]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int, scheme: str) -> None:
     window = visit(width, scheme)
     window.sign_in("/log")
@@ -364,3 +362,32 @@ def test_an_address_that_is_no_page_leads_back(visit: Open, axe: str, width: int
     window.page.get_by_role("link", name="Go to the overview").click()
     expect(window.page).to_have_url(f"{window.url}/dashboard")
     window.page.locator("#charts[data-drawn]").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    everyday(LOOKS, (400, "dark")),
+)
+def test_a_drill_is_run_and_followed_without_loading_the_page_again(
+    visit: Open, dashboard_database: str, axe: str, width: int, scheme: str
+) -> None:
+    window = visit(width, scheme)
+    page = window.sign_in()
+    page.locator("#charts[data-drawn]").wait_for()
+    card = page.locator("#drill")
+    loads = window.loads
+    with held_log(dashboard_database) as release:
+        # By keyboard; the focus stays although the card is replaced.
+        card.get_by_role("button", name="Run a drill").press("Enter")
+        expect(card.locator(".badge").first).to_have_text("Under way")
+        expect(card.get_by_role("button", name="A drill is under way")).to_be_focused()
+        judge(page, axe)
+        release()
+        expect(card.locator(".badge").first).to_have_text("Passed")
+    expect(card.get_by_role("status")).to_have_text(re.compile(r"The weight on the test column fell from \d\S* to 0\."))
+    expect(card.get_by_role("button", name="Run a drill")).to_be_focused()
+    assert window.loads == loads
+    judge(page, axe)
+    card.get_by_role("link", name="Its request").click()
+    expect(page.get_by_text(re.compile(r"^drill \d$"))).to_be_visible()
+    expect(page.get_by_text("Weight on the test column before")).to_be_visible()

@@ -179,18 +179,17 @@ def follow(tmp_path: Path, lethe_start: Start, models: Models) -> Iterator[Calla
 
 #: A page whose commands need no running Lethe.
 GUIDE = ROOT / "CONTRIBUTING.md"
-#: The readme is followed every day; the others take minutes in all.
-PAGES_TO_FOLLOW = [
-    pytest.param(page, id=page.name, marks=() if page.name == "README.md" else pytest.mark.slow)
-    for page in sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
-]
+#: `.ci/run` follows the readme and the guide; all take minutes.
+PAGES_TO_FOLLOW = sorted({command.page for command in SHOWN if reason(command) is None} - {GUIDE})
 
 
-@pytest.mark.parametrize("page", PAGES_TO_FOLLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES_TO_FOLLOW, ids=lambda page: page.name)
 def test_a_page_does_what_it_shows(page: Path, follow: Callable[[Path], None]) -> None:
     follow(page)
 
 
+@pytest.mark.slow
 def test_the_contributing_guide_does_what_it_shows(tmp_path: Path) -> None:
     newcomer = Newcomer(checkout(tmp_path / "lethe"), {}, {})
     try:

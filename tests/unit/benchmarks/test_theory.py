@@ -25,6 +25,9 @@ from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 from projector.training.fit import train
 
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
+
 TINY = "synthetic:n=60,d=12,classes=3,seed=1"
 Matrix = NDArray[np.float64]
 OVR = ModelSpec(loss=LossKind.OVR)

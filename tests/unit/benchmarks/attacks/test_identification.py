@@ -15,6 +15,9 @@ from benchmarks.baselines.retraining import Retraining
 from projector.network.spec import LossKind
 from tests.support.mathematics.attacks import SPECS, attacked, dense_hessian, leaked, probability, told
 
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
+
 LOSSES = list(SPECS)
 Matrix = NDArray[np.float64]
 

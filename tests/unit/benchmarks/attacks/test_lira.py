@@ -17,6 +17,9 @@ from projector import ModelSpec
 from projector.graph.graph import Graph
 from projector.network.spec import LossKind
 
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
+
 #: As many features as nodes, so that training data is memorised.
 SMALL = "synthetic:n=120,d=150,classes=2,seed=1"
 

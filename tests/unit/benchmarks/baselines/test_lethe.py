@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from benchmarks.baselines.lethe import Lethe, RetrainedWithDiffusion
 from benchmarks.baselines.linear import remaining
 from benchmarks.baselines.retraining import Retraining
 from projector import fit
 from tests.support.mathematics.baselines import OVR, small_graph
+
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
 
 SPEC = replace(OVR, diffusion=True)
 NODES = np.array([1, 7])

@@ -14,6 +14,9 @@ from benchmarks.baselines.protocol import accuracy
 from tests.support.everyday import everyday
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
+
 Matrix = NDArray[np.float64]
 
 

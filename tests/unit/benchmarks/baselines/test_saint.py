@@ -13,6 +13,9 @@ from benchmarks.baselines.protocol import accuracy
 from benchmarks.baselines.saint import NodeSampler, SampledNetwork, on_sample, sample_of
 from tests.support.mathematics.baselines import dense_propagation, small_graph
 
+#: With `reproduce --quick`, before a merge: `.ci/run`.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("nodes", "draws"), [(5, 2), (4, 4), (6, 3)])
 def test_the_normalised_sums_are_unbiased_over_every_draw(nodes: int, draws: int) -> None:
