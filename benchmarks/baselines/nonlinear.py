@@ -31,7 +31,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout, elu, relu
-from torch_geometric.nn import APPNP, GATConv, GCNConv
 
 from benchmarks.baselines.linear import remaining, without_nodes
 from benchmarks.baselines.protocol import Array, Nodes
@@ -89,6 +88,9 @@ class Layers(nn.Module):
     """Two layers and the activation between them."""
 
     def __init__(self, kind: Kind, features: int, classes: int) -> None:
+        # Its import takes seconds, and most who import this module train no network.
+        from torch_geometric.nn import APPNP, GATConv, GCNConv
+
         super().__init__()
         hidden, self.share = SETTINGS[kind].hidden, SETTINGS[kind].dropout
         self.kind = kind

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode
-from schemathesis.checks import positive_data_acceptance
-from schemathesis.core.result import Ok
 
 from tests.support.databases import Templates
 from tests.support.everyday import everyday
@@ -42,8 +38,12 @@ def served(preloaded: Preloaded, templates: Templates, tmp_path_factory: pytest.
 
 
 @pytest.mark.parametrize("examples", everyday([1, 10], 1))
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_answers_fit_their_description(served: Served, mode: GenerationMode, examples: int) -> None:
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_answers_fit_their_description(served: Served, mode: str, examples: int) -> None:
+    import schemathesis
+    from schemathesis.checks import positive_data_acceptance
+    from schemathesis.core.result import Ok
+
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     operations = []
     for result in schema.get_all_operations():
@@ -51,11 +51,11 @@ def test_answers_fit_their_description(served: Served, mode: GenerationMode, exa
         operations.append(result.ok())
     assert len(operations) >= 11
     for operation in operations:
-        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+        if mode == "negative" and not (operation.body or operation.query):
             continue  # nothing in it can be wrong
 
         @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-        @given(operation.as_strategy(generation_mode=mode))
+        @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
         def answers_fit(case: schemathesis.Case[Any]) -> None:
             case.call_and_validate(
                 headers={"Authorization": f"Bearer {served.key}"},

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from scipy.stats import beta
 
 from model_store.datasets.load import load_dataset
 from projector import fit
@@ -69,6 +68,8 @@ def seen(candidates: Candidates, world: int, draw: int, publications: int) -> fl
 
 def delta_found(candidates: Candidates, draws: int, publications: int) -> tuple[float, float]:
     """Return the interval of p - e^epsilon q, with 99 % confidence on either side (Clopper and Pearson)."""
+    from scipy.stats import beta
+
     apart = 2 * 0.99 * candidates.mechanism.cap
     threshold = EPSILON * candidates.mechanism.sigma**2 / apart
     p, q = (sum(seen(candidates, world, draw, publications) > threshold for draw in range(draws)) for world in (0, 1))

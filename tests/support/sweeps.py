@@ -1,7 +1,7 @@
 """The slow sweeps, `./lethe test --slow`, resume where they were interrupted.
 
 Passed cases are not repeated while no source file has changed; a complete run forgets them. Everyday runs do not
-collect the thousands of items of tests that are entirely slow.
+collect the thousands of items of tests that are entirely slow, nor import modules that are.
 """
 
 import hashlib
@@ -16,8 +16,20 @@ from tests.support.preloaded import ROOT
 _FOLDERS = ("projector", "model_store", "service", "lethe_client", "benchmarks", "tests")
 
 
+def _passes_over_slow(config: pytest.Config) -> bool:
+    """Whether this run takes whole files and folders, and no slow test in them."""
+    return config.option.markexpr == "not slow" and not any("::" in given for given in config.args)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not is_module or not _passes_over_slow(config) or any(collection_path.name in given for given in config.args):
+        return None
+    return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
+
+
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
-    if collector.config.option.markexpr != "not slow" or any("::" in given for given in collector.config.args):
+    if not _passes_over_slow(collector.config):
         return None
     marks = getattr(obj, "pytestmark", ())
     return [] if callable(obj) and any(mark.name == "slow" for mark in marks) else None

@@ -5,14 +5,17 @@ For C = 1 / (lambda n), `LogisticRegression` and `LinearSVC` without an intercep
 training nodes stays in the model.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
-from sklearn.linear_model import LogisticRegression
-from sklearn.svm import LinearSVC
 
 from projector.network.spec import LossKind, ModelSpec, PropagationKind
 from tests.support.mathematics.retraining import Matrix, Problem
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 #: Entries of H above which active sets and joint Hessians of all classes take too long.
 LARGE = 100_000
@@ -76,13 +79,18 @@ def _logistic(H: Matrix, signs: Matrix, strength: float) -> Matrix:
     return np.asarray(_regression(H, strength).fit(*_with_zeros(H, (signs > 0).astype(np.int64), 2)).coef_[0])
 
 
-def _regression(H: Matrix, strength: float) -> LogisticRegression:
+def _regression(H: Matrix, strength: float) -> "LogisticRegression":
+    # Every process that collects tests imports this module, and few need what takes a second.
+    from sklearn.linear_model import LogisticRegression
+
     # Near rounding, conjugate gradients are less accurate than a factor.
     solver, tolerance = ("newton-cg", 1e-12) if H.size > LARGE else ("newton-cholesky", 1e-14)
     return LogisticRegression(C=strength, fit_intercept=False, solver=solver, tol=tolerance, max_iter=1_000)
 
 
 def _plain_hinge(H: Matrix, signs: Matrix, strength: float) -> Matrix:
+    from sklearn.svm import LinearSVC
+
     machine = LinearSVC(loss="hinge", C=strength, fit_intercept=False, tol=1e-9, max_iter=1_000_000, random_state=0)
     return np.asarray(machine.fit(*_with_zeros(H, (signs > 0).astype(np.int64), 2)).coef_[0])
 

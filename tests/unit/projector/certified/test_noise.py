@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from scipy.stats import kstest
 
 from projector.certified import noise
 from projector.certified.noise import LARGEST_BITS, rounded_normal
@@ -29,6 +28,8 @@ def test_each_whole_number_is_as_frequent_as_the_normal_distribution_has_it(bits
 
 
 def test_on_a_fine_grid_it_is_the_normal_distribution() -> None:
+    from scipy.stats import kstest
+
     values = rounded_normal(SECRET, 7, 200_000, LARGEST_BITS) / 2.0**LARGEST_BITS
     assert kstest(values, "norm").pvalue > 1e-6
     assert np.abs(values).max() < 10

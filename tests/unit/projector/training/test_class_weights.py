@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 
 from model_store.build import build_model
 from model_store.datasets.load import load_dataset
@@ -34,6 +33,8 @@ def uneven() -> Graph:
 
 def weighted_fit(H: Matrix, labels: Matrix, weights: Matrix, loss: LossKind) -> Matrix:
     """Return the minimum by scikit-learn, numpy, or the tests' own Newton method."""
+    from sklearn.linear_model import LogisticRegression
+
     strength = 1.0 / (LAMBDA * len(H))
     machine = LogisticRegression(C=strength, fit_intercept=False, solver="newton-cholesky", tol=1e-14, max_iter=1_000)
     if loss is LossKind.SOFTMAX:
