@@ -1,7 +1,6 @@
 """Traces of deleted nodes after `completed`: none in any file below LETHE_HOME."""
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +18,6 @@ from tests.support.processes.lethe_process import LetheProcess, copied
 from tests.support.service.people import private_graph, traces
 from tests.support.service.repair_world import without
 
-#: Every place where an id may begin, also inside a longer run of the same digits.
-ID = re.compile(rb"(?=([0-9a-f]{32}))")
-
 
 def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
     """Return every file of a model with a trace of one of `nodes`, and the kind of trace."""
@@ -38,15 +34,14 @@ def traced(model: Path, graph: Graph, nodes: list[str]) -> set[tuple[str, str]]:
 
 def named(home: Path, nodes: list[str]) -> set[tuple[str, str]]:
     """Return every file below a LETHE_HOME, including its servers', with the id of one of `nodes`, and that id."""
-    wanted = set(nodes)
     found = set()
     for file in home.rglob("*"):
         # A running Postgres removes its own files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if file.is_file():
                 # Most of a write-ahead log is zeros at its end.
-                ids = {match[1].decode() for match in ID.finditer(file.read_bytes().rstrip(b"\0"))}
-                found |= {(file.name, node) for node in ids & wanted}
+                content = file.read_bytes().rstrip(b"\0")
+                found |= {(file.name, node) for node in nodes if node.encode() in content}
     return found
 
 

@@ -154,13 +154,6 @@ async def test_an_event_that_is_rolled_back_leaves_no_leaf(db: Database) -> None
     assert [json.loads(data)["index"] for data in await leaves_of(db)] == [0]
 
 
-async def test_an_event_without_a_leaf_cannot_be_committed(db: Database) -> None:
-    request_id = await db.accept()
-    with pytest.raises(DBAPIError, match="has no leaf in the log"):
-        await db.rows("INSERT INTO events (request_id, type, payload) VALUES (:id, 'failed', '{}')", id=request_id)
-    assert await db.value("SELECT count(*) FROM events") == 0
-
-
 async def test_concurrent_appenders_make_one_sequence_without_gaps(db: Database, keys: LogKeys) -> None:
     requests = [await db.accept(str(number)) for number in range(8)]
     appending = [append(db, request_id, 6) for request_id in requests]

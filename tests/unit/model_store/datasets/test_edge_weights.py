@@ -1,6 +1,5 @@
 """Weights of edges, and edges in one direction: what is read, and what is refused."""
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,11 @@ import torch
 
 from model_store.datasets.benchmark_files import without_loops
 from model_store.datasets.files import read_npz, write_npz
-from model_store.datasets.load import default_data_dirs, load_dataset
-from projector import ModelSpec, fit, from_arrays
+from projector import from_arrays
 from projector.errors import GraphError
 from projector.graph.from_data import graph_of
 from projector.graph.graph import Graph, validate
 from projector.graph.raw_graph import RawGraph
-from projector.network.spec import Combine
 from tests.support.models.small_datasets import arrays, load
 
 #: Of the edges 0-1, 1-0, 1-2, 2-1, 4-5, 5-4.
@@ -166,21 +163,3 @@ def test_edges_in_one_direction_are_refused_with_the_option_that_adds_the_other(
         load(save(edge_index=mixed))
     graph = load(save(edge_index=mixed), undirected=True)
     assert np.array_equal(graph.adjacency.toarray(), expected() > 0)
-
-
-@pytest.mark.slow
-def test_pubmed_with_weights_is_the_same_model_by_two_formats(tmp_path: Path) -> None:
-    plain = load_dataset("pubmed", data_dirs=default_data_dirs(os.environ))
-    upper = sp.coo_array(sp.triu(plain.adjacency))
-    weights = 10.0 ** np.random.default_rng(0).uniform(-1, 1, upper.nnz)
-    edges, spec = np.stack(upper.coords), ModelSpec(combine=Combine.LAST)
-    rows: dict[str, Any] = {"features": plain.features, "labels": plain.labels, "masks": (None,) * 3, "node_ids": None}
-    # Both directions from the file, one from the matrix.
-    both, twice = np.concatenate([edges, edges[::-1]], axis=1), np.tile(weights, 2)
-    write_npz(tmp_path / "p.npz", RawGraph.of("p", edge_index=both, edge_weight=twice, **rows))
-    read = load(tmp_path / "p.npz")
-    matrix = sp.csr_array((weights, upper.coords), shape=upper.shape)
-    made = from_arrays(matrix, plain.features, plain.labels, train_mask=read.train_mask)
-    first, second = fit(read, spec), fit(made, spec)
-    assert np.array_equal(first.weights, second.weights)
-    assert np.abs(first.weights - fit(plain, spec).weights).max() > 1e-3
